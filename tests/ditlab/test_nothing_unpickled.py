@@ -53,7 +53,7 @@ class Planted:
 def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
     pytest.importorskip("zarr")
     from ditlab.data.genome.zarr_arrays import open_array
-    from ditlab.data.genome.zarr_files import list_zarr
+    from ditlab.data.genome.zarr_checks import list_zarr
 
     store, touched = tmp_path / "store.zarr", tmp_path / "touched"
     (store / "a").mkdir(parents=True)

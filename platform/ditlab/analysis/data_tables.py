@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from denoisers.contract import ANY
-from ditlab.data.mixtures.joined_store import JoinedStore
+from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.spec.experiment import Experiment
 

@@ -17,9 +17,7 @@ from ditlab.analysis.sampling.options import SampleKeywords, sample_options
 from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
 from ditlab.analysis.sampling.sample_set import SampleSet
 from ditlab.analysis.user_errors import building
-from ditlab.data.text.store_tokenizer import text_codec
-from ditlab.data.text.tokenizer import TOKENIZER_NAME
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs

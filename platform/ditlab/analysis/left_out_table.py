@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
 
 
 def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:

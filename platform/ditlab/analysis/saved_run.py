@@ -15,8 +15,7 @@ from ditlab.checkpoints.kept_averages import RebuiltAverage
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.data.text.store_tokenizer import text_codec
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs

@@ -40,7 +40,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from ditlab.analysis.store_tables import store_facts, store_tables, text_table
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.preview import sample_grid, sample_text
-    from ditlab.data.remote.manifests import describe_store
+    from ditlab.data.remote.copies import describe_store
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.spec.uris import is_uri

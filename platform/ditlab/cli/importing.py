@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from denoisers.contract import Spec
-    from ditlab.data.stores.written import WrittenStore
+    from ditlab.data.stores.writer import WrittenStore
 
 
 class Importers(click.Group):

@@ -14,10 +14,8 @@ from pydantic import TypeAdapter
 
 from ditlab.cluster.node_report import probe_node
 from ditlab.cluster.session import ray_session
-from ditlab.data.block_imports.execution import BlockExecutor
-from ditlab.data.block_imports.plan import InputBlock
-from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.data.block_imports.runner import RefusedSource
+from ditlab.data.block_imports.plan import BlockReceipt, InputBlock
+from ditlab.data.block_imports.runner import BlockExecutor, RefusedSource
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 

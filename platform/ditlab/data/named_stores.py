@@ -1,13 +1,36 @@
-"""Stores named by a user: by a URI, a folder's path or a plain name."""
+"""Stores named by a user: by a URI, a folder's path or a plain name.
 
+A store behind a URI is copied to the node, or its rows are fetched when they are needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from ditlab.data.remote.access import COPY, RemoteAccess, open_remote
-from ditlab.data.remote.node_copy import Notify, write_to_stderr
+from ditlab.data.remote.copies import STORES, NodeCopies, Notify, describe_store, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.errors import UserError, first_line
+from ditlab.data.stores.manifest import BLOCK_VERSION
+from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
+
+COPY_SHARE = 0.8
+"""Share of a disk's free room up to which `auto` copies a store."""
+
+
+@dataclass(frozen=True)
+class RemoteAccess:
+    """Choice of how the rows of a store behind a URI are read."""
+
+    kind: Literal["copy", "stream", "auto"] = "copy"
+    cache_bytes: int = 0
+    """Most bytes of fetched rows that a node keeps."""
+
+
+COPY = RemoteAccess()
 
 
 def open_named_store(
@@ -41,3 +64,37 @@ def store_folder(name: str, home: Home) -> Path:
     known = home.stores / name
     is_plain = len(Path(name).parts) == 1
     return known if is_plain and holds_store(known) and not holds_store(here) else here
+
+
+def open_remote(
+    knob: str,
+    uri: str,
+    home: Home,
+    verify: bool = True,
+    notify: Notify = write_to_stderr,
+    access: RemoteAccess = COPY,
+) -> AnyStore:
+    """Open the store at a URI.
+
+    `auto` copies a store that fits COPY_SHARE of the free room, or that has no blocks to fetch. Raises as
+    `node_copy.open_remote_store` and `streaming.open_streamed_store` do.
+    """
+    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(knob, uri, home, notify)):
+        from ditlab.data.remote.streamed_store import open_streamed_store
+
+        return open_streamed_store(knob, uri, home, access.cache_bytes, notify)
+    return open_remote_store(knob, uri, home, verify, notify)
+
+
+def _is_too_large(knob: str, uri: str, home: Home, notify: Notify) -> bool:
+    """Return True for a store that can be streamed and does not fit the disk."""
+    try:
+        store = describe_store(knob, uri)
+    except Unreachable:
+        return False  # there may be a copy
+    if any(part.manifest.version < BLOCK_VERSION for part in store.parts):
+        return False
+    if NodeCopies(home.node_cache / STORES, notify).place_of(store.manifest).exists():  # begun, at least
+        return False
+    home.node_cache.mkdir(parents=True, exist_ok=True)
+    return store.size > COPY_SHARE * shutil.disk_usage(home.node_cache).free

@@ -1,5 +1,7 @@
 """Training and held-out rows of the data that an experiment's spec names."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,33 +10,26 @@ from typing import Any
 import numpy as np
 
 from denoisers.contract import TextCodec
-from ditlab.data.builtin.captioned_digits import open_captioned_digits
-from ditlab.data.builtin.digits import open_digits
-from ditlab.data.builtin.motifs import last_chromosomes, open_motifs
-from ditlab.data.builtin.python_docs import open_python_docs
+from ditlab.data.builtin import last_chromosomes, open_captioned_digits, open_digits, open_motifs, open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
-from ditlab.data.loading.computed_rows import hold_out_blocks
-from ditlab.data.loading.hold_out import (
+from ditlab.data.loading.held_out import (
+    hold_out_blocks,
     hold_out_classes,
     hold_out_evenly,
     hold_out_groups,
     hold_out_rows,
     hold_out_runs,
 )
-from ditlab.data.loading.permutation import keyed_permutation
-from ditlab.data.mixtures.joined_store import Draw, JoinedStore, joined_fingerprint, mixture_name
-from ditlab.data.mixtures.joined_views import joined_views
-from ditlab.data.mixtures.turns import Turns
-from ditlab.data.named_stores import open_named_store
-from ditlab.data.remote.access import RemoteAccess
-from ditlab.data.remote.node_copy import Notify, write_to_stderr
-from ditlab.data.source_stores import open_source
-from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.loading.permutations import Turns, keyed_permutation
+from ditlab.data.mixture_store import Draw, JoinedStore, joined_fingerprint, joined_views, mixture_name
+from ditlab.data.named_stores import RemoteAccess, open_named_store
+from ditlab.data.remote.copies import Notify, write_to_stderr
+from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.stores.manifest import MANIFEST_NAME, plain_name
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
-from ditlab.data.text.store_tokenizer import packed, store_codec
+from ditlab.data.text.tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.composition.mixture import DataSpec, MixtureData, in_part
@@ -52,7 +47,7 @@ from ditlab.spec.data import (
     SourceSpec,
     TextData,
 )
-from ditlab.spec.data_sources import DataSource
+from ditlab.spec.data_sources import DATA_SOURCES, DataSource
 from ditlab.spec.sizes import num_bytes
 
 _FULL = FullOrderSpec()
@@ -77,7 +72,7 @@ class DataSplits:
     """References to measure a model against, by name: `optimal` of generated regions (`PlantedModules.predict`)."""
     text: TextCodec | None = None
     """Codec of its tokens; None where it holds no text."""
-    mixture: "Mixture | None" = None
+    mixture: Mixture | None = None
     """Parts of a mixture; None for a single source."""
 
 
@@ -242,3 +237,19 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
         "files with `ditlab data import mnist`, or set data.hold_out."
     )
     return dataclasses.replace(whole, note=note)
+
+
+def open_source(spec: DataSource, home: Home, verify: bool = True) -> AnyStore:
+    """Open the store of a source under `home.stores`, written at its first use.
+
+    Raises UserError where the source's package writes no store.
+    """
+    path = home.stores / plain_name(spec.store_name())
+    if not holds_store(path):
+        home.ensure()
+        spec.write(path)
+        if not holds_store(path):
+            plugin = DATA_SOURCES.find(spec.kind)
+            origin = plugin.origin if plugin else "its package"
+            raise UserError(f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package.")
+    return open_store(path, verify)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.loading.field_checks import check_fields
-from ditlab.data.mixtures.joined_store import JoinedStore
+from ditlab.data.loading.batches import check_fields
+from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home

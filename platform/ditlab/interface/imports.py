@@ -6,10 +6,9 @@ from pathlib import Path
 
 from denoisers.contract import Spec
 from ditlab.cluster.session import cluster_address
-from ditlab.data.block_imports.execution import BlockExecutor
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.runner import BlockExecutor, ImportRequest
 from ditlab.data.importing import run_import, runs_by_blocks
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writer import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
@@ -70,7 +69,7 @@ def encode_store(
     Raises UserError for a store, an encoder or a folder that does not fit.
     """
     from ditlab.data.images.encoding import EncoderChoice
-    from ditlab.data.images.store_encoding import encode_store as encode
+    from ditlab.data.images.encoding import encode_store as encode
     from ditlab.data.named_stores import open_named_store
 
     home = Home.from_environment().ensure()

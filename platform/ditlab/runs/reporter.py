@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from denoisers.figures import Figure
-from ditlab.data.text.store_tokenizer import copy_tokenizer
+from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter

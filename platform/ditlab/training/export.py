@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
 from ditlab.checkpoints.store import open_checkpoint
-from ditlab.data.text.tokenizer import TOKENIZER_NAME
-from ditlab.data.text.tokenizer_files import TOKENIZER_BYTES
+from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
 from ditlab.errors import UserError, first_line
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.loading import load_experiment

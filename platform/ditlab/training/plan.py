@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.cache_room import check_cache_room
-from ditlab.data.orders import training_order
+from ditlab.data.orders import check_cache_room, training_order
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError

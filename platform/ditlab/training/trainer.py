@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from denoisers.contract import RetiringObjective
-from ditlab.data.loading.loader import Loader
+from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.loading.transfer import TransferredSteps, copy_stream
-from ditlab.data.loading.worker_batches import WorkerBatches
-from ditlab.data.mixtures.order import MixtureOrder
+from ditlab.data.mixture_order import MixtureOrder
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.engine.phase_clock import PhaseClock, phase_clock

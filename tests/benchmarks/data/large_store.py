@@ -67,9 +67,9 @@ def main() -> None:
 
 def write_store(path: Path, shard_rows: int, block_rows: int) -> None:
     """Write a store of SHARDS shards of random rows, which are the same file."""
-    from ditlab.data.stores.finishing import finish_store
     from ditlab.data.stores.manifest import Column, Source
     from ditlab.data.stores.shards import ShardSeries
+    from ditlab.data.stores.writer import finish_store
 
     columns = {
         "image": Column(dtype="uint8", shape=(1, 7, 8), value_range=(0, 255)),
@@ -111,8 +111,7 @@ def start_up(store: Path, resumes: bool) -> dict[str, float]:
     """Open the data and take the first batch of the run, or the last one of its first epoch."""
     import torch
 
-    from ditlab.data.loading.loader import Loader
-    from ditlab.data.loading.worker_batches import WorkerBatches
+    from ditlab.data.loading.loader import Loader, WorkerBatches
     from ditlab.data.orders import open_order
     from ditlab.data.splits import open_data
     from ditlab.home import Home

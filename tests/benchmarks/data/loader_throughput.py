@@ -25,9 +25,8 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from ditlab.data.loading.full_order import FullOrder
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading.loader import Loader, WorkerBatches
+from ditlab.data.loading.order import FullOrder
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

@@ -25,11 +25,10 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import report
-from ditlab.data.loading.computed_rows import hold_out_blocks
-from ditlab.data.loading.full_order import FullOrder
-from ditlab.data.loading.lanes_order import LanesOrder
-from ditlab.data.loading.order import Order
-from ditlab.data.stores.layout import BlockLayout
+from ditlab.data.loading.held_out import hold_out_blocks
+from ditlab.data.loading.order import FullOrder, Order
+from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 
 CLASSES = 100

@@ -28,8 +28,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import report
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.orders import open_order
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source

@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.images.feature_columns import FeatureColumns
+from ditlab.data.images.encoding import FeatureColumns
 from ditlab.data.stores.manifest import Column
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ditlab.data.cache_room import check_cache_room
-from ditlab.data.orders import training_order
+from ditlab.data.orders import check_cache_room, training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.spec.composition.mixture import MixtureData

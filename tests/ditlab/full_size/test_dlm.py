@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.builtin.python_corpus import PythonDocs
+from ditlab.data.builtin import PythonDocs
 from ditlab.data.text.tokenizer import END_TEXT
 
 SPEC = Path(__file__).parents[3] / "experiments/dlm/uniform.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ditlab.data.loading import prefetch
+from ditlab.data.loading import loader
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
@@ -70,7 +70,7 @@ def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_sa
     whole = losses(home, copied.json["run_id"])
     assert len(whole) == 60 and copied.json["metrics"]["train/data_wait"] >= 0.0
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "0.5")
-    monkeypatch.setattr(prefetch, "BLOCK_BYTES", 1)  # four steps are gathered ahead, and not all
+    monkeypatch.setattr(loader, "BLOCK_BYTES", 1)  # four steps are gathered ahead, and not all
     before = len(server.ranges())
     server.fault = lambda asked: "500" if len(server.ranges()) > before + 50 else None
     broken = ditlab("train", spec_of(tmp_path, server, "stream"), "--local", "--json")

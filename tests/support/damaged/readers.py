@@ -17,7 +17,7 @@ from ditlab.analysis.opened_run import open_training_run
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.stores.bucketed_store import open_store
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer import open_tokenizer
 from ditlab.home import RunFolder
 from ditlab.interface.run_needs import needs
 from ditlab.quality.classifier import _load

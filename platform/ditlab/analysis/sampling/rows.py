@@ -5,8 +5,8 @@ from typing import Any
 
 from denoisers.contract import BatchField, SampleRequest
 from ditlab.analysis.saved_run import SavedRun
-from ditlab.data.loading.computed_rows import hold_out_blocks
-from ditlab.data.loading.field_checks import check_fields
+from ditlab.data.loading.batches import check_fields
+from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError

@@ -8,7 +8,7 @@ import numpy as np
 from denoisers.figures import Bars, Figure, Panel, PointGroup, Points
 from ditlab.checking.replay.layers import layers_of
 from ditlab.checking.replay.steps import ReplayedStep
-from ditlab.data.row_preview import row_pictures
+from ditlab.data.preview import row_pictures
 from ditlab.data.stores.view import View
 
 MOST_PICTURES = 64

@@ -17,7 +17,7 @@ from ditlab.checking.replay.records import comparison_record, step_record
 from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
 from ditlab.checking.replay.what_if import replay_changed
 from ditlab.checking.replay.worst import explain, step_history, worst_steps
-from ditlab.data.row_preview import row_texts
+from ditlab.data.preview import row_texts
 from ditlab.errors import UserError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from ditlab.checking.replay.observed_stepper import ObservedStepper, ObservedSteps
 from ditlab.checkpoints.start_point import kept_scalars
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import TransferredSteps
-from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home

@@ -7,9 +7,7 @@ from pathlib import Path
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
-from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.data.stores.manifest_parsing import has_own_layout, read_manifest_bytes
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout, read_manifest_bytes
 from ditlab.errors import UserError
 
 

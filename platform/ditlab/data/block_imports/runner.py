@@ -1,16 +1,137 @@
-"""Running an import: its whole blocks are taken over, the others done, and their receipts put in order."""
+"""Running an import: its whole blocks are taken over, the others done, and their shards become a plain store.
+
+The receipts are put in order. The store takes the place of an older one.
+"""
+
+from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
-from ditlab.data.block_imports.execution import BlockExecutor, BlockRules, BlockWork
-from ditlab.data.block_imports.plan import ImportPlan
-from ditlab.data.block_imports.receipt import RECEIPTS, BlockReceipt, read_receipt
+from denoisers.contract import Spec
+from ditlab.data.block_imports.plan import (
+    RECEIPTS,
+    BlockReceipt,
+    ImportPlan,
+    InputBlock,
+    read_receipt,
+    shards_of,
+    whole_receipt,
+    write_receipt,
+)
+from ditlab.data.processes import fitting_processes, in_processes
+from ditlab.data.stores.bucket_writer import PARTIAL
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, Source, TextFacts
+from ditlab.data.stores.shards import WrittenShard
+from ditlab.data.stores.writer import LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
-from ditlab.progress import Progress
+from ditlab.progress import Progress, ignore_progress
+
+
+class BlockRules(Protocol):
+    """Rules by which an importer makes shards of a block: a frozen dataclass that can be pickled."""
+
+    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
+        """Read a block and write its shards below a folder, with `block.prefix`; nothing else may depend on them.
+
+        Raises UserError for what the importer's options refuse.
+        """
+        ...
+
+
+class BlockExecutor(Protocol):
+    """Runner of blocks, on one machine or several."""
+
+    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+        """Yield the receipt of each block once, in any order, as it is there. Raises whatever `work` raises."""
+        ...
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """Work of a block, which can be pickled: its shards, and then its receipt."""
+
+    rules: BlockRules
+    folder: Path
+    """Folder of the unfinished import."""
+
+    @property
+    def uses_gpu(self) -> bool:
+        """True for rules that say so: their work is faster on a GPU."""
+        return bool(getattr(self.rules, "uses_gpu", False))
+
+    def __call__(self, block: InputBlock) -> BlockReceipt:
+        """Make a block's shards. Raises as `import_block` does."""
+        return import_block(block, self.rules, self.folder)
+
+
+def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockReceipt:
+    """Make a block's shards below a folder, then its receipt: a pure function of block and rules.
+
+    Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the rules
+    do, for a file that was changed since it was listed, and for a folder that cannot be written.
+    """
+    try:
+        receipt = whole_receipt(folder, block)
+        if receipt is not None:
+            return receipt
+        folder.mkdir(parents=True, exist_ok=True)
+        receipt = rules.convert(block, folder)
+        _check_unchanged(block)
+        write_receipt(folder, block, receipt)
+    except OSError as error:
+        raise UserError(
+            f"{folder.parent} cannot be written ({error.strerror}); free space there or choose another folder with "
+            "--out, and give the same command again: it goes on from its whole blocks."
+        ) from error
+    return receipt
+
+
+def _check_unchanged(block: InputBlock) -> None:
+    """Raise UserError for a file of this machine that was changed, as the plan's fingerprint would not say so."""
+    for file in (*block.files, *block.beside):
+        if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
+            raise UserError(
+                f"{file.place} was changed during the import; give the command again once the source stays as it is."
+            )
+
+
+@dataclass(frozen=True)
+class ProcessExecutor:
+    """Execution in processes of this machine; one block at a time in this process, where one is enough."""
+
+    processes: int | None = None
+    """None: as many as the cores and the input allow."""
+    verb: str = "decodes"
+    """Work of a process in messages: `decodes`."""
+
+    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+        """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
+        processes = min(self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks))
+        yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
+
+
+Options = TypeVar("Options", bound=Spec, covariant=True)
+
+
+@dataclass(frozen=True)
+class ImportRequest(Generic[Options]):
+    """Arguments of an importer."""
+
+    out: Path
+    """Folder that the stores go under, a folder each."""
+    cache: Path
+    """Folder for downloads."""
+    options: Options
+    """Instance of the importer's `OPTIONS`."""
+    progress: Progress = ignore_progress
+    executor: BlockExecutor | None = None
+    """Executor of an import by blocks (`data.block_imports`); None: processes of this machine."""
 
 
 class RefusedSource(UserError):
@@ -133,3 +254,60 @@ def unfinished_import(folder: Path) -> Iterator[None]:
 
 def _holds_receipts(folder: Path) -> bool:
     return (folder / RECEIPTS).is_dir() and any((folder / RECEIPTS).glob("*.json"))
+
+
+def refuse_bucketed_store(path: Path) -> None:
+    """Raise UserError for a folder that holds a store with buckets."""
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+
+
+def finish_import(
+    path: Path,
+    folder: Path,
+    receipts: Sequence[BlockReceipt],
+    columns: Mapping[str, Column],
+    *,
+    description: str,
+    source: Source,
+    left_out: Sequence[LeftOutRecords],
+    more: Sequence[WrittenShard] = (),
+    text: TextFacts | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+) -> WrittenStore:
+    """Move the shards of an unfinished import's folder, block after block and then `more`, and write their manifest.
+
+    What killed imports of other sources have left below `path` goes as well. Raises UserError where there are no rows,
+    and OSError as the disk does.
+    """
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import finish_store
+
+    existed = (path / MANIFEST_NAME).exists()
+    try:
+        before = Store.open(path).fingerprint
+    except UserError:
+        before = None
+    shards = [*shards_of(receipts), *more]
+    move_shards(shards, folder, path)
+    finish_store(
+        path,
+        columns,
+        shards,
+        name=path.name,
+        description=description,
+        source=source,
+        text=text,
+        attachments=attachments,
+    )
+    for left in path.glob(f"{PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    store = Store.open(path, verify=False)
+    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    return WrittenStore(store, outcome, tuple(each for each in left_out if each.number))
+
+
+def move_shards(shards: Sequence[WrittenShard], folder: Path, target: Path) -> None:
+    """Move shards from an unfinished import's folder to the store's, where it is finished. Raises OSError."""
+    for written in shards:
+        (folder / written.shard.file).replace(target / written.shard.file)

@@ -1,29 +1,49 @@
 """Import of a GET store by blocks: largest scores of the motifs, then windows of peaks."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ditlab.data.block_imports.execution import ProcessExecutor
-from ditlab.data.block_imports.finishing import finish_import, refuse_bucketed_store
-from ditlab.data.block_imports.listing import source_name
-from ditlab.data.block_imports.plan import ImportPlan, partial_folder
-from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.data.block_imports.runner import run_blocks, unfinished_import
-from ditlab.data.genome.block_rules import LARGEST, LargestScoreRules, WindowRules
-from ditlab.data.genome.block_scores import ScoreReader
-from ditlab.data.genome.get_zarr import GetZarrStore, listed, open_get_zarr
-from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, WindowPlan, plan_windows
-from ditlab.data.genome.window_blocks import KeptPeaks, score_blocks, unpacked, window_blocks
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.plan import (
+    BlockNumbers,
+    BlockReceipt,
+    ImportPlan,
+    InputBlock,
+    block_bytes,
+    partial_folder,
+)
+from ditlab.data.block_imports.runner import (
+    ImportRequest,
+    ProcessExecutor,
+    RefusedSource,
+    finish_import,
+    refuse_bucketed_store,
+    run_blocks,
+    unfinished_import,
+)
+from ditlab.data.block_imports.source_files import SourceFile, source_name, visible_name
+from ditlab.data.genome.get_zarr import GetZarrStore, Peaks, listed, open_get_zarr
+from ditlab.data.genome.region_windows import (
+    PEAK_COLUMN,
+    PEAK_NAME,
+    WHOLE_CHROMOSOMES,
+    WindowPlan,
+    plan_windows,
+    region_columns,
+    window_batches,
+)
+from ditlab.data.genome.zarr_arrays import ZarrArray, open_array
+from ditlab.data.genome.zarr_checks import ZarrFiles
 from ditlab.data.processes import fitting_processes
-from ditlab.data.source_files import visible_name
-from ditlab.data.stores.layout import WHOLE_BYTES, block_rows
-from ditlab.data.stores.manifest import Source
-from ditlab.data.stores.plain_names import folder_name
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
+from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
+from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -179,3 +199,305 @@ def _finish(
 def _default_name(cell_type: str | None) -> str:
     """Return `get-CELL_TYPE`, or `get`."""
     return "get" if cell_type is None else f"get-{folder_name(cell_type)}"
+
+
+CHUNKS_A_BLOCK = 8
+"""Least chunks (along the peaks) that a block of windows covers: neighbours both read the one between them."""
+
+
+@dataclass(frozen=True)
+class KeptPeaks:
+    """Peaks that are imported."""
+
+    rows: np.ndarray
+    """int64, ascending numbers of the peaks in the source."""
+    accessibility: np.ndarray | None
+    """float64 (kept,), above 0, to be divided by its largest in a window; None where it is 1 everywhere."""
+
+
+@dataclass(frozen=True)
+class WindowsOfBlock:
+    """Windows of a block, and the kept peaks from their first to their last."""
+
+    peaks: Peaks
+    kept: KeptPeaks
+    first: np.ndarray
+    """int64 (windows,), number of each window's first peak among these."""
+    size: np.ndarray
+    """int64 (windows,), its peaks."""
+
+    def plan(self, regions: int) -> WindowPlan:
+        """Return the plan of these windows alone."""
+        edges = np.searchsorted(self.peaks.chromosome, np.arange(len(self.peaks.chromosomes)))
+        chromosome = self.peaks.chromosome[self.first].astype(np.int64)
+        along = self.peaks.by_chromosome(np.arange(len(self.peaks)))
+        return WindowPlan(along, regions, chromosome, self.first - edges[chromosome], self.size, 0)
+
+    def pack(self) -> dict[str, Any]:
+        """Return the arrays as values of JSON."""
+        arrays = {
+            "row": self.kept.rows,
+            "chromosome": self.peaks.chromosome,
+            "start": self.peaks.start,
+            "end": self.peaks.end,
+            "accessibility": self.kept.accessibility,
+            "first": self.first,
+            "size": self.size,
+        }
+        return {name: None if array is None else packed(array) for name, array in arrays.items()}
+
+    @classmethod
+    def unpack(cls, detail: dict[str, Any], chromosomes: tuple[str, ...]) -> WindowsOfBlock:
+        """Read what `pack` made."""
+        row, start, end, first, size = (unpacked(detail[n], "int64") for n in ("row", "start", "end", "first", "size"))
+        measured = detail["accessibility"]
+        accessibility = None if measured is None else unpacked(measured, "float64")
+        peaks = Peaks(chromosomes, unpacked(detail["chromosome"], "int32"), start, end)
+        return cls(peaks, KeptPeaks(row, accessibility), first, size)
+
+
+def packed(array: np.ndarray) -> str:
+    """Return an array's bytes, little-endian, in base64."""
+    return b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def unpacked(text: str, dtype: str) -> np.ndarray:
+    """Read an array that `packed` made."""
+    return np.frombuffer(b64decode(text), np.dtype(dtype).newbyteorder("<")).astype(dtype)
+
+
+def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:
+    """Cut a store into blocks of whole chunks, whose largest scores over the kept peaks `rows` are measured."""
+    keep = np.zeros(len(source.peaks), bool)
+    keep[rows] = True
+    chunk, num, numbers = source.data.chunk_rows, len(source.peaks), BlockNumbers()
+    most = block_bytes(sum(file.size for file in source.data.files.below("data")))
+    files: list[SourceFile] = []
+    start = size = 0
+    for first in range(0, num, chunk):
+        stop = min(first + chunk, num)
+        more = list(source.data.chunk_files(first, stop))
+        added = sum(file.size for file in more)
+        if first > start and size + added > most:
+            _add(numbers, source, files, start, first, packed(np.packbits(keep[start:first])))
+            start, files, size = first, [], 0
+        files, size = [*files, *more], size + added
+    _add(numbers, source, files, start, num, packed(np.packbits(keep[start:])))
+    return numbers.blocks
+
+
+def kept_in_block(block: InputBlock) -> np.ndarray:
+    """Return whether each peak of a block to measure is kept, bool (peaks,)."""
+    assert block.stop is not None
+    return np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
+
+
+def window_blocks(
+    source: GetZarrStore, kept: KeptPeaks, plan: WindowPlan, row_bytes: int, rows_per_block: int
+) -> Sequence[InputBlock]:
+    """Cut a plan into blocks of whole blocks of the store, `rows_per_block` windows of `row_bytes` bytes each."""
+    offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
+    first = offsets[plan.chromosome] + plan.first
+    windows = _windows_of_block(source, len(kept.rows), first, block_bytes(len(plan) * row_bytes) // row_bytes)
+    windows = max(1, -(-windows // rows_per_block)) * rows_per_block
+    numbers = BlockNumbers()
+    for begin in range(0, len(plan), windows):
+        part = slice(begin, begin + windows)
+        low, high = int(first[begin]), int((first[part] + plan.size[part]).max())
+        rows = kept.rows[low:high]
+        along = Peaks(source.peaks.chromosomes, *(each[rows] for each in _coordinates(source.peaks)))
+        measured = None if kept.accessibility is None else kept.accessibility[low:high]
+        block = WindowsOfBlock(along, KeptPeaks(rows, measured), first[part] - low, plan.size[part])
+        start, stop = int(rows[0]), int(rows[-1]) + 1
+        _add(numbers, source, list(source.data.chunk_files(start, stop)), start, stop, block.pack())
+    return numbers.blocks
+
+
+def _coordinates(peaks: Peaks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return peaks.chromosome, peaks.start, peaks.end
+
+
+def _windows_of_block(source: GetZarrStore, num_kept: int, first: np.ndarray, wanted: int) -> int:
+    """Return the windows of a block: `wanted`, and as many as cover some chunks."""
+    step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
+    chunk = source.data.chunk_rows * num_kept / len(source.peaks)
+    return max(wanted, int(CHUNKS_A_BLOCK * chunk / step))
+
+
+def _add(
+    numbers: BlockNumbers, source: GetZarrStore, files: Sequence[SourceFile], start: int, stop: int, detail: Any
+) -> None:
+    """Add a block of rows of the store, which may read names of these rows as well."""
+    names = source.names.chunk_files(start, stop)
+    beside = (*source.data.metadata_files, *source.names.metadata_files, *names)
+    numbers.add(files, start=start, stop=stop, beside=beside, detail=detail)
+
+
+READ_BYTES = 8 * 2**20
+"""Bytes of scores read at a time, unless one of the store's chunks is larger."""
+
+
+@dataclass(frozen=True)
+class ScoreReader:
+    """Reader of scores of a GET store, without state: it travels to the processes that work on blocks."""
+
+    source: str
+    """Folder or URI as it was given, for messages."""
+    motifs: tuple[str, ...]
+
+    def open(self, block: InputBlock) -> BlockScores:
+        """Open the scores of a block, whose files are all that is read. Raises RefusedSource where that fails."""
+        files = ZarrFiles.of_block(self.source, block)
+        return BlockScores(files, open_array(files, "data"), self.motifs)
+
+
+@dataclass(frozen=True)
+class BlockScores:
+    """Open scores, of which the files of a block are there."""
+
+    files: ZarrFiles
+    data: ZarrArray
+    motifs: Sequence[str]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Read the scores of peaks `start` to `stop`, float32 (peaks, motifs).
+
+        Raises RefusedSource for a chunk that cannot be read, and for scores that are negative, infinite or no numbers;
+        Unreachable as the place does.
+        """
+        found = self.data.read(slice(start, stop))
+        with np.errstate(over="ignore"):  # beyond float32: infinite, and refused below
+            values: np.ndarray = found.astype(np.float32, copy=False)
+        if not (values.min() >= 0 and values.max() < np.inf):  # NaN compares as false
+            row, column = np.argwhere(~((values >= 0) & (values < np.inf)))[0]
+            raise RefusedSource(
+                f"{self.files.source}: data holds {found[row, column]} for motif {self.motifs[column]} of peak "
+                f"{self._name(start + int(row))} (number {start + int(row):,} from 0); it needs finite numbers of 0 or "
+                "more."
+            )
+        return values
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Iterate over the scores of peaks `start` to `stop`, some chunks at a time, with the number of the first."""
+        while start < stop:
+            end = self.end_of_part(start, stop)
+            yield start, self.read(start, end)
+            start = end
+
+    def end_of_part(self, start: int, stop: int) -> int:
+        """Return the end of the rows to be read together from `start` on: whole chunks, so that none is read twice."""
+        chunk = self.data.chunk_rows
+        row_bytes = self.data.shape[1] * max(4, self.data.dtype.itemsize)
+        return min(stop, (start // chunk + max(1, READ_BYTES // (chunk * row_bytes))) * chunk)
+
+    def _name(self, peak: int) -> str:
+        names = open_array(self.files, "peak_names")
+        name = names.read(slice(peak, peak + 1)).reshape(-1)[0]
+        return name.decode() if isinstance(name, bytes) else str(name)
+
+
+class KeptScores:
+    """Scores of kept peaks over the divisors, read as windows need them."""
+
+    def __init__(self, scores: BlockScores, rows: np.ndarray, divisors: np.ndarray):
+        self._scores, self._rows, self._divisors = scores, rows, divisors
+        self._stop = int(rows[-1]) + 1
+        self._held = np.zeros((0, len(divisors)), np.float32)
+        self._first = 0
+        """Number, among the kept peaks, of the first in `_held`."""
+
+    def between(self, first: int, stop: int) -> np.ndarray:
+        """Return the scores of kept peaks `first` to `stop`, float32 (peaks, motifs); `first` must never decrease."""
+        self._held = self._held[first - self._first :]
+        self._first = first
+        while self._first + len(self._held) < stop:
+            self._held = np.concatenate([self._held, self._next_part(self._first + len(self._held))])
+        return self._held[: stop - first]
+
+    def _next_part(self, kept: int) -> np.ndarray:
+        """Read the scores of the kept peaks from number `kept` to the end of its part."""
+        begin = int(self._rows[kept])
+        end = self._scores.end_of_part(begin, self._stop)
+        rows = self._rows[kept : np.searchsorted(self._rows, end)]
+        chosen = self._scores.read(begin, end)[rows - begin]
+        return np.minimum(np.divide(chosen, self._divisors, out=chosen), 1, out=chosen)
+
+
+LARGEST = "largest scores"
+"""Key of a receipt's detail: the largest score of each motif over the block's kept peaks, float32, in base64."""
+
+
+@dataclass(frozen=True)
+class LargestScoreRules:
+    """Rules that measure each motif's largest score over the kept peaks of a block. They write no shards."""
+
+    reader: ScoreReader
+
+    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
+        """Read a block's scores. Raises as `BlockScores.read` does."""
+        assert block.stop is not None
+        scores, keep = self.reader.open(block), kept_in_block(block)
+        largest = np.zeros(len(self.reader.motifs), np.float32)
+        for first, values in scores.parts(block.start, block.stop):
+            chosen = values[keep[first - block.start : first - block.start + len(values)]]
+            np.maximum(largest, chosen.max(axis=0, initial=0), out=largest)
+        return BlockReceipt(
+            block=block.number, rows=block.stop - block.start, parts={}, detail={LARGEST: packed(largest)}
+        )
+
+
+@dataclass(frozen=True)
+class WindowRules:
+    """Rules that write the windows of a block."""
+
+    reader: ScoreReader
+    chromosomes: tuple[str, ...]
+    """Names of all chromosomes."""
+    regions: int
+    """Most peaks of a window."""
+    divisors: tuple[float, ...]
+    """Divisor of each motif."""
+    is_measured: bool
+    """True where the last feature is a measured accessibility."""
+    rows_per_block: int
+    """Rows of a block of the store."""
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """Columns of the store."""
+        features = (*self.reader.motifs, "accessibility")
+        columns = region_columns(self.regions, features, (*self.divisors, 1.0), self.chromosomes)
+        return columns | ({PEAK_NAME: PEAK_COLUMN} if self.is_measured else {})
+
+    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
+        """Write a block's windows, in their order. Raises as `BlockScores.read` does, and OSError as the disk."""
+        from ditlab.data.stores.shards import write_shards
+
+        windows = WindowsOfBlock.unpack(block.detail, self.chromosomes)
+        shards = write_shards(
+            folder, block.prefix, self.columns, self._batches(block, windows), rows_per_block=self.rows_per_block
+        )
+        return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
+
+    def _batches(self, block: InputBlock, windows: WindowsOfBlock) -> Iterator[dict[str, np.ndarray]]:
+        scores = KeptScores(self.reader.open(block), windows.kept.rows, np.array(self.divisors, np.float32))
+        accessibility = windows.kept.accessibility
+        plan = windows.plan(self.regions)
+        offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
+        largest: list[float] = []
+        """Largest accessibilities of the windows of the current batch."""
+
+        def features(chromosome: int, first: int, stop: int) -> np.ndarray:
+            begin, end = int(offsets[chromosome]) + first, int(offsets[chromosome]) + stop
+            values = np.ones((stop - first, len(self.divisors) + 1), np.float32)
+            values[:, :-1] = scores.between(begin, end)
+            if accessibility is not None:
+                largest.append(accessibility[begin:end].max())
+                values[:, -1] = accessibility[begin:end] / largest[-1]
+            return values
+
+        for batch in window_batches(plan, len(self.divisors) + 1, features):
+            if accessibility is not None:
+                batch[PEAK_NAME] = np.array(largest)
+                largest.clear()
+            yield batch

@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.runner import RefusedSource
-from ditlab.data.genome.zarr_chunks import ChunkLimits
-from ditlab.data.genome.zarr_files import ZarrFiles
-from ditlab.data.genome.zarr_metadata import METADATA, RefusedArray, array_metadata
-from ditlab.data.source_files import file_problem
+from ditlab.data.block_imports.source_files import SourceFile, file_problem
+from ditlab.data.genome.zarr_checks import METADATA, ChunkLimits, RefusedArray, ZarrFiles, array_metadata
 from ditlab.errors import UserError, first_line
 
 # Errors of zarr and its codecs for damaged metadata, unknown types and codecs, and damaged chunks.

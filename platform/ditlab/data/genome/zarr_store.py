@@ -7,10 +7,8 @@ from typing import Any
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from ditlab.data.block_imports.opening import read_part
-from ditlab.data.genome.zarr_chunks import ChunkLimits
-from ditlab.data.genome.zarr_files import ZarrFiles
-from ditlab.data.genome.zarr_metadata import METADATA, METADATA_BYTES
+from ditlab.data.block_imports.source_files import read_part
+from ditlab.data.genome.zarr_checks import METADATA, METADATA_BYTES, ChunkLimits, ZarrFiles
 
 
 class CheckedStore(Store):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.source_files import BadRecord, file_lines, not_utf8, visible_name
+from ditlab.data.block_imports.source_files import BadRecord, file_lines, not_utf8, visible_name
 from ditlab.errors import UserError, first_line, nearest
 
 FILE_NAME = "file_name"

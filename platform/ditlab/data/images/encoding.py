@@ -1,24 +1,47 @@
-"""Features of frozen encoders for the rows of a store, by blocks of rows."""
+"""Features of frozen encoders as columns of a store, so that training needs no encoder.
 
-from collections.abc import Iterable, Iterator, Mapping
+They are computed by blocks of rows during an import, or for a store that exists: then a new store beside it has them
+added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ditlab.data.block_imports.listing import SourceFile, list_source
-from ditlab.data.block_imports.plan import BlockNumbers, ImportPlan, InputBlock, block_bytes
-from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.data.images.aspect_buckets import ImageSize
-from ditlab.data.images.captions import CAPTION
-from ditlab.data.images.feature_columns import FeatureColumns
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column
-from ditlab.data.stores.shards import write_shards
+from ditlab.data.block_imports.plan import (
+    BlockNumbers,
+    BlockReceipt,
+    ImportPlan,
+    InputBlock,
+    block_bytes,
+    partial_folder,
+    shards_of,
+)
+from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor, move_shards, run_blocks, unfinished_import
+from ditlab.data.block_imports.source_files import SourceFile, list_source
+from ditlab.data.images.captions import CAPTION, decode_captions
+from ditlab.data.images.decoding import ImageSize
+from ditlab.data.stores.bucket_writer import place_buckets, refuse_plain_store
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, folder_name
+from ditlab.data.stores.shards import refused, write_shards
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import WrittenStore, finish_store
+from ditlab.errors import UserError
+from ditlab.storage.plain_files import MIB, read_plain
 
-if TYPE_CHECKING:  # torch, which an importer's --help can do without
-    from ditlab.data.stores.store import Store
+if TYPE_CHECKING:
+    from ditlab.data.stores.shards import WrittenShard
+    from ditlab.encoders.image import FrozenImageEncoder
+    from ditlab.encoders.text import FrozenTextEncoder
+
 
 BATCH_BYTES = 4 * 2**20
 """Bytes of pixels that are encoded at a time, unless one image has more."""
@@ -86,7 +109,7 @@ class EncodingRules:
         return features
 
 
-def encoding_plan(parts: "Mapping[str, Store]", encoders: EncoderChoice, tokens: int) -> ImportPlan:
+def encoding_plan(parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int) -> ImportPlan:
     """Cut the rows of stores, by the folder that each is written to (`48x80`, `.`), into blocks."""
     numbers = BlockNumbers()
     most = block_bytes(sum(store.size for store in parts.values()))
@@ -104,7 +127,7 @@ def encoding_plan(parts: "Mapping[str, Store]", encoders: EncoderChoice, tokens:
     )
 
 
-def measure_captions(stores: "Iterable[Store]", features: FeatureColumns) -> int:
+def measure_captions(stores: Iterable[Store], features: FeatureColumns) -> int:
     """Return the tokens of the longest caption of some stores; 0 without a text encoder."""
 
     def captions() -> Iterator[np.ndarray]:
@@ -116,7 +139,7 @@ def measure_captions(stores: "Iterable[Store]", features: FeatureColumns) -> int
     return features.tokens
 
 
-def encoded_columns(store: "Store", features: FeatureColumns) -> dict[str, Column]:
+def encoded_columns(store: Store, features: FeatureColumns) -> dict[str, Column]:
     """Return a store's columns, and those of the encoders."""
     own = {
         name: Column.model_validate(column.model_dump(exclude={"statistics", "sha256"}))
@@ -126,15 +149,247 @@ def encoded_columns(store: "Store", features: FeatureColumns) -> dict[str, Colum
     return {**own, **features.columns(size)}
 
 
-def encoded_rows(store: "Store", features: FeatureColumns, rows: range) -> Iterator[Mapping[str, np.ndarray]]:
+def encoded_rows(store: Store, features: FeatureColumns, rows: range) -> Iterator[Mapping[str, np.ndarray]]:
     """Iterate over rows with all columns, some at a time. Raises UserError for features that are not finite."""
     for numbers in _row_batches(store, rows, tuple(store.columns)):
         batch = {name: store.gather(name, numbers).numpy() for name in store.columns}
         yield batch | features.compute(batch.get("image", NO_VALUES), batch.get(CAPTION, NO_VALUES))
 
 
-def _row_batches(store: "Store", rows: range, columns: Iterable[str]) -> Iterator[np.ndarray]:
+def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[np.ndarray]:
     row_bytes = sum(store.columns[name].row_bytes for name in columns)
     at_once = max(1, BATCH_BYTES // max(1, row_bytes))
     for start in range(rows.start, rows.stop, at_once):
         yield np.arange(start, min(start + at_once, rows.stop))
+
+
+MEANING = {
+    "text": ("feature", "token of the caption, feature; 0 behind its end"),
+    "text_mask": ("", "true for tokens of the caption"),
+    "text_pooled": ("feature", "of the caption's last token"),
+    "image_features": ("feature", "patch (row by row), feature"),
+}
+"""Unit and description by column."""
+
+
+@dataclass
+class FeatureColumns:
+    """Columns `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder."""
+
+    text: FrozenTextEncoder | None
+    image: FrozenImageEncoder | None
+    tokens: int = 0
+    """Tokens of the longest caption."""
+
+    @classmethod
+    def open(cls, text: str | None, image: str | None, length: int, patch: int | None) -> FeatureColumns:
+        """Open encoders by folder or name, None for none; on a GPU where there is one, in float32.
+
+        `length`: most tokens of a caption. Raises UserError for an encoder that cannot be opened or has other patches.
+        """
+        if text is None and image is None:
+            return cls(None, None)
+        from ditlab.encoders.features import encoding_device
+        from ditlab.encoders.image import FrozenImageEncoder
+        from ditlab.encoders.text import FrozenTextEncoder
+
+        device = encoding_device()
+        return cls(
+            FrozenTextEncoder.open(text, None, length, device, knob="--encode-text") if text else None,
+            FrozenImageEncoder.open(image, None, patch, device, knob="--encode-images") if image else None,
+        )
+
+    def measure(self, captions: Iterable[np.ndarray]) -> None:
+        """Set the length of `text` to that of the longest of all captions, given (rows, bytes) at a time."""
+        if self.text:
+            from ditlab.encoders.features import longest_caption
+
+            lengths = (longest_caption(self.text, decode_captions(rows)) for rows in captions)
+            self.tokens = max(lengths, default=0)
+
+    def columns(self, size: ImageSize) -> Mapping[str, Column]:
+        """Return the columns of images of one size."""
+        if self.text is None and self.image is None:
+            return {}
+        from ditlab.encoders.features import image_shapes, text_shapes
+
+        shapes = text_shapes(self.text, self.tokens) if self.text else {}
+        shapes |= image_shapes(self.image, *size) if self.image else {}
+        return {
+            name: Column.model_validate(
+                {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
+            )
+            for name, (dtype, shape) in shapes.items()
+        }
+
+    def compute(self, images: np.ndarray, captions: np.ndarray) -> dict[str, np.ndarray]:
+        """Compute the columns of some rows. Raises UserError for features that are not finite."""
+        if self.text is None and self.image is None:
+            return {}
+        from ditlab.encoders.features import image_columns, text_columns
+
+        made = text_columns(self.text, decode_captions(captions), self.tokens) if self.text else {}
+        return made | (image_columns(self.image, images) if self.image else {})
+
+
+@dataclass(frozen=True)
+class EncodedParts:
+    """Shards with encoders' columns, in the folder of an unfinished import."""
+
+    folder: Path
+    receipts: Sequence[BlockReceipt]
+    columns: Mapping[str, Mapping[str, Column]]
+    """Columns by the folder that the shards lie in, below the other one."""
+
+    def shards(self, part: str) -> list[WrittenShard]:
+        """Return a part's shards, block after block."""
+        return shards_of(self.receipts, part)
+
+
+def finish_parts(parts: EncodedParts, source: Source) -> dict[str, Store]:
+    """Make stores of the shards below an unfinished import's folder; returns them, open. Raises OSError as the disk."""
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import finish_store
+
+    stores: dict[str, Store] = {}
+    for part, columns in parts.columns.items():
+        folder = parts.folder / part
+        for left in folder.glob(".*.partial"):  # by workers that were killed
+            left.unlink(missing_ok=True)
+        finish_store(folder, columns, parts.shards(part), name=part, description="", source=source)
+        stores[part] = Store.open(folder, verify=False)
+    return stores
+
+
+@contextmanager
+def encoded_parts(
+    path: Path,
+    parts: Mapping[str, Store],
+    encoders: EncoderChoice,
+    tokens: int | None,
+    request: ImportRequest[Any],
+) -> Iterator[EncodedParts]:
+    """Make shards with the encoders' columns below `path`; they are to be moved before the body ends.
+
+    `tokens`: those of every row's `text`; None: those of the longest caption. A killed one goes on from its whole
+    blocks. Raises UserError for encoders that cannot be used, and for features that are not finite.
+    """
+    features = open_features(encoders)
+    if encoders.text and tokens is None:
+        request.progress("reading captions", 0, None, "")
+        tokens = measure_captions(parts.values(), features)
+    plan = encoding_plan(parts, encoders, tokens or 0)
+    rules = EncodingRules(encoders, tokens or 0)
+    folder = partial_folder(path, plan)
+    with unfinished_import(folder):
+        executor = request.executor or ProcessExecutor(1, "encodes")
+        receipts = run_blocks(plan, rules, folder, executor, request.progress, "encoding", "rows")
+        yield EncodedParts(
+            folder, receipts, {part: encoded_columns(store, rules.features()) for part, store in parts.items()}
+        )
+
+
+ATTACHMENT_BYTES = 512 * MIB
+"""Most bytes of a file beside a store's shards: its tokeniser."""
+
+
+def encode_store(
+    store: AnyStore, encoders: EncoderChoice, tokens: int | None, name: str | None, request: ImportRequest[Any]
+) -> WrittenStore:
+    """Write a store of the same rows with the encoders' columns beside theirs, by blocks of rows.
+
+    `tokens`: those of every row's `text`; None: those of the longest caption. A killed one goes on from its whole
+    blocks. Raises UserError for a store without captions or images, or with such features, for encoders that do not
+    fit, and for a folder that holds another kind of store.
+    """
+    _check_columns(store, encoders)
+    if name is not None and folder_name(name) != name:
+        raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
+    path = request.out / (name or f"{store.name}-encoded")
+    if path.resolve() == store.path.resolve():
+        raise UserError(f"--name={path.name} is the store's own; name another one.")
+    source = store.manifest.source.model_copy(update={"note": _note(store, encoders)})
+    if isinstance(store, BucketedStore):
+        refuse_plain_store(path)
+        parts = {bucket.size: part for bucket, part in zip(store.manifest.buckets, store.parts, strict=True)}
+        with encoded_parts(path, parts, encoders, tokens, request) as encoded:
+            return _place_buckets(path, store, encoded, source)
+    if holds_store(path) and isinstance(_there(path), BucketedStore):
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    with encoded_parts(path, {".": store}, encoders, tokens, request) as encoded:
+        return _place_plain(path, store, encoded, source)
+
+
+def _check_columns(store: AnyStore, encoders: EncoderChoice) -> None:
+    if not encoders:
+        raise UserError("nothing to encode with; give --encode-text, --encode-images, or both.")
+    made = [*MEANING][:3] * bool(encoders.text) + [*MEANING][3:] * bool(encoders.image)
+    if held := [name for name in made if name in store.columns]:
+        raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")
+    if encoders.text and CAPTION not in store.columns:
+        raise UserError(
+            f"--encode-text={encoders.text} needs captions, and {store.path} holds {', '.join(store.columns)}; leave "
+            "it out, or import the data with captions."
+        )
+    image = store.columns.get("image")
+    if encoders.image and (image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3):
+        held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
+        raise UserError(
+            f"--encode-images={encoders.image} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave "
+            "it out, or name another store."
+        )
+    open_features(encoders)
+
+
+def _note(store: AnyStore, encoders: EncoderChoice) -> str:
+    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
+    note = f"features of {names} added to {store.name}"
+    return f"{store.manifest.source.note}; {note}" if store.manifest.source.note else note
+
+
+def _place_buckets(path: Path, store: BucketedStore, encoded: EncodedParts, source: Source) -> WrittenStore:
+    manifest = store.manifest
+    stores = finish_parts(encoded, source)
+    sizes = {bucket.size: (bucket.height, bucket.width) for bucket in manifest.buckets}
+    return place_buckets(
+        path,
+        {sizes[part]: each for part, each in stores.items()},
+        name=path.name,
+        description=manifest.description,
+        source=source,
+        facts=manifest.facts,
+        notes=manifest.notes,
+        files={name: read_plain(store.path / file, ATTACHMENT_BYTES) for name, file in manifest.files.items()},
+    )
+
+
+def _place_plain(path: Path, store: Store, encoded: EncodedParts, source: Source) -> WrittenStore:
+    before = _there(path)
+    manifest = store.manifest
+    try:
+        move_shards(encoded.shards("."), encoded.folder, path)
+        finish_store(
+            path,
+            encoded.columns["."],
+            encoded.shards("."),
+            name=path.name,
+            description=manifest.description,
+            source=source,
+            text=manifest.text,
+            attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in manifest.attachments},
+        )
+    except OSError as error:
+        raise refused(path, error) from error
+    written = Store.open(path, verify=False)
+    if before is None:
+        return WrittenStore(written, "written")
+    return WrittenStore(written, "unchanged" if before.fingerprint == written.fingerprint else "replaced")
+
+
+def _there(path: Path) -> AnyStore | None:
+    from ditlab.data.stores.bucketed_store import open_store
+
+    try:
+        return open_store(path, verify=False)
+    except UserError:
+        return None

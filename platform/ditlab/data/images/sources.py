@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from ditlab.data.block_imports.listing import SourceFile, SourceListing, list_source
 from ditlab.data.block_imports.plan import BlockNumbers, InputBlock, block_bytes, group_files
+from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, list_source
 from ditlab.data.images.annotations import REMEDIES, Annotations, CaptionLines, check_known, read_captions
 from ditlab.data.images.decoding import IMAGE_SUFFIXES
 from ditlab.data.images.tar_files import tar_labels
-from ditlab.data.source_files import BadRecord
-from ditlab.data.sources.blocks import RecordFile, record_blocks, record_files
 from ditlab.data.sources.parquet import parquet_rows
+from ditlab.data.sources.records import RecordFile, record_blocks, record_files
 from ditlab.errors import UserError
 
 LINES = ".jsonl"

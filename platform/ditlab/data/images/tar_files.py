@@ -8,11 +8,9 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from ditlab.data.block_imports.listing import SourceFile
-from ditlab.data.block_imports.opening import open_source
+from ditlab.data.block_imports.source_files import SourceFile, open_source, visible_name
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage
-from ditlab.data.source_files import visible_name
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB
 

@@ -1,7 +1,7 @@
 """Importer of scikit-learn's handwritten digits."""
 
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.block_imports.runner import ImportRequest
+from ditlab.data.stores.writer import WrittenStore
 from ditlab.spec.importing import DigitsOptions
 
 OPTIONS = DigitsOptions
@@ -9,6 +9,6 @@ OPTIONS = DigitsOptions
 
 def run(request: ImportRequest[DigitsOptions]) -> list[WrittenStore]:
     """Write the store `digits`: see `builtin.digits.write_digits`."""
-    from ditlab.data.builtin.digits import write_digits  # brings torch, which --help can do without
+    from ditlab.data.builtin import write_digits  # brings torch, which --help can do without
 
     return [write_digits(request.out)]

@@ -1,20 +1,32 @@
 """Importer of MNIST (LeCun, Cortes and Burges 1998) and data sets in its format, from a folder or by download."""
 
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import math
 import os
-from collections.abc import Iterator
+import struct
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, IdxFile, read_idx
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.remote.download import download
+from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.stores.manifest import Column, ImportedFile, Source
-from ditlab.data.stores.written import WrittenStore, write_store
-from ditlab.errors import UserError
+from ditlab.data.stores.writer import WrittenStore, write_store
+from ditlab.errors import UserError, first_line
+from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions
+from ditlab.storage.plain_files import MIB, open_plain
 
 OPTIONS = MnistOptions
 
@@ -171,3 +183,164 @@ def _batches(images: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, np.nd
     for start in range(0, len(images), BATCH_ROWS):
         rows = slice(start, start + BATCH_ROWS)
         yield {"image": images[rows, None], "label": labels[rows].astype(np.int64)}
+
+
+IMAGES_MAGIC = 2051
+"""0x0803: unsigned bytes, three sizes (images, rows, columns)."""
+LABELS_MAGIC = 2049
+"""0x0801: unsigned bytes, one size."""
+MOST_BYTES = 2**30
+"""Most bytes of a file's data, however it is packed: 1.3 million images of 28x28."""
+CHUNK_BYTES = 2**20
+
+_CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
+
+
+@dataclass(frozen=True)
+class IdxFile:
+    """Content of an idx file."""
+
+    values: np.ndarray
+    """uint8, in the sizes that the file states."""
+    md5: str
+    """MD5 of the file on disk."""
+    content_md5: str
+    """MD5 of the idx bytes, once a gzipped file is unpacked."""
+    gzipped: bool
+
+
+def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> IdxFile:
+    """Read an idx file of images (2051) or labels (2049): its header, then as many bytes as that says, and one more.
+
+    `item`: sizes that each image must have. Raises UserError, naming the file and its content, for another magic
+    number, other sizes, a truncated file, or more bytes than its sizes say.
+    """
+    try:
+        with open_plain(path, follow=True) as file:
+            gzipped = file.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.GzipFile(fileobj=file) if gzipped else file as content:
+                try:
+                    values, content_md5 = _read(path, content, magic, item)
+                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    raise UserError(
+                        f"{path} is a damaged or truncated gzip file of {os.fstat(file.fileno()).st_size} bytes "
+                        f"({error}); fetch it again."
+                    ) from error
+        with open_plain(path, follow=True) as file:
+            md5 = hashlib.file_digest(file, "md5").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); name the folder of other files.") from error
+    return IdxFile(values, md5, content_md5, gzipped)
+
+
+def _read(path: Path, content: BufferedIOBase, magic: int, item: tuple[int, ...] | None) -> tuple[np.ndarray, str]:
+    """Return values, and the MD5 of header and data."""
+    num_sizes = magic & 0xFF
+    header = content.read(4 + 4 * num_sizes)
+    sizes = _sizes(path, header, magic)
+    if item is not None and tuple(sizes[1:]) != item:
+        raise UserError(f"{path} holds images of {tuple(sizes[1:])} pixels, expected {item}; choose other files.")
+    stated = math.prod(sizes)
+    if stated > MOST_BYTES:
+        raise UserError(
+            f"{path} says that it holds {stated:,} bytes of data (sizes {sizes}), and at most {MOST_BYTES:,} are read; "
+            "choose other files."
+        )
+    data, digest = bytearray(), hashlib.md5(header)
+    while chunk := content.read(min(CHUNK_BYTES, stated + 1 - len(data))):
+        data += chunk
+        digest.update(chunk)
+    if len(data) != stated:
+        problem = f"is truncated: {len(data)}" if len(data) < stated else f"is longer than it says: more than {stated}"
+        raise UserError(f"{path} {problem} bytes of data, and its sizes {sizes} need {stated}; fetch it again.")
+    return np.frombuffer(data, np.uint8).reshape(sizes), digest.hexdigest()
+
+
+def _sizes(path: Path, header: bytes, magic: int) -> list[int]:
+    num_sizes = magic & 0xFF
+    expected = f"idx {_CONTENT[magic]} (magic number {magic})"
+    if len(header) < 4 + 4 * num_sizes:
+        raise UserError(
+            f"{path} is truncated: {len(header)} bytes cannot hold the header of {expected}; fetch it again."
+        )
+    found, *sizes = struct.unpack(f">{1 + num_sizes}I", header)
+    if found != magic:
+        content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
+        raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
+    return sizes
+
+
+MIRROR_TIMEOUT = 20.0
+"""Seconds without an answer or a byte before a mirror is given up."""
+DOWNLOAD_CHUNK_BYTES = 64 * 1024
+MOST_DOWNLOAD_BYTES = 64 * MIB
+"""Most bytes of a file: MNIST's largest has 10 MB."""
+
+
+def download(
+    name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress, most: int = MOST_DOWNLOAD_BYTES
+) -> str | None:
+    """Download `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
+
+    Returns the URL it came from, or None where it was there already. Bytes go to `name.part`, which the next mirror or
+    the next attempt continues; the file takes its name once its MD5 is right. A mirror that sends more than `most`
+    bytes is given up. Raises UserError when no mirror gives the file, with the reason for each.
+    """
+    target, part = folder / name, folder / f"{name}.part"
+    if _md5(target) == md5:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    if part.is_symlink() or not part.is_file():
+        with suppress(OSError):
+            part.unlink()  # a pipe would be waited for
+    reasons = []
+    for mirror in mirrors:
+        url = mirror + name
+        try:
+            _fetch(url, part, progress, most)
+        except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
+            reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
+            continue
+        found = _md5(part)
+        if found == md5:
+            part.replace(target)
+            return url
+        part.unlink(missing_ok=True)  # not the published file: nothing to continue
+        reasons.append(f"{url}: its MD5 is {found}, expected {md5}")
+    raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")
+
+
+def _fetch(url: str, part: Path, progress: Progress, most: int) -> None:
+    """Append the missing rest of the file at `url` to `part`."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=MIRROR_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # nothing beyond these bytes: the MD5 decides
+        raise
+    with answer, part.open("ab") as sink:
+        if answer.status != http.client.PARTIAL_CONTENT:
+            sink.truncate(0)
+            have = 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        while chunk := answer.read(DOWNLOAD_CHUNK_BYTES):
+            sink.write(chunk)
+            have += len(chunk)
+            progress(part.stem, have, total)
+            if have > most:
+                part.unlink()
+                raise http.client.HTTPException(f"it sends more than {most:,} bytes")
+    if total is not None and have < total:
+        raise http.client.HTTPException(f"the connection ended after {have} of {total} bytes")
+
+
+def _md5(path: Path) -> str | None:
+    """Return a plain file's MD5; None where there is none."""
+    try:
+        with open_plain(path) as content:
+            return hashlib.file_digest(content, "md5").hexdigest()
+    except OSError:
+        return None

@@ -1,13 +1,18 @@
-"""Batches of a store's rows, and their conversion to the fields of a model."""
+"""Batches of a store's rows, their conversion to the fields of a model, and checks that columns fit these fields."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField
-from ditlab.data.stores.manifest import Column
+from denoisers.contract import ANY, BatchField
+from ditlab.data.stores.manifest import Column, StoredColumn
 from ditlab.data.stores.view import View
+from ditlab.errors import UserError
 
 
 def to_device(
@@ -42,3 +47,134 @@ def held_out_batches(
     """
     for rows in view.batches(size, limit):
         yield {field.name: view.gather(field.name, rows.indices) for field in fields}
+
+
+def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = False) -> None:
+    """Raise UserError for the first field that the view's store does not have, with its columns and the remedy.
+
+    `settable`: the model's sizes can still be set, as it is not trained yet, so the remedy names its settings.
+    """
+    for field in fields:
+        column = view.columns.get(field.name)
+        if column is None:
+            raise UserError(
+                f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
+                "needs it; change data or model.family."
+            )
+        problem = (
+            _shape_problem(field, column, settable)
+            or _size_problem(field, view, settable)
+            or _dtype_problem(field, column)
+            or _vocabulary_problem(field, column, settable)
+            or _class_problem(field, column)
+        )
+        if problem:
+            raise UserError(f"{view.origin} {problem}")
+
+
+def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
+    if len(field.shape) == len(column.shape) and all(map(_is_same_size, field.shape, column.shape)):
+        return ""
+    sizes = _fitting_sizes(field, column.shape) if settable else {}
+    settings = " and ".join(f"{knob} to {size}" for knob, size in sizes.items())
+    remedy = f"set {settings}" if settings else "make the model's sizes those of the data"
+    shapes = f"{_format_shape(column.shape)}, but the model takes {_format_shape(field.shape)}"
+    return f"holds {field.name} {shapes}; {remedy} or change data."
+
+
+def _is_same_size(field_size: int, column_size: int) -> bool:
+    """Return True if an axis fits; one whose size differs between buckets is ANY, and fits no field of one size."""
+    return field_size in (ANY, column_size)
+
+
+def _format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as Python does, with `any` for an axis of any size: `(3, any, any)`."""
+    return str(shape).replace(str(ANY), "any")
+
+
+def _fitting_sizes(field: BatchField, shape: tuple[int, ...]) -> dict[str, int]:
+    """Return new sizes by knob with which a field has a shape; {} where its knobs cannot give it."""
+    if len(shape) != len(field.shape):
+        return {}
+    knobs = field.knobs.shape or ("",) * len(shape)
+    sizes: dict[str, int] = {}
+    changed = set()
+    for knob, ours, theirs in zip(knobs, field.shape, shape, strict=True):
+        if ours == ANY or (not knob and ours == theirs):
+            continue
+        if not knob or theirs == ANY or sizes.setdefault(knob, theirs) != theirs:
+            return {}
+        if ours != theirs:
+            changed.add(knob)
+    return {knob: size for knob, size in sizes.items() if knob in changed}
+
+
+def _size_problem(field: BatchField, view: View, settable: bool) -> str:
+    """Return the first misfit among the axes of any size, in every bucket."""
+    axes = [axis for axis, size in enumerate(field.shape) if size == ANY]
+    shapes = {part.name: part.columns[field.name].shape for part in view.store.parts}
+    sizes = [shape[axis] for shape in shapes.values() for axis in axes]
+    for bucket, shape in shapes.items():
+        held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
+        for size in (shape[axis] for axis in axes):
+            if size % field.multiple_of:
+                knob = _assignment(field.knobs.multiple_of, settable)
+                fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
+                return (
+                    f"{held}, and {size} is not divisible by {knob}{field.multiple_of}; "
+                    f"{_setting(knob, fits) if fits > 1 else ''}import the data with sizes that are."
+                )
+            if field.at_most is not None and size > field.at_most:
+                knob = _assignment(field.knobs.at_most, settable)
+                return (
+                    f"{held}, and {size} is over {knob}{field.at_most}, the most that the model takes; "
+                    f"{_setting(knob, max(sizes))}import the data with smaller sizes."
+                )
+    return ""
+
+
+def _assignment(knob: str, settable: bool) -> str:
+    """Return `model.patch_size=`; nothing for a field without a knob, and for a trained model."""
+    return f"{knob}=" if knob and settable else ""
+
+
+def _setting(assignment: str, value: int) -> str:
+    return f"set {assignment}{value}, or " if assignment else ""
+
+
+def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
+    kinds = {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
+    if np.dtype(column.dtype).kind not in kinds:
+        return (
+            f"holds {field.name} as {column.dtype}, but the model takes {field.dtype}; "
+            "import the data with another type or change data."
+        )
+    if field.value_range is not None and column.value_range is None:
+        return (
+            f"holds {field.name} without a value_range, but the model takes it in the range {field.value_range}; "
+            "import the data with a value_range."
+        )
+    return ""
+
+
+def _vocabulary_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
+    """Return the misfit of a vocabulary, which must be the model's own: a larger one gives tokens without a text."""
+    theirs, ours = column.num_classes, field.num_classes
+    if not field.shape or theirs is None or ours is None or theirs == ours:
+        return ""
+    remedy = "import the data with the model's own tokeniser."
+    if field.knobs.num_classes and settable:
+        remedy = f"set {field.knobs.num_classes} to {theirs} or import the data with another tokeniser."
+    return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
+
+
+def _class_problem(field: BatchField, column: StoredColumn) -> str:
+    low, high = column.statistics.min, column.statistics.max
+    if field.num_classes is None or (low >= 0 and high < field.num_classes):
+        return ""
+    knob = field.knobs.num_classes
+    setting = f"set {knob} to {high + 1:.0f} or " if knob else ""
+    return (
+        f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {field.num_classes} classes; "
+        f"{setting}change data."
+    )

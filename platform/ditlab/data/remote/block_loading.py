@@ -1,20 +1,256 @@
-"""Loading of a block: from the cache, else from the object store, verified, again until it is right."""
+"""Loading of a block: from the cache, else from the object store, verified, again until it is right.
 
+Byte ranges are read behind a URI, in calls that are given up after a while; a store that does not answer is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from ditlab.data.remote.block_cache import BlockCache
-from ditlab.data.remote.block_request import BlockRequest
-from ditlab.data.remote.range_reading import RangeReader
-from ditlab.data.remote.retrying import Trouble, storage_wait
-from ditlab.data.remote.timed_calls import TimedCalls
 from ditlab.data.stores.files import UPLOAD_AGAIN
 from ditlab.errors import StorageOutage, UserError, first_line
+from ditlab.storage.remote import RemoteFiles, with_timeouts
+
+
+@dataclass(frozen=True)
+class BlockRequest:
+    """A block of a store's file: where it lies, what it is named in the cache, how it is verified."""
+
+    key: str
+    """Hash over its content, as hexadecimal digits: its name in the cache."""
+    folder: str
+    """Folder of the file below the store's URI; "" for the store's own."""
+    file: str
+    offset: int
+    """Its first byte in the file."""
+    length: int
+    verify: Callable[[memoryview], object]
+    """Function that raises ValueError for content that is not the block's."""
+
+    @property
+    def path(self) -> str:
+        """The file below the store's URI."""
+        return f"{self.folder}/{self.file}" if self.folder else self.file
+
+
+STORAGE_WAIT = 300.0
+"""Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
+
+
+class Trouble:
+    """Failed attempts to fetch one block."""
+
+    def __init__(self, wait: float) -> None:
+        """Begin without a failure; attempts are to end `wait` seconds after the first one."""
+        self.num, self.reason, self._since, self._wait = 0, "", 0.0, wait
+        self.content: bytes | None = None
+        """Altered content of the latest attempt."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first failure."""
+        return time.monotonic() - self._since
+
+    @property
+    def is_over(self) -> bool:
+        """True once there is to be no other attempt."""
+        return self.num > 0 and self.seconds > self._wait
+
+    def note(self, reason: str, content: bytes | None = None) -> None:
+        """Note a failure."""
+        self._since = self._since or time.monotonic()
+        self.num, self.reason, self.content = self.num + 1, reason, content
+
+    def pause(self) -> float:
+        """Seconds before the next attempt."""
+        longest = min(FIRST_PAUSE * 2 ** min(self.num - 1, 20), LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
+        return longest * random.uniform(0.5, 1.0)
+
+
+def storage_wait() -> float:
+    """Seconds for which a store that does not answer is asked again. Raises UserError for a text that is no number."""
+    text = os.environ.get("DITLAB_STORAGE_WAIT", "")
+    try:
+        found = float(text or STORAGE_WAIT)
+        if not 0 <= found < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.") from None
+    return found
+
+
+Result = TypeVar("Result")
+
+
+class TimedCalls:
+    """Threads that run calls. One whose call lasts too long is left to itself, and another takes its place."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Runner] = []
+        self._lock = threading.Lock()
+
+    def run(self, call: Callable[[], Result], timeout: float) -> Result:
+        """Return the result of `call()`, or raise its error; TimeoutError after `timeout` seconds."""
+        with self._lock:
+            runner = self._idle.pop() if self._idle else _Runner()
+        pending: _Pending[Result] = _Pending(call)
+        runner.calls.put(pending)
+        if not pending.done.wait(timeout):
+            runner.calls.put(None)  # it ends once the call does
+            raise TimeoutError(f"no answer within {timeout:.0f} s")
+        with self._lock:
+            self._idle.append(runner)
+        if pending.error is not None:
+            raise pending.error
+        return pending.result
+
+    def close(self) -> None:
+        """End the threads that are idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for runner in idle:
+            runner.calls.put(None)
+
+
+class _Pending(Generic[Result]):
+    """A call that is running, and its end."""
+
+    result: Result
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self._call, self.done = call, threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:  # raised where its result is asked for
+            self.error = error
+        finally:
+            self.done.set()
+
+
+class _Runner:
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="ditlab-request", daemon=True).start()
+
+    def _run(self) -> None:
+        while (pending := self.calls.get()) is not None:
+            pending.run()
+            del pending  # holds the content
+
+
+OPEN_FILES = 256
+"""Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
+RENEWAL_INTERVAL = 60.0
+"""Least seconds between two openings of the file system."""
+SILENCE = 10.0
+"""Seconds without a byte after which a request to S3 is given up."""
+
+
+class RangeReader:
+    """Reader of ranges of files, by several threads at a time. Every method raises its library's errors."""
+
+    def __init__(self, files: RemoteFiles) -> None:
+        """Read below `files`."""
+        self.files = files
+        self._filesystem = with_timeouts(files.filesystem, SILENCE)
+        self._lock, self._open = threading.Lock(), OrderedDict[str, Any]()
+        self._renewed = time.monotonic()
+        self._former: list[Any] = []
+        """File systems that were renewed: the end of one waits for its requests, and all of Python with it."""
+        self.requests_made = 0
+        """Requests for a range or a file's size."""
+
+    def read(self, path: str, first: int, length: int, parts: int = 1) -> bytes:
+        """Read `length` bytes of a file from `first` on, in `parts` requests; fewer where it ends before."""
+        if parts > 1 and length >= parts:
+            half = length // 2
+            return self.read(path, first, half, parts - 1) + self.read(path, first + half, length - half)
+        full = f"{self.files.path}/{path}"
+        inner = getattr(getattr(self._filesystem, "handler", None), "fs", None)
+        if inner is not None:  # fsspec's open files read ahead, and share one position
+            self._count()
+            found: bytes = inner.cat_file(full, start=first, end=first + length)
+            return found
+        file = self._opened(full)
+        if (size := file.size()) < first + length:
+            self.forget(path)  # its size may have been told wrongly
+            if size <= first:
+                return b""
+        self._count()
+        content: bytes = file.read_at(length, first)
+        return content
+
+    def forget(self, path: str) -> None:
+        """Close a file: its size may have been told wrongly."""
+        with self._lock:
+            self._open.pop(f"{self.files.path}/{path}", None)
+
+    def size_of(self, path: str) -> int:
+        """Size of a file, as the store says it now."""
+        self._count()
+        info = self._filesystem.get_file_info(f"{self.files.path}/{path}")
+        return -1 if info.size is None else int(info.size)
+
+    def renew(self) -> bool:
+        """Open the file system anew, with the credentials that the environment holds now; at most once a minute."""
+        with self._lock:
+            if time.monotonic() - self._renewed < RENEWAL_INTERVAL:
+                return False
+            self._renewed = time.monotonic()
+        inner = getattr(getattr(self._filesystem, "handler", None), "fs", None)
+        with suppress(Exception):  # each of fsspec's libraries has its own
+            inner and inner.clear_instance_cache()
+        fresh = with_timeouts(RemoteFiles.open(self.files.knob, self.files.location).filesystem, SILENCE)
+        with self._lock:
+            self._former.append(self._filesystem)
+            self._filesystem = fresh
+            self._open.clear()
+        return True
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            self._open.clear()
+
+    def _count(self) -> None:
+        with self._lock:
+            self.requests_made += 1
+
+    def _opened(self, full: str) -> Any:
+        with self._lock:
+            file = self._open.get(full)
+            if file is not None:
+                self._open.move_to_end(full)
+                return file
+            filesystem = self._filesystem
+        self._count()
+        file = filesystem.open_input_file(full)
+        with self._lock:
+            if filesystem is self._filesystem:
+                self._open[full] = file
+                while len(self._open) > OPEN_FILES:
+                    self._open.popitem(last=False)  # closed once nobody reads it
+        return file
+
 
 NOTICE = 5.0
 """Seconds of failure after which people read of it."""

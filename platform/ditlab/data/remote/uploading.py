@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ditlab.data.remote.fetching import PARALLEL_FILES
-from ditlab.data.remote.manifests import READ_REMEDY, open_files, read_manifest
+from ditlab.data.remote.copies import PARALLEL_FILES, READ_REMEDY, open_files, read_manifest
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.files import StoreContents, StoreFile, read_contents, read_root
-from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.data.stores.manifest_parsing import MANIFEST_BYTES
+from ditlab.data.stores.manifest import MANIFEST_BYTES, MANIFEST_NAME
 from ditlab.errors import UserError
 from ditlab.storage.plain_files import open_plain, read_plain
 from ditlab.storage.remote import RemoteFiles

@@ -1,22 +1,75 @@
 """Arrow streams and files, read a record batch at a time: what the Hugging Face library `datasets` saves to a disk.
 
-A message is read whole once its head, which says how long it is, fits the file: a few bytes cannot ask for all of the
-memory. No column may be compressed, for the same reason; `datasets` compresses none.
+Folders that it has saved (`save_to_disk`) are found without the library.
 """
+
+from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ditlab.data.block_imports.listing import SourceFile
-from ditlab.data.block_imports.opening import READ_BYTES, open_source
-from ditlab.data.source_files import BadRecord
+from ditlab.data.block_imports.source_files import (
+    READ_BYTES,
+    BadRecord,
+    SourceFile,
+    SourceListing,
+    open_source,
+    read_source,
+)
 from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import MIB
+from ditlab.storage.plain_files import MIB, parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+_MOST_BYTES = 64 * MIB
+
+
+def saved_files(state: SourceFile, files: Mapping[str, SourceFile]) -> list[SourceFile] | None:
+    """Return the data files that a `state.json` names, in its order; None for another program's file of this name.
+
+    Raises UserError for a file that is not there, and for rows in an order of their own, which older versions wrote.
+    """
+    content = _json(state)
+    named = content.get("_data_files") if isinstance(content, dict) else None
+    if not isinstance(named, list):
+        return None
+    if content.get("_indices_data_files") or content.get("_indices_files"):
+        raise UserError(f"{state.place} orders its rows by a file of indices; save it again with a newer `datasets`.")
+    found = []
+    for each in named:
+        name = str(each.get("filename") if isinstance(each, dict) else each)
+        file = files.get(str(PurePosixPath(state.name).parent / name))
+        if file is None:
+            raise UserError(f"{state.place} names {name}, which is not there; copy the folder whole.")
+        found.append(file)
+    return found
+
+
+def refuse_splits(knob: str, listing: SourceListing) -> None:
+    """Raise UserError for a folder of several data sets by split, with their names: one is read."""
+    splits = next((file for file in listing.files if file.name == SPLITS), None)
+    if splits is None:
+        return
+    content = _json(splits)
+    names = content.get("splits") if isinstance(content, dict) else None
+    if isinstance(names, list) and names:
+        listed = ", ".join(map(str, names))
+        one = f"{knob}={listing.source.rstrip('/')}/{names[0]}"
+        raise UserError(f"{knob}={listing.source} holds splits ({listed}); name one of them, such as {one}.")
+
+
+def _json(file: SourceFile) -> Any:
+    try:
+        return parse_json(read_source(file, _MOST_BYTES))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file.place} cannot be read ({first_line(error)}); copy it again.") from error
+
 
 MOST_BYTES = 1024 * MIB
 """Most bytes of a record batch: `datasets` writes 1,000 rows a batch, of images about 100 MiB."""
@@ -56,7 +109,7 @@ def batch_places(file: SourceFile) -> list[BatchPlace]:
 
 def arrow_batches(
     file: SourceFile, columns: Mapping[str, str], start: int = 0, stop: int | None = None
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator[pa.RecordBatch]:
     """Iterate over columns of a file (by the flag that names each), a record batch at a time.
 
     `start`, `stop`: bytes between which the batches begin, as `batch_places` gives them; 0, None: all. Raises
@@ -83,7 +136,7 @@ def arrow_batches(
             yield batch
 
 
-def _check(column: "pa.Array") -> None:
+def _check(column: pa.Array) -> None:
     """Check a column's offsets, which readers trust. Text that is not UTF-8 is no damage of the file."""
     import pyarrow as pa
 

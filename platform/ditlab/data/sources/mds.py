@@ -15,9 +15,7 @@ from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from ditlab.data.block_imports.listing import SourceFile
-from ditlab.data.block_imports.opening import open_source, read_source
-from ditlab.data.source_files import BadRecord
+from ditlab.data.block_imports.source_files import BadRecord, SourceFile, open_source, read_source
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB, parse_json
 

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.stores.bucket_manifest import (
+from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
+    MANIFEST_NAME,
     Bucket,
     BucketsManifest,
+    Column,
+    Source,
     buckets_fingerprint,
+    format_manifest,
     merged_column,
+    read_record,
     size_name,
 )
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
-from ditlab.data.stores.manifest_parsing import format_manifest, read_record
-from ditlab.data.stores.written import WriteOutcome, WrittenStore
+from ditlab.data.stores.writer import WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably
 

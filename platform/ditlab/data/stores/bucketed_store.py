@@ -8,10 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest, columns_agree, merged_column
-from ditlab.data.stores.layout import WHOLE_BYTES
-from ditlab.data.stores.manifest import MANIFEST_NAME
-from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, read_manifest_bytes
+from ditlab.data.stores.block_index import WHOLE_BYTES
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    BucketsManifest,
+    columns_agree,
+    merged_column,
+    parse_buckets_manifest,
+    read_manifest_bytes,
+)
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 

@@ -3,9 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, BucketsManifest
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoreManifest
-from ditlab.data.stores.manifest_parsing import parse_buckets_manifest, parse_manifest
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    BucketsManifest,
+    StoreManifest,
+    parse_buckets_manifest,
+    parse_manifest,
+)
 from ditlab.errors import UserError
 
 ReadFile = Callable[[str, str], bytes]

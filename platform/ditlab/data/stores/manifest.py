@@ -1,16 +1,47 @@
-"""Manifest of a store: the records of `store.json`, and the fingerprint of its contents."""
+"""Manifests of stores: their records, their text, the fingerprint of contents, and the checks of all of it.
+
+`store.json` describes a plain store, `buckets.json` a bucketed one. A manifest is written with a checksum, and read
+with checks of version, types, checksum and fingerprint, of numbers that contradict each other, and of names that become
+paths.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ditlab.data.stores.plain_names import PlainName
+from denoisers.contract import ANY
+from ditlab.data.stores.block_index import BlockLayout, entry_bytes
+from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, read_plain
+
+MAX_BYTES = 200
+"""Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name of one file or folder unchanged. Raises ValueError for `..`, `a/b`, `/a`, an empty one etc."""
+    if not name.strip(".") or re.search(r"[/\\\x00-\x1f\x7f]", name) or len(name.encode()) > MAX_BYTES:
+        raise ValueError(f"{name[:60]!r} is no plain name of a file or folder in the store")
+    return name
+
+
+def folder_name(text: str) -> str:
+    """Return a text as part of a folder's name, in which each run of unsuitable characters becomes `_`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+
+
+PlainName = Annotated[str, AfterValidator(plain_name)]
+
 
 MANIFEST_NAME = "store.json"
 BLOCK_VERSION = 3
@@ -49,13 +80,13 @@ class Column(ManifestRecord):
     """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
 
     @model_validator(mode="after")
-    def _range_is_ordered(self) -> "Column":
+    def _range_is_ordered(self) -> Column:
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
             raise ValueError(f"value_range={self.value_range} must be (low, high) with low < high")
         return self
 
     @model_validator(mode="after")
-    def _names_and_divisors_fit(self) -> "Column":
+    def _names_and_divisors_fit(self) -> Column:
         entries = self.shape[-1] if self.shape else 0
         named = entries if self.num_classes is None else self.num_classes
         if self.names and len(self.names) != named:
@@ -76,7 +107,7 @@ class Column(ManifestRecord):
         return math.prod(self.shape)
 
     @property
-    def stored_dtype(self) -> "np.dtype[Any]":
+    def stored_dtype(self) -> np.dtype[Any]:
         """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is kept as uint8."""
         return np.dtype("uint8" if self.dtype == "bool" else self.dtype)
 
@@ -220,3 +251,308 @@ def content_fingerprint(
     content = {"rows": rows, "columns": visible, **({"attachments": dict(attachments)} if attachments else {})}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+BUCKETS_NAME = "buckets.json"
+
+
+class Bucket(ManifestRecord):
+    """Store of images of one size, in a folder below the bucketed store's."""
+
+    folder: PlainName
+    """Folder named after size and contents: `256x192-1a2b3c4d`."""
+    height: int
+    """Height in pixels."""
+    width: int
+    """Width in pixels."""
+    rows: int
+    fingerprint: str
+    """Fingerprint of the store in the folder."""
+
+    @property
+    def size(self) -> str:
+        """Size as text: `256x192`."""
+        return size_name(self.height, self.width)
+
+
+class BucketsManifest(ManifestRecord):
+    """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
+
+    format: Literal["ditlab-buckets"] = "ditlab-buckets"
+    version: Literal[1, 2, 3] = 3
+    name: PlainName
+    description: str
+    buckets: tuple[Bucket, ...]
+    """Buckets by area, then height. Rows are numbered bucket after bucket."""
+    source: Source
+    facts: dict[str, int] = Field(default_factory=dict)
+    """Counts of images that the importer left out or changed, by reason: `too small`."""
+    notes: tuple[str, ...] = ()
+    """Remarks on this import, for people, a line each."""
+    files: dict[str, PlainName] = Field(default_factory=dict)
+    """Lists for people beside this file: the name of the file that holds each, by the list's name."""
+    fingerprint: str
+    """Fingerprint of the contents: see `buckets_fingerprint`."""
+    checksum: str = ""
+    """Checksum of all other keys: see `manifest_parsing.format_manifest`. Empty in version 1."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all buckets."""
+        return sum(bucket.rows for bucket in self.buckets)
+
+    @property
+    def text(self) -> TextFacts | None:
+        """None: buckets hold images, no tokens of a text."""
+        return None
+
+    @property
+    def attachments(self) -> Mapping[str, str]:
+        """Empty: a bucket's columns need no files beside their shards."""
+        return {}
+
+
+def size_name(height: int, width: int) -> str:
+    """Return a size as text: `256x192`."""
+    return f"{height}x{width}"
+
+
+def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
+    """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order.
+
+    Names, facts and notes do not enter.
+    """
+    content = [[bucket.height, bucket.width, bucket.fingerprint] for bucket in buckets]
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
+    """Return True if the columns of all buckets are the same in all but sizes, as `merged_column` needs."""
+
+    def meaning(column: StoredColumn) -> tuple[object, ...]:
+        declared = (column.dtype, column.value_range, column.num_classes, column.names, column.divisors)
+        return (*declared, len(column.shape), column.statistics.class_counts is None)
+
+    first = {name: meaning(column) for name, column in parts[0].items()}
+    return all({name: meaning(column) for name, column in part.items()} == first for part in parts[1:])
+
+
+def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
+    """Merge a column's buckets: axes whose sizes differ are ANY, statistics are those of all rows.
+
+    `parts` must agree in all but sizes.
+    """
+    first = parts[0]
+    assert columns_agree([{"": part} for part in parts]), "buckets hold different columns"
+    sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
+    declared = first.model_dump(exclude={"shape", "statistics", "sha256"})
+    return StoredColumn(
+        **declared,
+        shape=tuple(axis.pop() if len(axis) == 1 else ANY for axis in sizes),
+        statistics=_merged_statistics([part.statistics for part in parts]),
+        sha256=hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest(),
+    )
+
+
+def _merged_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
+    count = sum(part.count for part in parts)
+    mean = math.fsum(part.count * part.mean for part in parts) / count
+    squares = math.fsum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
+    counts = [part.class_counts for part in parts if part.class_counts is not None]
+    return ColumnStatistics(
+        count=count,
+        min=min(part.min for part in parts),
+        max=max(part.max for part in parts),
+        mean=mean,
+        std=math.sqrt(squares / count),
+        class_counts=tuple(map(sum, zip(*counts, strict=True))) if counts else None,
+    )
+
+
+MOST = 2**60
+"""Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
+
+
+def check_store(manifest: StoreManifest) -> None:
+    """Raise ValueError, naming the key, for numbers of a plain store that contradict each other."""
+    _check_numbers({"rows": manifest.rows}, least=1)
+    _check_numbers({f"shards.{number}.rows": shard.rows for number, shard in enumerate(manifest.shards)}, least=1)
+    _check_numbers({f"shards.{number}.bytes": shard.bytes for number, shard in enumerate(manifest.shards)})
+    rows = sum(shard.rows for shard in manifest.shards)
+    if rows != manifest.rows:
+        raise ValueError(f"rows: {manifest.rows:,}, and the shards hold {rows:,}")
+    if not manifest.columns:
+        raise ValueError("columns: there are none")
+    if manifest.version >= BLOCK_VERSION:
+        _check_blocks(manifest)
+    elif manifest.index or manifest.block_rows:
+        raise ValueError(f"index: version {manifest.version} has none")
+    for name, column in manifest.columns.items():
+        _check_column(f"columns.{name}", column, manifest.rows)
+    if manifest.text:
+        _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("documents", "tokens")}, least=1)
+        _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("bytes", "dropped")})
+
+
+def _check_blocks(manifest: StoreManifest) -> None:
+    _check_numbers({"block_rows": manifest.block_rows}, least=1)
+    if manifest.index is None:
+        raise ValueError("index: there is none")
+    layout = BlockLayout.of([shard.rows for shard in manifest.shards], manifest.block_rows)
+    size = layout.num_blocks * entry_bytes(len(manifest.columns))
+    if manifest.index.bytes != size:
+        raise ValueError(f"index.bytes: {manifest.index.bytes:,}, and {layout.num_blocks:,} blocks take {size:,}")
+
+
+def _check_column(key: str, column: StoredColumn, rows: int) -> None:
+    _check_numbers({f"{key}.shape.{axis}": size for axis, size in enumerate(column.shape)})
+    count = rows * column.row_elements
+    _check_numbers({f"{key}.shape": count})
+    statistics, counts = column.statistics, column.statistics.class_counts
+    if statistics.count != count:
+        raise ValueError(f"{key}.statistics.count: {statistics.count:,}, and the column has {count:,} elements")
+    if statistics.min > statistics.max or statistics.std < 0:
+        raise ValueError(f"{key}.statistics: min is above max, or std below 0")
+    if column.num_classes is not None:
+        _check_numbers({f"{key}.num_classes": column.num_classes}, least=1)
+    if len(counts or ()) != (column.num_classes or 0):
+        raise ValueError(
+            f"{key}.statistics.class_counts: {len(counts or ()):,} of them, and the column has "
+            f"{column.num_classes or 0:,} classes"
+        )
+    if counts is not None:
+        _check_numbers({f"{key}.statistics.class_counts.{number}": each for number, each in enumerate(counts)})
+        if sum(counts) != count:
+            raise ValueError(f"{key}.statistics.class_counts: they sum to {sum(counts):,}, and should to {count:,}")
+
+
+def check_buckets(manifest: BucketsManifest) -> None:
+    """Raise ValueError, naming the key, for numbers of a bucketed store that none has."""
+    if not manifest.buckets:
+        raise ValueError("buckets: there are none")
+    for number, bucket in enumerate(manifest.buckets):
+        sides = {"height": bucket.height, "width": bucket.width, "rows": bucket.rows}
+        _check_numbers({f"buckets.{number}.{key}": value for key, value in sides.items()}, least=1)
+    _check_numbers({f"facts.{key}": value for key, value in manifest.facts.items()})
+
+
+def _check_numbers(numbers: Mapping[str, int], least: int = 0) -> None:
+    for key, value in numbers.items():
+        if not least <= value <= MOST:
+            problem = f"below {least}" if value < least else "too large"
+            raise ValueError(f"{key}: {problem}")
+
+
+RecordType = TypeVar("RecordType", bound=ManifestRecord)
+
+MANIFEST_BYTES = 64 * MIB
+"""Most bytes of a manifest: a store of 60 TB has about as many."""
+IMPORT_AGAIN = "import the data again with `ditlab data import`"
+
+
+def format_manifest(manifest: StoreManifest | BucketsManifest) -> bytes:
+    """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
+    content = manifest.model_dump(mode="json", exclude={"checksum"})
+    return _laid_out({**content, "checksum": _checksum(content)})
+
+
+def has_own_layout(content: bytes) -> bool:
+    """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
+    return content == _laid_out(json.loads(content))
+
+
+def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
+    """Read the record in a file. Raises UserError where it is missing, unreadable or of another version."""
+    return parse_record(read_manifest_bytes(file), record_type, str(file))
+
+
+def read_manifest_bytes(file: Path) -> bytes:
+    """Read a manifest's bytes. Raises UserError where there is none."""
+    try:
+        return read_plain(file, MANIFEST_BYTES)
+    except OSError as error:
+        raise UserError(
+            f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
+            "DITLAB_HOME/stores, or write one with `ditlab data import`."
+        ) from None
+
+
+def parse_record(content: bytes, record_type: type[RecordType], place: str, remedy: str = IMPORT_AGAIN) -> RecordType:
+    """Parse the record in a file's bytes.
+
+    Raises UserError, naming the place, where they hold no record or one of another version, differ from their checksum,
+    or name a file outside the store.
+    """
+    try:
+        keys = json.loads(content, object_pairs_hook=_unique_keys)
+        version = keys["version"]
+        if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+            raise UserError(
+                f"{place} is of format version {str(version)[:20]}, and this ditlab reads versions 1 to "
+                f"{FORMAT_VERSION}; {remedy}."
+            )
+        record = record_type.model_validate_json(content, strict=True)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
+        raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
+    if (version > 1 or "checksum" in keys) and keys.pop("checksum", "") != _checksum(keys):
+        raise _altered(place, "its content does not give its checksum", remedy)
+    return record
+
+
+def parse_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> StoreManifest:
+    """Parse the manifest of a plain store. Raises UserError as `parse_record` does, and where it was altered."""
+    manifest = parse_record(content, StoreManifest, place, remedy)
+    try:
+        check_store(manifest)
+    except ValueError as error:
+        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
+    if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
+        raise _altered(place, "its columns do not give its fingerprint", remedy)
+    return manifest
+
+
+def parse_buckets_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> BucketsManifest:
+    """Parse the manifest of a bucketed store. Raises UserError as `parse_record` does, and where it was altered."""
+    manifest = parse_record(content, BucketsManifest, place, remedy)
+    try:
+        check_buckets(manifest)
+    except ValueError as error:
+        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
+    if buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
+        raise _altered(place, "its buckets do not give its fingerprint", remedy)
+    return manifest
+
+
+def _altered(place: str, problem: str, remedy: str) -> UserError:
+    return UserError(f"{place} was altered: {problem}; {remedy}.")
+
+
+def _laid_out(keys: dict[str, Any]) -> bytes:
+    return json.dumps(keys, indent=1).encode()
+
+
+def _checksum(keys: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
+        raise ValueError("it holds a key twice")
+    return keys
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = _printable(".".join(map(str, first["loc"])))[:100]
+        return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return _printable(first_line(error))
+
+
+def _printable(text: str) -> str:
+    return re.sub(r"[^ -~]", "?", text)  # keys of the file may hold anything

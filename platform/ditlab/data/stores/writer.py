@@ -1,18 +1,40 @@
-"""Writer of Arrow stores: bounded memory, durable shards, the manifest last."""
+"""Writer of Arrow stores: bounded memory, durable shards, the index file and the manifest last.
 
-from collections.abc import Iterator, Mapping
+A store is written in place of an older one, and the difference that it makes is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ditlab.data.stores.blocks.cutter import as_array, checked
-from ditlab.data.stores.finishing import finish_store
-from ditlab.data.stores.layout import WHOLE_BYTES, block_rows
-from ditlab.data.stores.manifest import Column, Source, StoreManifest, TextFacts
-from ditlab.data.stores.plain_names import plain_name
-from ditlab.data.stores.shards import ShardSeries, refused
+from ditlab.data.stores.block_index import DIGEST_BYTES, WHOLE_BYTES, block_rows, column_hash, entry_bytes
+from ditlab.data.stores.blocks import as_array, checked
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    Column,
+    IndexFile,
+    Source,
+    StoredColumn,
+    StoreManifest,
+    TextFacts,
+    content_fingerprint,
+    format_manifest,
+    plain_name,
+)
+from ditlab.data.stores.shards import Moments, ShardSeries, WrittenShard, refused
+from ditlab.errors import UserError
+from ditlab.storage.files import replacing, sync_folder, write_durably
+
+if TYPE_CHECKING:
+    from ditlab.data.stores.bucketed_store import AnyStore
 
 
 class StoreWriter:
@@ -58,7 +80,7 @@ class StoreWriter:
         self._held_bytes = 0
         self._series: ShardSeries | None = None
 
-    def __enter__(self) -> "StoreWriter":
+    def __enter__(self) -> StoreWriter:
         self._made_folder = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -126,3 +148,150 @@ class StoreWriter:
             text=self.text,
             attachments=self._attachments,
         )
+
+
+INDEX_PREFIX = "blocks-"
+
+
+def finish_store(
+    path: Path,
+    columns: Mapping[str, Column],
+    shards: Sequence[WrittenShard],
+    *,
+    name: str,
+    description: str,
+    source: Source,
+    text: TextFacts | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+) -> StoreManifest:
+    """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards in a folder.
+
+    A store that was there stays whole until the manifest takes the old one's place in a single rename; its shards are
+    removed after that. Raises UserError where there are no rows; OSError as the disk does.
+    """
+    rows = sum(each.shard.rows for each in shards)
+    if not rows:
+        raise UserError(f"nothing to write to {path}: the source holds no rows; check the source.")
+    stored = {column: _stored(column, columns, shards) for column in columns}
+    attached = {plain_name(file): content for file, content in (attachments or {}).items()}
+    hashes = {file: hashlib.sha256(content).hexdigest() for file, content in attached.items()}
+    manifest = StoreManifest(
+        name=plain_name(name),
+        description=description,
+        rows=rows,
+        columns=stored,
+        shards=tuple(each.shard for each in shards),
+        block_rows=shards[0].block_rows,
+        index=_write_index(path, shards),
+        source=source,
+        text=text,
+        attachments=hashes,
+        fingerprint=content_fingerprint(rows, stored, hashes),
+    )
+    sync_folder(path)
+    for file, content in {**attached, MANIFEST_NAME: format_manifest(manifest)}.items():
+        write_durably(path / file, content)
+    remove_strays(path, manifest)
+    return manifest
+
+
+def remove_strays(path: Path, manifest: StoreManifest) -> None:
+    """Remove shards and index files that the manifest does not name; open maps of them stay valid."""
+    named = {shard.file for shard in manifest.shards} | {manifest.index.file if manifest.index else ""}
+    for stray in (*path.glob("*.arrow"), *path.glob(f"{INDEX_PREFIX}*.bin")):
+        if stray.name not in named:
+            stray.unlink(missing_ok=True)
+
+
+def _write_index(path: Path, shards: Iterable[WrittenShard]) -> IndexFile:
+    digest = hashlib.sha256()
+    for each in shards:
+        digest.update(each.index)
+    name = f"{INDEX_PREFIX}{digest.hexdigest()[:12]}.bin"
+    with replacing(path / name) as file:
+        for each in shards:
+            file.write(each.index)
+        size = file.tell()
+    return IndexFile(file=name, bytes=size, sha256=digest.hexdigest())
+
+
+def _stored(name: str, columns: Mapping[str, Column], shards: Sequence[WrittenShard]) -> StoredColumn:
+    place = sorted(columns).index(name)
+    moments = Moments()
+    for each in shards:
+        moments = moments.merge(each.moments[name])
+    blocks = (block for each in shards for block in _digests(each, place, entry_bytes(len(columns))))
+    return StoredColumn(**columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks))
+
+
+def _digests(shard: WrittenShard, place: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Iterate over the rows and the digest of one column in each block of a shard."""
+    index, start = shard.index, 16 + place * DIGEST_BYTES
+    for number, rows in enumerate(shard.rows_of_blocks):
+        yield rows, index[number * size + start : number * size + start + DIGEST_BYTES]
+
+
+WriteOutcome = Literal["written", "replaced", "unchanged"]
+
+
+@dataclass(frozen=True)
+class LeftOutRecords:
+    """Records of a source that were left out for one reason."""
+
+    reason: str
+    """Reason: `peaks of zero atpm`."""
+    number: int
+    total: int
+    """Records of that kind in the source."""
+    example: str = ""
+    """One of them, for people."""
+
+
+@dataclass(frozen=True)
+class WrittenStore:
+    """Store on disk after a write."""
+
+    store: AnyStore
+    outcome: WriteOutcome
+    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+    left_out: tuple[LeftOutRecords, ...] = ()
+    """Records of the source that are not in the store, where its manifest has no facts of them."""
+
+
+def write_store(
+    path: Path,
+    columns: Mapping[str, Column],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    name: str,
+    description: str,
+    source: Source,
+    text: Callable[[], TextFacts] | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+) -> WrittenStore:
+    """Write a plain store in place of an older one, if any.
+
+    A store of the same content is written again too: that repairs altered shards and costs less than a comparison.
+    `text` is called once all batches are written. Raises UserError for a bucketed store in the folder, and as
+    `StoreWriter` does.
+    """
+    from ditlab.data.stores.store import Store
+
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    existed = (path / MANIFEST_NAME).exists()
+    try:
+        there = Store.open(path, verify=False)
+        there.verify()
+        before = there.fingerprint
+    except UserError:
+        before = None
+    with StoreWriter(
+        path, columns, name=name, description=description, source=source, attachments=attachments
+    ) as writer:
+        for batch in batches:
+            writer.append(batch)
+        writer.text = text() if text else None
+    store = Store.open(path, verify=False)
+    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    return WrittenStore(store, outcome)

@@ -4,35 +4,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.block_imports.execution import ProcessExecutor
-from ditlab.data.block_imports.finishing import finish_import, refuse_bucketed_store
-from ditlab.data.block_imports.listing import SourceListing, list_source, source_name
-from ditlab.data.block_imports.plan import ImportPlan, InputBlock, block_bytes, partial_folder
-from ditlab.data.block_imports.receipt import BlockReceipt
-from ditlab.data.block_imports.runner import RefusedSource, run_blocks, unfinished_import
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.source_files import file_problem, visible_name
-from ditlab.data.sources.blocks import TEXT_KINDS, record_blocks, record_files
-from ditlab.data.stores.manifest import Source, TextFacts
-from ditlab.data.stores.plain_names import folder_name
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
-from ditlab.data.text.block_documents import BlockCorpus
-from ditlab.data.text.block_rules import (
+from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, partial_folder
+from ditlab.data.block_imports.runner import (
+    ImportRequest,
+    ProcessExecutor,
+    RefusedSource,
+    finish_import,
+    refuse_bucketed_store,
+    run_blocks,
+    unfinished_import,
+)
+from ditlab.data.block_imports.source_files import SourceListing, file_problem, list_source, source_name, visible_name
+from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
+from ditlab.data.stores.manifest import Source, TextFacts, folder_name
+from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
+from ditlab.data.text.documents import BlockCorpus
+from ditlab.data.text.token_store import (
     BYTES,
+    DEFAULT_VOCABULARY,
     DOCUMENTS,
     FIRST,
+    LEARNING_BYTES,
     TOKENS,
     UNREADABLE,
     TextRules,
+    TokenStoreRequest,
     joined_rests,
+    request_tokenizer,
     sums_of,
     token_columns,
-)
-from ditlab.data.text.token_store import (
-    DEFAULT_VOCABULARY,
-    LEARNING_BYTES,
-    TokenStoreRequest,
-    request_tokenizer,
     too_short,
 )
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer

@@ -1,21 +1,36 @@
-"""Store of a corpus: its documents as tokens, an end token behind each, packed to rows of one length."""
+"""Store of a corpus: its documents as tokens, an end token behind each, packed to rows of one length.
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+Pieces of documents are tokenised in any number of processes.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from ditlab.data.processes import fitting_processes
-from ditlab.data.stores.manifest import Source, TextFacts
-from ditlab.data.stores.plain_names import folder_name
-from ditlab.data.stores.written import WrittenStore, write_store
-from ditlab.data.text.block_rules import token_columns
-from ditlab.data.text.huggingface_tokenizer import fetch_tokenizer, learn_bpe
-from ditlab.data.text.pieces import TextPiece
-from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer, Tokenizer
-from ditlab.data.text.tokenizer_files import open_tokenizer
-from ditlab.data.text.tokenizing import Packer, encode
+import numpy as np
+
+from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock, LeftOut, total_counts
+from ditlab.data.block_imports.runner import RefusedSource
+from ditlab.data.block_imports.source_files import BadRecord, visible_name
+from ditlab.data.processes import fitting_processes, in_processes
+from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
+from ditlab.data.stores.writer import WrittenStore, write_store
+from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
+from ditlab.data.text.tokenizer import (
+    TOKENIZER_NAME,
+    ByteTokenizer,
+    Tokenizer,
+    fetch_tokenizer,
+    learn_bpe,
+    load_tokenizer,
+    open_tokenizer,
+)
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 
@@ -162,3 +177,190 @@ def _with_progress(read: Iterable[TextPiece], what: str, total: int | None, prog
         yield piece
         done += piece.num_bytes
         progress(what, done, total)
+
+
+UNREADABLE = "unreadable"
+"""Reason for which documents are left out."""
+DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
+"""Names of the sums of blocks."""
+REST, FIRST = "rest", "first problem"
+"""Keys of a receipt's detail: tokens that filled no row, in base64; the message on the first unreadable document."""
+
+
+def token_columns(tokenizer: Tokenizer, length: int) -> dict[str, Column]:
+    """Return the columns of a store of tokens."""
+    tokens = Column(
+        dtype=tokenizer.dtype,
+        shape=(length,),
+        num_classes=tokenizer.vocabulary,
+        unit="token",
+        description=f"documents joined by token {tokenizer.end}",
+    )
+    return {"tokens": tokens}
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """Rules of an import of text, without state; the tokeniser lies in the import's folder."""
+
+    tokenizer: str
+    """SHA-256 of the tokeniser's file."""
+    column: str
+    length: int
+    """Tokens of a row."""
+    refuses: bool
+    """True where no document may be left out."""
+
+    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
+        """Tokenise a block's documents, in their order, and write their rows.
+
+        The tokens behind the last whole row go into the receipt: rows are made of those of all blocks in the end.
+        Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
+        """
+        from ditlab.data.stores.shards import write_shards
+
+        tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
+        left_out, packer = _LeftOutRecords(block, self.refuses), Packer(self.length)
+        counter = PieceCounter(block_pieces(block, self.column, left_out.add))
+        rows = ({"tokens": part} for part in packer.rows(encode(counter, tokenizer)))
+        shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows)
+        rest = packer.rest(tokenizer.dtype)
+        return BlockReceipt(
+            block=block.number,
+            rows=sum(each.shard.rows for each in shards),
+            parts={".": tuple(shards)},
+            left_out={UNREADABLE: left_out.num} if left_out.num else {},
+            listed=tuple(left_out.listed),
+            counts={DOCUMENTS: counter.documents, BYTES: counter.bytes, TOKENS: packer.tokens},
+            detail={REST: b64encode(rest.tobytes()).decode(), FIRST: left_out.first},
+        )
+
+
+@lru_cache(maxsize=1)
+def _open(file: Path, sha256: str) -> Tokenizer:
+    tokenizer = open_tokenizer(file)
+    assert tokenizer.fingerprint == sha256, f"{file} is the tokeniser of another import"
+    return tokenizer
+
+
+@dataclass
+class PieceCounter:
+    """Iterator over pieces that counts documents and bytes."""
+
+    pieces: Iterable[TextPiece]
+    documents: int = 0
+    bytes: int = 0
+
+    def __iter__(self) -> Iterator[TextPiece]:
+        for piece in self.pieces:
+            self.documents += piece.last
+            self.bytes += piece.num_bytes
+            yield piece
+
+
+@dataclass
+class _LeftOutRecords:
+    """Documents of a block that cannot be read."""
+
+    block: InputBlock
+    refuses: bool
+    num: int = 0
+    listed: list[LeftOut] = field(default_factory=list)
+    first: str = ""
+
+    def add(self, record: BadRecord) -> None:
+        """Count a document. Raises RefusedSource where none may be left out."""
+        if self.refuses:
+            raise RefusedSource(str(record))
+        self.num += 1
+        self.first = self.first or str(record)
+        if len(self.listed) < MOST_LISTED:
+            root = f"{visible_name(self.block.files[0].root).rstrip('/')}/"
+            self.listed.append(LeftOut(place=record.place.removeprefix(root), reason=UNREADABLE, detail=record.reason))
+
+
+def joined_rests(receipts: Sequence[BlockReceipt], dtype: str, length: int) -> np.ndarray:
+    """Return rows (rows, length) of the tokens that filled none in their blocks, block after block."""
+    parts = [np.frombuffer(b64decode(receipt.detail[REST]), dtype) for receipt in receipts]
+    joined = np.concatenate([np.empty(0, dtype), *parts])
+    return joined[: len(joined) // length * length].reshape(-1, length)
+
+
+def sums_of(receipts: Sequence[BlockReceipt]) -> dict[str, int]:
+    """Return the sums of all blocks by name."""
+    return total_counts(receipt.counts for receipt in receipts)
+
+
+def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer, processes: int = 1) -> Iterator[np.ndarray]:
+    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document.
+
+    Every number of processes gives the same tokens. Raises UserError where a process is killed.
+    """
+    if processes == 1:
+        yield from (_encode_group(tokenizer, group) for group in _groups(pieces))
+        return
+    yield from in_processes(_encode_in_process, _groups(pieces), processes, "tokenises", _start, (tokenizer.content,))
+
+
+class Packer:
+    """Cutter of a stream of tokens into rows of `length`; the last incomplete row is dropped."""
+
+    def __init__(self, length: int):
+        self.tokens = 0
+        """Tokens taken in so far."""
+        self._length = length
+        self._parts: list[np.ndarray] = []
+
+    def rest(self, dtype: str) -> np.ndarray:
+        """Return the tokens of the last incomplete row, once all rows are taken."""
+        return np.concatenate([np.empty(0, dtype), *self._parts])
+
+    @property
+    def dropped(self) -> int:
+        """Tokens of the last incomplete row."""
+        return self.tokens % self._length
+
+    def rows(self, stream: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield (rows, length) at a time, at least one row, in the stream's dtype."""
+        held = 0
+        for part in stream:
+            self.tokens += len(part)
+            self._parts.append(part)
+            held += len(part)
+            if held >= self._length:
+                joined = np.concatenate(self._parts)
+                whole = held - held % self._length
+                yield joined[:whole].reshape(-1, self._length)
+                self._parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`
+
+
+def _groups(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
+    """Group pieces to about PIECE_LENGTH characters, as many short documents cost less together."""
+    group: list[TextPiece] = []
+    length = 0
+    for piece in pieces:
+        group.append(piece)
+        length += len(piece.text)
+        if length >= PIECE_LENGTH:
+            yield group
+            group, length = [], 0
+    if group:
+        yield group
+
+
+def _encode_group(tokenizer: Tokenizer, group: list[TextPiece]) -> np.ndarray:
+    end = np.array([tokenizer.end], tokenizer.dtype)
+    return np.concatenate([part for piece in group for part in (tokenizer.ids(piece.text), end[: piece.last])])
+
+
+_tokenizer: Tokenizer
+"""Tokeniser of a process that tokenises."""
+
+
+def _start(content: bytes) -> None:
+    global _tokenizer
+    _tokenizer = load_tokenizer(content, "the tokeniser")
+
+
+def _encode_in_process(group: list[TextPiece]) -> np.ndarray:
+    return _encode_group(_tokenizer, group)

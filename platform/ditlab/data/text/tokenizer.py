@@ -1,15 +1,30 @@
-"""Tokeniser between text and token ids, kept as `tokenizer.json` by stores, runs and exports."""
+"""Tokenisers between text and token ids, kept as `tokenizer.json` by stores, runs and exports.
+
+Bytes are one; others are those of the library `tokenizers` (Hugging Face): any `tokenizer.json`, and byte-level BPE
+learned from text.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ditlab.errors import UserError
+from denoisers.contract import TextCodec
+from ditlab.errors import UserError, first_line
+from ditlab.spec.data import Packing
+from ditlab.storage.plain_files import MIB, read_plain
+
+if TYPE_CHECKING:
+    from ditlab.data.stores.bucketed_store import AnyStore
+
 
 TOKENIZER_NAME = "tokenizer.json"
 END_TEXT = "<|endoftext|>"
@@ -92,3 +107,175 @@ class ByteTokenizer(Tokenizer):
     def _text(self, ids: list[int]) -> str:
         documents = bytes(ids).split(bytes([self.end]))
         return END_TEXT.join(document.decode(errors="replace") for document in documents)
+
+
+END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
+"""Names of the token that ends a document; the first that a tokeniser has is taken, as its file names none."""
+SMALLEST_BPE = 257
+"""Smallest vocabulary of a BPE: the 256 bytes and the end token."""
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """Tokeniser of a `tokenizer.json`, applied to text alone.
+
+    No template adds tokens, nothing is cut or padded, and the name of a special token in the text gives the tokens of
+    its letters.
+    """
+
+    def __init__(self, content: bytes, origin: str):
+        """Make the tokeniser of a `tokenizer.json` with this content; `origin` names it in messages.
+
+        Raises UserError for one that cannot be read or has no end token, and where the library is not installed.
+        """
+        library = _library()
+        try:
+            self._tokenizer = tokenizer = library.Tokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises no narrower class
+            problem = f"{origin} is no tokeniser that the library tokenizers {library.__version__} reads ({error})"
+            raise UserError(f"{problem}; name a tokenizer.json, or a newer version of the library.") from error
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True
+        known = tokenizer.get_vocab(with_added_tokens=True)
+        end = next((known[name] for name in END_TOKENS if name in known), None)
+        if end is None:
+            raise UserError(
+                f"{origin} has no token that ends a document (looked for {', '.join(END_TOKENS)}); add one of them to "
+                "its added_tokens."
+            )
+        kind = str(json.loads(content)["model"].get("type", "bpe")).lower()
+        super().__init__(kind=kind, vocabulary=max(known.values()) + 1, end=end, content=content)
+
+    def ids(self, text: str) -> np.ndarray:
+        """Return the text's tokens, (tokens,) in `dtype`."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, self.dtype)
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
+    """Learn a byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) of `vocabulary` tokens from texts.
+
+    The end token is 0 and the 256 bytes follow, so that no text is out of the vocabulary. A small corpus may give
+    fewer tokens than `vocabulary`. The same texts give the same tokeniser.
+    """
+    if vocabulary < SMALLEST_BPE:
+        raise UserError(f"a BPE of {vocabulary} tokens is too small; it takes the 256 bytes and the end token.")
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_TEXT],
+        initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(iter(texts), trainer)
+    return HuggingFaceTokenizer(tokenizer.to_str().encode(), "the BPE")
+
+
+def fetch_tokenizer(name: str) -> HuggingFaceTokenizer:
+    """Fetch a tokeniser by its name on the Hugging Face hub, or from the hub's cache on this machine.
+
+    Raises UserError where it cannot be fetched.
+    """
+    library = _library()
+    try:
+        content = library.Tokenizer.from_pretrained(name).to_str().encode()
+    except Exception as error:  # of the library, of the hub's client and of the network: they share no narrower class
+        raise UserError(
+            f"--tokenizer={name} is no file or folder here, and the Hugging Face hub does not give it "
+            f"({first_line(error)}); check the name, or fetch its tokenizer.json on a "
+            "machine that reaches the hub and name that file."
+        ) from error
+    return HuggingFaceTokenizer(content, name)
+
+
+def _library() -> ModuleType:
+    try:
+        import tokenizers
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError as error:
+        raise UserError(
+            "any tokeniser but bytes needs the library tokenizers, which is not installed; "
+            "`pip install 'ditlab[text]'` brings it."
+        ) from error
+    return tokenizers
+
+
+TOKENIZER_BYTES = 256 * MIB
+"""Most bytes of a tokeniser's file: the largest published ones have about 40 MB."""
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """Read the tokeniser in a file, or in the `tokenizer.json` of a folder: a store's, a run's, an export's.
+
+    Raises UserError where there is none, it cannot be read, or its library is not installed.
+    """
+    file = path / TOKENIZER_NAME if path.is_dir() else path
+    try:
+        content = read_plain(file, TOKENIZER_BYTES, follow=True)  # in the hub's cache it is a link
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({first_line(error)}); name a {TOKENIZER_NAME}, or a folder that holds one."
+        ) from error
+    return load_tokenizer(content, str(file))
+
+
+def load_tokenizer(content: bytes, origin: str) -> Tokenizer:
+    """Make the tokeniser of a file's content; `origin` names it in messages. Raises as `open_tokenizer` does."""
+    try:
+        facts = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{origin} is no tokeniser: it is not JSON ({error}); name another file.") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        return HuggingFaceTokenizer(content, origin)
+    plain = ByteTokenizer()
+    if facts != json.loads(plain.content):
+        raise UserError(f"{origin} holds a tokeniser of another ditlab; this one reads {plain.kind}, version 1.")
+    return plain
+
+
+def store_tokenizer(store: AnyStore) -> Tokenizer | None:
+    """Read a store's tokeniser; None where it has none. Raises UserError as `open_tokenizer` does."""
+    return open_tokenizer(store.path) if TOKENIZER_NAME in store.manifest.attachments else None
+
+
+def text_codec(tokenizer: Tokenizer, bytes_per_token: float | None = None) -> TextCodec:
+    """Wrap a tokeniser for model families."""
+    return TextCodec(tokenizer.encode, tokenizer.decode, tokenizer.vocabulary, tokenizer.end, bytes_per_token)
+
+
+def store_codec(store: AnyStore) -> TextCodec | None:
+    """Return the codec of a store's tokens; None without a tokeniser. Raises UserError as `open_tokenizer` does."""
+    tokenizer, text = store_tokenizer(store), store.manifest.text
+    return None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
+
+
+def packed(text: TextCodec | None, packing: Packing, origin: str) -> TextCodec | None:
+    """Return the codec under a packing. Raises UserError for `masked` without one, as it names the end token."""
+    if text is None and packing == "masked":
+        raise UserError(
+            f"data.packing=masked needs the token that ends a document, and the store of {origin} carries no tokeniser "
+            f"({TOKENIZER_NAME}) that names it; import the text with `ditlab data import text`, or set data.packing to "
+            "joined."
+        )
+    return None if text is None else replace(text, packing=packing)
+
+
+def copy_tokenizer(store: AnyStore, folder: Path) -> Path | None:
+    """Copy a store's tokeniser into the folder of a run or of an export; return None where the store has none.
+
+    No library is needed, whatever the tokeniser. Raises OSError where the folder cannot be written.
+    """
+    if TOKENIZER_NAME not in store.manifest.attachments:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / TOKENIZER_NAME
+    file.write_bytes(read_plain(store.path / TOKENIZER_NAME, TOKENIZER_BYTES))
+    return file

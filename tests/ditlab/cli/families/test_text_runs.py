@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import ditlab
-from ditlab.data.text.tokenizer import TOKENIZER_NAME
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer
 from ditlab.spec.reading.yaml_text import parse_yaml
 from support.command import Said, run_here, run_inside
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.cluster.imports import grouped
-from ditlab.data.block_imports.listing import SourceFile
 from ditlab.data.block_imports.plan import InputBlock
+from ditlab.data.block_imports.source_files import SourceFile
 
 
 @pytest.mark.parametrize(

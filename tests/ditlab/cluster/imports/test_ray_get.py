@@ -14,7 +14,7 @@ import pytest
 
 from ditlab.data.block_imports import plan
 from ditlab.data.genome import get_import
-from ditlab.data.stores import layout
+from ditlab.data.stores import block_index
 from ditlab.interface.imports import import_data
 from ditlab.spec.importing import GetOptions
 from support.clusters.nodes import ray_nodes
@@ -60,7 +60,7 @@ def expected(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     """Fingerprint of an import in this process; the others are to have many blocks as well."""
     monkeypatch.setattr(plan, "LEAST_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(get_import, "WHOLE_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(layout, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(block_index, "BLOCK_BYTES", BLOCK_BYTES)
     options = GetOptions(source=bucket / "bucket" / "source.zarr", processes=1, **OPTIONS)
     store = import_data("get", options, tmp_path / "expected")[0].store
     assert len(list(store.path.glob("block-*.arrow"))) > 5

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ditlab.data.builtin.captioned_digits import COLOURS, DIGITS
+from ditlab.data.builtin import COLOURS, DIGITS
 from ditlab.data.images.captions import cut, decode_captions, encode_captions
-from ditlab.data.loading.hold_out import hold_out_groups
+from ditlab.data.loading.held_out import hold_out_groups
 from ditlab.data.splits import open_data
 from ditlab.data.stores.store import Store
 from ditlab.home import Home

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.data.builtin import python_docs
-from ditlab.data.builtin.python_corpus import PythonDocs
-from ditlab.data.loading.hold_out import hold_out_runs
+from ditlab.data import builtin
+from ditlab.data.builtin import PythonDocs
+from ditlab.data.loading.held_out import hold_out_runs
 from ditlab.data.splits import open_data
-from ditlab.data.text.store_tokenizer import store_tokenizer
-from ditlab.data.text.tokenizer import END_TEXT
+from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, TextData
 
@@ -30,7 +29,7 @@ def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture
 def quick_corpus(monkeypatch: pytest.MonkeyPatch, corpus: PythonDocs) -> None:
     """Reads the standard library once for all tests."""
-    monkeypatch.setattr(python_docs, "PythonDocs", lambda: corpus)
+    monkeypatch.setattr(builtin, "PythonDocs", lambda: corpus)
 
 
 def texts(corpus: PythonDocs) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.data.genome.peak_names import parse_peaks
+from ditlab.data.genome.get_zarr import parse_peaks
 from ditlab.errors import UserError
 
 

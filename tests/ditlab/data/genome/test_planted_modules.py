@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ditlab.data.builtin.motifs import store_name
+from ditlab.data.builtin import store_name
 from ditlab.data.genome import planted_modules
 from ditlab.data.genome.planted_modules import PlantedModules, feature_names
 from ditlab.data.splits import open_data

@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 from ditlab.data.genome.zarr_arrays import open_array, open_group
-from ditlab.data.genome.zarr_files import list_zarr
+from ditlab.data.genome.zarr_checks import list_zarr
 from ditlab.errors import UserError
 from support.damage import bit_flips, mutations
 from support.special_files import KINDS, put, remove

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.images.aspect_buckets import AspectBuckets, ImageSize
+from ditlab.data.images.decoding import AspectBuckets, ImageSize
 
 AT_256 = AspectBuckets(resolution=256, step=64, min_side=64, max_side=512)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.data.images.aspect_buckets import AspectBuckets
-from ditlab.data.images.decoding import CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
+from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 from support.special_files import KINDS, put

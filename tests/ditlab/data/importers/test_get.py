@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ditlab.data.genome import block_scores, get_import, get_zarr
+from ditlab.data.genome import get_import, get_zarr
 from ditlab.data.stores.store import Store
 from support.datasets.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, scores
 
@@ -84,7 +84,7 @@ def test_both_formats_and_all_texts_give_one_fingerprint(get, text):
 def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkeypatch):
     source = GetSource()
     expected = source.data / np.where(source.data.max(0) > 0, source.data.max(0), 1)
-    monkeypatch.setattr(block_scores, "READ_BYTES", 1)  # a chunk of 5 peaks at a time
+    monkeypatch.setattr(get_import, "READ_BYTES", 1)  # a chunk of 5 peaks at a time
     monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 7)
     store = get(source, stride=stride)
     numbers = {name: n for n, name in enumerate(source.peaks)}
@@ -98,19 +98,19 @@ def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkey
 
 
 def test_each_block_is_read_once_a_pass(get, monkeypatch):
-    monkeypatch.setattr(block_scores, "READ_BYTES", 1)
-    read, whole = [], block_scores.BlockScores.read
-    monkeypatch.setattr(block_scores.BlockScores, "read", lambda self, *rows: read.append(rows) or whole(self, *rows))
+    monkeypatch.setattr(get_import, "READ_BYTES", 1)
+    read, whole = [], get_import.BlockScores.read
+    monkeypatch.setattr(get_import.BlockScores, "read", lambda self, *rows: read.append(rows) or whole(self, *rows))
     get(GetSource(), stride=2)
     assert read == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 25), (25, 30), (30, 34)] * 2
 
 
 def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     """Coordinates, packed into blocks too, take about 120 bytes a peak, scores 400."""
-    monkeypatch.setattr(block_scores, "READ_BYTES", 2**18)
+    monkeypatch.setattr(get_import, "READ_BYTES", 2**18)
     monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 1024)
     monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
-    monkeypatch.setattr("ditlab.data.stores.layout.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
     monkeypatch.setattr(get_import, "WHOLE_BYTES", 2**18)
     monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 2**18)
     motifs = [f"M{n}" for n in range(100)]

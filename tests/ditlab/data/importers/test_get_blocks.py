@@ -8,12 +8,11 @@ import pytest
 
 from ditlab.analysis.left_out_table import left_out_records
 from ditlab.data.block_imports import plan
-from ditlab.data.block_imports.execution import ProcessExecutor
+from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor
 from ditlab.data.genome import get_import
-from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
-from ditlab.data.stores import layout
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores import block_index
+from ditlab.data.stores.writer import WrittenStore
 from ditlab.errors import Unreachable, UserError
 from ditlab.spec.importing import GetOptions
 from support.datasets.get_sources import FORMATS, GetSource, accessibility, peaks_of, scores
@@ -32,7 +31,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(plan, "LEAST_BYTES", 1500)
     monkeypatch.setattr(plan, "MOST_BYTES", 1500)
     monkeypatch.setattr(get_import, "WHOLE_BYTES", 4 * ROW_BYTES)
-    monkeypatch.setattr(layout, "BLOCK_BYTES", 4 * ROW_BYTES)
+    monkeypatch.setattr(block_index, "BLOCK_BYTES", 4 * ROW_BYTES)
 
 
 @pytest.fixture
@@ -174,7 +173,7 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
         server.fault = lambda request: "403"
         refused("source.zarr", "cannot be listed (", "the credentials in the environment", kind=Unreachable)
         server.fault = lambda request: "403" if "/data/" in request.key else None
-        monkeypatch.setattr("ditlab.data.block_imports.opening._PAUSES", ())
+        monkeypatch.setattr("ditlab.data.block_imports.source_files._PAUSES", ())
         refused("source.zarr", "cannot be read (", "the credentials in the environment", kind=Unreachable)
 
 

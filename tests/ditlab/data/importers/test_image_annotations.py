@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError
@@ -143,7 +143,7 @@ def test_special_files_in_the_place_of_lines(run, pets, tmp_path, kind, problem)
 
 
 def test_lines_without_end_and_deep_ones_are_refused(run, pets, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.source_files.LINE_BYTES", 1000)
+    monkeypatch.setattr("ditlab.data.block_imports.source_files.LINE_BYTES", 1000)
     for content, message in ((b"x" * 2000, "line 1: has more than 1,000 bytes"), (b"[" * 900, "line 1: is no JSON")):
         (tmp_path / "c.jsonl").write_bytes(content)
         with pytest.raises(UserError, match=message):

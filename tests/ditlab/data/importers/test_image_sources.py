@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import Unreachable, UserError
@@ -131,7 +131,7 @@ def test_sources_that_are_not_there(run, tmp_path, source, message, home):
 def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, folder, expected, monkeypatch):
     import boto3
 
-    monkeypatch.setattr("ditlab.data.block_imports.opening._PAUSES", ())
+    monkeypatch.setattr("ditlab.data.block_imports.source_files._PAUSES", ())
     with s3_at_hand("photos") as server:
         client = boto3.client("s3", endpoint_url=f"http://{server.endpoint}")
         for file in folder.iterdir():

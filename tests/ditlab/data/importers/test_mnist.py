@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.images.idx import IMAGES_MAGIC, LABELS_MAGIC, read_idx
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.importers import mnist
+from ditlab.data.importers import mnist as downloading
+from ditlab.data.importers.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx
 from ditlab.data.importing import run_import
-from ditlab.data.remote import download as downloading
-from ditlab.data.remote.download import download
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import MnistOptions

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from denoisers.contract import BatchField, FieldKnobs, ModelSpec
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.importing import run_import
-from ditlab.data.loading.field_checks import check_fields
+from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.data.text import token_store
-from ditlab.data.text.store_tokenizer import copy_tokenizer, store_tokenizer
-from ditlab.data.text.tokenizer_files import open_tokenizer
+from ditlab.data.text.tokenizer import copy_tokenizer, open_tokenizer, store_tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
 from support.command import run_inside
@@ -67,8 +66,8 @@ def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("ditlab.data.stores.layout.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
-    monkeypatch.setattr("ditlab.data.text.block_documents.IN_MEMORY", 2**18)
+    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.text.documents.IN_MEMORY", 2**18)
     line, highest = "Bounded memory, whatever the size of the corpus.\n" * 400, []
     for number, lines in enumerate((50, 150, 450)):  # 1, 3 and 9 MB
         texts = ["".join([line] * lines)] if kind == "txt" else [line] * lines

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ditlab.data.block_imports.execution import ProcessExecutor
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor
 from ditlab.data.importing import run_import
 from ditlab.data.stores.store import Store
-from ditlab.data.text.block_documents import block_pieces
+from ditlab.data.text.documents import block_pieces
 from ditlab.data.text.text_import import open_text_source
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
@@ -29,7 +28,7 @@ LENGTH = 64
 def small_blocks(monkeypatch):
     """Blocks of 2,000 bytes: a few documents each."""
     monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 2000)
-    monkeypatch.setattr("ditlab.data.sources.text_files.READ_BYTES", 256)
+    monkeypatch.setattr("ditlab.data.sources.lines.READ_BYTES", 256)
 
 
 def write(folder: Path, kind: str) -> Path:

@@ -183,7 +183,7 @@ def test_a_folder_of_special_files_alone_is_named(importing, tmp_path):
 
 
 def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.sources.json_lines.LINE_BYTES", 1000)
+    monkeypatch.setattr("ditlab.data.sources.lines.LINE_BYTES", 1000)
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n' + b'{"text": "' + b"x" * 5000)
     importing.refused(
         tmp_path / "a.jsonl", "a.jsonl: the line at byte 16 has more than 1,000 bytes", "longer ones into .txt files"

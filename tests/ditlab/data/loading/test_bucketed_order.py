@@ -8,11 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading import prefetch
-from ditlab.data.loading.full_order import FullOrder, epoch_order
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.order import CHUNK_BATCHES
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading import loader as loading
+from ditlab.data.loading.loader import Loader, WorkerBatches
+from ditlab.data.loading.order import CHUNK_BATCHES, FullOrder, epoch_order
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from support.datasets.bucketed import bucketed
@@ -113,7 +111,7 @@ def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block
     order = FullOrder.from_view(view, 4, seed)
     steps = 2 * order.batches_per_epoch
     seen: list[int] = []
-    with patch.object(prefetch, "BLOCK_BYTES", block_bytes):
+    with patch.object(loading, "BLOCK_BYTES", block_bytes):
         for begin, end, world in ((0, stopped_after, 2), (stopped_after, steps, 1)):
             shares = [range(rank * 2 // world, (rank + 1) * 2 // world) for rank in range(world)]
             loaders = [

@@ -7,9 +7,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.computed_rows import WINDOW_BLOCKS, hold_out_blocks
-from ditlab.data.loading.held_out_blocks import FEWEST_BLOCKS, FEWEST_ROWS, HeldOutBlocks, hold_out_layout
-from ditlab.data.stores.layout import BlockLayout
+from ditlab.data.loading.held_out import (
+    FEWEST_BLOCKS,
+    FEWEST_ROWS,
+    WINDOW_BLOCKS,
+    HeldOutBlocks,
+    hold_out_blocks,
+    hold_out_layout,
+)
+from ditlab.data.stores.block_index import BlockLayout
 
 layouts = st.builds(BlockLayout.of, st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 40))
 shares = st.floats(0, 0.5)

@@ -8,7 +8,7 @@ import pytest
 
 from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec
 from denoisers.dit.spec import DiTSpec
-from ditlab.data.loading.field_checks import check_fields
+from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

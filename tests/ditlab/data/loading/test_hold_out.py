@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.hold_out import hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
+from ditlab.data.loading.held_out import hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
 
 lengths = st.lists(st.integers(1, 60), min_size=2, max_size=6)
 shares = st.floats(0, 0.5)

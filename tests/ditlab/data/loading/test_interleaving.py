@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.bucket_schedule import BucketSchedule
-from ditlab.data.loading.interleaving import GROUP, Interleaving
 from ditlab.data.loading.order import CHUNK_BATCHES
+from ditlab.data.loading.permutations import GROUP, Interleaving
+from ditlab.data.loading.sharded_order import BucketSchedule
 
 lengths = st.lists(st.integers(0, 900), min_size=1, max_size=5).filter(any)
 

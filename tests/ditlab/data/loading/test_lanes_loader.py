@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ditlab.data.loading import prefetch
-from ditlab.data.loading.computed_rows import hold_out_blocks
-from ditlab.data.loading.lanes_order import LanesOrder
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading import loader
+from ditlab.data.loading.held_out import hold_out_blocks
+from ditlab.data.loading.loader import Loader, WorkerBatches
+from ditlab.data.loading.sharded_order import LanesOrder
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from support.datasets.bucketed import bucketed
@@ -50,7 +49,7 @@ def steps_of(view: View, order: LanesOrder, micros: Sequence[int], start: int, s
 
 @pytest.mark.parametrize("block_bytes", [pytest.param(1, marks=pytest.mark.slow), 10**7])
 def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_bytes, monkeypatch):
-    monkeypatch.setattr(prefetch, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(loader, "BLOCK_BYTES", block_bytes)
     order = LanesOrder.from_view(view, BATCH, 5, LANES, 2)
     expected = [view.gather("image", order.indices(number * BATCH)).numpy() for number in range(STEPS)]
     for worlds in ([1], [2], [4], [1, 4, 2]):

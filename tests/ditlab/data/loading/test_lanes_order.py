@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.computed_rows import hold_out_blocks
-from ditlab.data.loading.lanes_order import LanesOrder
-from ditlab.data.stores.layout import BlockLayout
+from ditlab.data.loading.held_out import hold_out_blocks
+from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 

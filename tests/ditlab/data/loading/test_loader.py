@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.loading import prefetch
-from ditlab.data.loading.full_order import FullOrder
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading import loader
+from ditlab.data.loading.loader import Loader, WorkerBatches
+from ditlab.data.loading.order import FullOrder
 from ditlab.data.stores.view import View
 
 COLUMNS = ("image", "label")
@@ -31,7 +30,7 @@ def view(make_store):
 @pytest.fixture(params=[1, 700, 10**6])
 def block_bytes(request, monkeypatch):
     """Size of a block: one step, a few steps, more than an epoch."""
-    monkeypatch.setattr(prefetch, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(loader, "BLOCK_BYTES", request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.full_order import FullOrder, epoch_order
+from ditlab.data.loading.order import FullOrder, epoch_order
 from ditlab.errors import UserError
 
 seeds = st.integers(0, 2**63)

@@ -7,11 +7,10 @@ from concurrent import futures
 import pytest
 import torch
 
-from ditlab.data.loading import prefetch
-from ditlab.data.loading.full_order import FullOrder
-from ditlab.data.loading.loader import Loader
+from ditlab.data.loading import loader as loading
+from ditlab.data.loading.loader import Loader, WorkerBatches
+from ditlab.data.loading.order import FullOrder
 from ditlab.data.loading.transfer import CudaCopyStream, StartedCopy, TransferredSteps
-from ditlab.data.loading.worker_batches import WorkerBatches
 from ditlab.data.stores.view import View
 from ditlab.training import trainer
 from support.trainings.workers import newest, same_state, tiny, train_here
@@ -133,15 +132,15 @@ def test_a_loader_is_ready_once_its_rows_are_there_and_not_at_its_end(batches):
 
 
 def test_an_error_of_the_next_step_is_not_this_ones(batches, monkeypatch):
-    gathering = prefetch.Prefetcher._gather
+    gathering = loading.Prefetcher._gather
 
     def gather(self, first, count):
         if first == 1:
             raise OSError("gone")
         return gathering(self, first, count)
 
-    monkeypatch.setattr(prefetch, "BLOCK_BYTES", 1)  # a step a block
-    monkeypatch.setattr(prefetch.Prefetcher, "_gather", gather)
+    monkeypatch.setattr(loading, "BLOCK_BYTES", 1)  # a step a block
+    monkeypatch.setattr(loading.Prefetcher, "_gather", gather)
     with Loader(batches, 0, steps=3, pin=False) as loader:
         next(loader)
         futures.wait(loader._prefetcher._pending)

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from ditlab.data.loading.full_order import FullOrder
-from ditlab.data.mixtures.draws import PartDraws, part_seed
-from ditlab.data.mixtures.order import MixtureOrder, PartOrder
+from ditlab.data.loading.order import FullOrder
+from ditlab.data.mixture_order import MixtureOrder, PartDraws, PartOrder, part_seed
 
 NAMES, WEIGHTS, LENGTHS = ("a", "b", "c"), (7.0, 2.5, 0.5), (301, 64, 9)
 SHARES = [weight / sum(WEIGHTS) for weight in WEIGHTS]

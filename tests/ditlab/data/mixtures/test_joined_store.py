@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.mixtures.joined_store import JoinedStore, joined_fingerprint
-from ditlab.data.mixtures.joined_views import joined_views
+from ditlab.data.mixture_store import JoinedStore, joined_fingerprint, joined_views
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store

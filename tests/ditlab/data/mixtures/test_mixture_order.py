@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.full_order import FullOrder, epoch_order
-from ditlab.data.loading.order import UpcomingRows
-from ditlab.data.mixtures.draws import PartDraws, part_seed
-from ditlab.data.mixtures.order import MixtureOrder, PartOrder
+from ditlab.data.loading.order import FullOrder, UpcomingRows, epoch_order
+from ditlab.data.mixture_order import MixtureOrder, PartDraws, PartOrder, part_seed
 
 BATCH = 8
 LENGTHS = {"a": 50, "b": 21}

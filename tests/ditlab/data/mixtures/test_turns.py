@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.mixtures.turns import Turns
+from ditlab.data.loading.permutations import Turns
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ditlab.data.remote.block_cache import BlockCache
-from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest
+from ditlab.data.remote.block_fetching import BlockFetcher
+from ditlab.data.remote.block_loading import BlockRequest
 from ditlab.errors import StorageOutage, UserError
 from ditlab.storage.remote import RemoteFiles
 from support.object_store.server import CREDENTIALS, ObjectServer, Request, object_server
@@ -162,7 +163,7 @@ def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
 
 @pytest.mark.slow
 def test_a_server_that_hangs_is_left_and_asked_again(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.range_reading.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab.data.remote.block_loading.SILENCE", 1.0)
     left = [3]
 
     def hang_three_times(asked: Request) -> str | None:
@@ -177,7 +178,7 @@ def test_a_server_that_hangs_is_left_and_asked_again(server, open_fetcher, monke
 def test_a_request_without_end_is_left(server, open_fetcher, monkeypatch):
     """Where no library has a limit, ours ends the attempt."""
     monkeypatch.setattr("ditlab.data.remote.block_loading.REQUEST_TIMEOUT", 0.1)
-    monkeypatch.setattr("ditlab.data.remote.range_reading.SILENCE", 1.0)  # for the end of the test
+    monkeypatch.setattr("ditlab.data.remote.block_loading.SILENCE", 1.0)  # for the end of the test
     left = [2]
 
     def hang_twice(asked: Request) -> str | None:
@@ -288,7 +289,7 @@ def test_a_hint_to_a_server_that_is_away_raises_nothing(server, open_fetcher):
 
 @pytest.mark.slow
 def test_credentials_are_renewed_from_the_environment(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.range_reading.RENEWAL_INTERVAL", 0.0)
+    monkeypatch.setattr("ditlab.data.remote.block_loading.RENEWAL_INTERVAL", 0.0)
     fetcher = open_fetcher()
     fetch(fetcher, range(2))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")

@@ -16,9 +16,8 @@ import pytest
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses

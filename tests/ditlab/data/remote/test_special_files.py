@@ -7,9 +7,9 @@ import urllib.request
 
 import pytest
 
+from ditlab.data.importers.mnist import download
 from ditlab.data.named_stores import open_named_store
-from ditlab.data.remote.download import download
-from ditlab.data.remote.manifests import describe_store
+from ditlab.data.remote.copies import describe_store
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from support.special_files import KINDS, put, remove
@@ -42,7 +42,7 @@ def test_a_manifest_or_shard_that_is_no_file(make_store, home, kind):
 
 
 def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.manifests.MANIFEST_BYTES", 2**20)
+    monkeypatch.setattr("ditlab.data.remote.copies.MANIFEST_BYTES", 2**20)
     store = make_store(rows=5)
     os.truncate(store.path / "store.json", 2**40)  # a file with holes
     with pytest.raises(UserError, match=r"store\.json has more than 1,048,576 bytes, which no manifest has"):

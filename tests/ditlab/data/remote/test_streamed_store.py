@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.remote.streaming import open_streamed_store
+from ditlab.data.remote.streamed_store import open_streamed_store
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.loading import prefetch
-from ditlab.data.loading.loader import Loader
-from ditlab.data.loading.worker_batches import WorkerBatches
+from ditlab.data.loading import loader
+from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.orders import open_order
 from ditlab.data.splits import open_data
 from ditlab.data.stores.view import View
@@ -31,7 +30,7 @@ FAULTS = ("500", "503", "403", "drop", "short", "long", "flip")
 @pytest.fixture
 def server(make_store, tmp_path, monkeypatch) -> Iterator[ObjectServer]:
     """A server of a store of 1,000 rows in 100 blocks."""
-    monkeypatch.setattr(prefetch, "BLOCK_BYTES", 1)  # a step is a block of the loader
+    monkeypatch.setattr(loader, "BLOCK_BYTES", 1)  # a step is a block of the loader
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "20")
     make_store(rows=1000, name="bucket/store", rows_per_block=10, rows_per_shard=250)
     with object_server(tmp_path) as running:
@@ -83,7 +82,7 @@ def test_faults_at_random_alter_no_batch(server, streamed, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FAULTS, "away", "hang"])
 def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.range_reading.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab.data.remote.block_loading.SILENCE", 1.0)
     numbers = iter(range(10**6))
     every = 100 if kind == "hang" else 5
     server.fault = lambda asked: kind if kind != "away" and next(numbers) % every == 2 else None

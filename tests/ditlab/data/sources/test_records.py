@@ -7,10 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ditlab.data.block_imports.listing import list_source
-from ditlab.data.source_files import BadRecord
-from ditlab.data.sources.blocks import record_blocks, record_files
-from ditlab.data.sources.records import read_records
+from ditlab.data.block_imports.source_files import BadRecord, list_source
+from ditlab.data.sources.records import read_records, record_blocks, record_files
 from ditlab.errors import UserError
 from support.datasets.mds_shards import write_mds
 from support.datasets.saved_dataset import write_saved_dataset

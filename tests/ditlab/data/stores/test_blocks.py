@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ditlab.data.stores.blocks.index import unpack_entries
-from ditlab.data.stores.blocks.messages import arrow_schema, read_block
-from ditlab.data.stores.finishing import finish_store
+from ditlab.data.stores.block_index import unpack_entries
+from ditlab.data.stores.blocks import arrow_schema, read_block
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.shards import WrittenShard, write_shards
 from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import finish_store
 from ditlab.errors import UserError
 from support.datasets.older_formats import write_as_version_1
 

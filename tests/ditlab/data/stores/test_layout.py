@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ditlab.data.stores.layout import BLOCK_BYTES, BlockLayout, block_rows
+from ditlab.data.stores.block_index import BLOCK_BYTES, BlockLayout, block_rows
 
 
 @pytest.mark.parametrize(("shard_rows", "size"), [([7, 3, 10, 1], 3), ([5], 5), ([4, 4], 1), ([1, 1, 1], 8)])

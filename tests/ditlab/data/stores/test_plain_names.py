@@ -6,10 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.stores.bucket_manifest import BUCKETS_NAME, Bucket, buckets_fingerprint
 from ditlab.data.stores.bucketed_store import open_store
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, StoredColumn, content_fingerprint
-from ditlab.data.stores.plain_names import plain_name
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    Bucket,
+    Column,
+    Source,
+    StoredColumn,
+    buckets_fingerprint,
+    content_fingerprint,
+    plain_name,
+)
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.command import run_here

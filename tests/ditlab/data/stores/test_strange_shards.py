@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ditlab.data.stores.arrow_file import first_batch, is_compressed
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
-from ditlab.data.stores.manifest_parsing import format_manifest
+from ditlab.data.stores.blocks import first_batch, is_compressed
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, format_manifest
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.data.loading.computed_rows import hold_out_blocks
+from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.stores.view import View
 from support.datasets.bucketed import bucketed
 

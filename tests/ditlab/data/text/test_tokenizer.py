@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors
 
-from ditlab.data.text.huggingface_tokenizer import HuggingFaceTokenizer, learn_bpe
-from ditlab.data.text.tokenizer import END_TEXT, ByteTokenizer
-from ditlab.data.text.tokenizer_files import load_tokenizer, open_tokenizer
+from ditlab.data.text.tokenizer import (
+    END_TEXT,
+    ByteTokenizer,
+    HuggingFaceTokenizer,
+    learn_bpe,
+    load_tokenizer,
+    open_tokenizer,
+)
 from ditlab.errors import UserError
 
 TEXTS = ["the cat sat on the mat\n", "the dog sat on the log\n", "Ünïcödé — ok\n"] * 5

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 
-from ditlab.data.text import tokenizing
-from ditlab.data.text.huggingface_tokenizer import learn_bpe
-from ditlab.data.text.pieces import pieces
-from ditlab.data.text.tokenizer import ByteTokenizer
-from ditlab.data.text.tokenizing import encode
+from ditlab.data.text import token_store
+from ditlab.data.text.documents import pieces
+from ditlab.data.text.token_store import encode
+from ditlab.data.text.tokenizer import ByteTokenizer, learn_bpe
 from ditlab.errors import UserError
 from support.datasets.text_corpus import DOCUMENTS, prose, stream
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_any_number_of_processes_gives_the_same_tokens(monkeypatch, processes):
-    monkeypatch.setattr(tokenizing, "PIECE_LENGTH", 500)
+    monkeypatch.setattr(token_store, "PIECE_LENGTH", 500)
     tokenizer = learn_bpe(DOCUMENTS, 300)
     read = [piece for text in DOCUMENTS * 3 for piece in pieces([text])]
     arrays = list(encode(read, tokenizer, processes))
@@ -35,7 +34,7 @@ def test_a_killed_process_is_an_error(monkeypatch):
 @pytest.mark.parametrize("length", [40, 200])
 @pytest.mark.parametrize("block", [1, 7, 1000, 10**6])
 def test_cuts_of_a_document_depend_on_its_text_alone(monkeypatch, length, block):
-    monkeypatch.setattr("ditlab.data.text.pieces.PIECE_LENGTH", length)
+    monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", length)
     text = prose(600)
     whole = list(pieces([text]))
     parts = list(pieces(text[start : start + block] for start in range(0, len(text), block)))
@@ -46,7 +45,7 @@ def test_cuts_of_a_document_depend_on_its_text_alone(monkeypatch, length, block)
 
 @pytest.mark.parametrize("text", ["x" * 1000, "\n" * 1000, " " * 1000, "—" * 401])
 def test_text_without_a_place_to_cut_is_cut_anywhere(monkeypatch, text):
-    monkeypatch.setattr("ditlab.data.text.pieces.PIECE_LENGTH", 100)
+    monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 100)
     assert "".join(part.text for part in pieces([text])) == text
     assert list(pieces([])) == list(pieces(["", ""])) == []
 
@@ -55,6 +54,6 @@ def test_a_long_documents_pieces_give_the_tokens_of_the_whole(monkeypatch):
     text = prose(3000)
     tokenizer = learn_bpe([text], 350)
     whole = tokenizer.encode(text)
-    monkeypatch.setattr("ditlab.data.text.pieces.PIECE_LENGTH", 300)
+    monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 300)
     assert len(list(pieces([text]))) > 30
     assert np.concatenate(list(encode(pieces([text]), tokenizer))).tolist() == [*whole, tokenizer.end]

@@ -1,0 +1,397 @@
+"""Files of an import's source: a file, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from ditlab.errors import Unreachable, UserError, first_line
+from ditlab.spec.uris import is_uri
+from ditlab.storage.plain_files import MIB, open_plain, read_plain
+
+LINE_BYTES = 256 * MIB
+"""Most bytes of a line."""
+
+
+class BadRecord(UserError):
+    """A record of a source that cannot be read: a line, a row, a file, or the rest of one. The others still can."""
+
+    def __init__(self, message: str, place: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+        """Place of the record, for people: a file, and its line or row."""
+        self.reason = reason
+        """Reason why it cannot be read, without its place."""
+
+    @classmethod
+    def at(cls, place: str, reason: str, remedy: str) -> BadRecord:
+        """Make the error `place: reason; remedy.`"""
+        return cls(f"{place}: {reason}; {remedy}.", place, reason)
+
+
+def not_utf8(start: int, error: UnicodeDecodeError) -> str:
+    """Return the reason for bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
+    return f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
+
+
+CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
+"""Remedy for text that is not UTF-8."""
+
+
+def file_problem(file: Path) -> str:
+    """Say why a file cannot be opened: `a named pipe, no plain file`; empty where it can. Never waits for one."""
+    try:
+        open_plain(file, follow=True).close()
+    except OSError as error:
+        return first_line(error)
+    return ""
+
+
+def file_lines(file: Path) -> Iterator[bytes]:
+    """Iterate over a file's lines. Raises OSError as `open_plain` does, and UserError for a line of no end."""
+    with open_plain(file, follow=True) as source:
+        number = 0
+        while line := source.readline(LINE_BYTES + 1):
+            number += 1
+            if len(line) > LINE_BYTES:
+                raise UserError(
+                    f"{file}, line {number}: has more than {LINE_BYTES:,} bytes; write one document a line, and longer "
+                    "ones into .txt files."
+                )
+            yield line
+
+
+def real_path(source: Path) -> Path:
+    """Return the absolute path of a source without links, as far as they lead somewhere."""
+    return Path(os.path.realpath(source))
+
+
+def visible_name(name: str) -> str:
+    r"""Return a file's name as text that UTF-8 can hold: bytes that are none become `\udcff` and the like."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+_PATTERN = re.compile(r"[*?\[]")
+_NO_FOLDER = " is a file; name a folder."
+_ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
+
+
+@dataclass(frozen=True, order=True)
+class SourceFile:
+    """File of a source, as its listing has it."""
+
+    root: str
+    """Folder, or URI of one, that the name begins below."""
+    name: str
+    """Path below the root, with slashes."""
+    size: int
+    """Size in bytes; 0 for a link that leads nowhere."""
+    stamp: str
+    """Time of its last change, which another content does not share."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True below a URI."""
+        return is_uri(self.root)
+
+    @property
+    def shown(self) -> str:
+        """Name for people, which UTF-8 can hold."""
+        return visible_name(self.name)
+
+    @property
+    def suffix(self) -> str:
+        """Ending of its name: `.parquet`."""
+        return os.path.splitext(self.name)[1]  # noqa: PTH122  of many files, which pathlib takes long for
+
+    @property
+    def stem(self) -> str:
+        """Name without its ending, with the folders: `photos/a` of `photos/a.png`."""
+        return os.path.splitext(self.name)[0]  # noqa: PTH122
+
+    @property
+    def place(self) -> str:
+        """Path or URI of the file, for people."""
+        return f"{visible_name(self.root).rstrip('/')}/{self.shown}"
+
+    def current_stamp(self) -> str:
+        """Return the time of the last change of a file that is not behind a URI, as it is now; empty for none."""
+        try:
+            return str(self.path.stat().st_mtime_ns)
+        except OSError:
+            return ""
+
+    @property
+    def path(self) -> Path:
+        """Path of a file that is not behind a URI."""
+        assert not self.is_remote, self.root
+        return Path(self.root) / self.name
+
+
+@dataclass(frozen=True)
+class SourceListing:
+    """Files of a source, in the order of their names."""
+
+    source: str
+    """Source as it was given."""
+    root: str
+    """Folder, or URI of one, that the files lie below."""
+    files: Sequence[SourceFile]
+
+    def of(self, *suffixes: str) -> list[SourceFile]:
+        """Return the files whose names end so, whatever the case of letters."""
+        return [file for file in self.files if file.suffix.lower() in suffixes]
+
+
+def list_source(knob: str, source: str, beside: Sequence[str] = ()) -> SourceListing:
+    """List a file, a folder searched to its depth, or the files that a pattern such as `shards/*/train-*.tar` matches.
+
+    Names that begin with a dot are left out; links to folders are not followed, links to files are. In a pattern, `**`
+    stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. Raises
+    UserError where there is nothing of that name, and Unreachable where a URI does not answer.
+    """
+    listing = _list_uri(knob, source, beside) if is_uri(source) else _list_path(knob, source, beside)
+    if not listing.files and _PATTERN.search(source):
+        raise UserError(f"{knob}={source} matches no file; correct the pattern, and quote it for the shell.")
+    return listing
+
+
+def list_folder(knob: str, folder: str) -> SourceListing:
+    """List all files below a folder, or the URI of one, those whose names begin with a dot among them.
+
+    Raises UserError where there is no such folder, and Unreachable where a URI does not answer.
+    """
+    if is_uri(folder):
+        return _list_uri(knob, folder, (), whole=True)
+    if not Path(folder).is_dir():
+        problem = _NO_FOLDER if Path(folder).exists() else ": there is no such folder; correct it."
+        raise UserError(f"{knob}={folder}{problem}")
+    root = os.path.abspath(folder)  # noqa: PTH100
+    return SourceListing(folder, root, sorted(_walk(root, "", hidden=True), key=_by_parts))
+
+
+def source_name(source: str) -> str:
+    """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
+    path = urlsplit(source).path if is_uri(source) else source
+    if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
+        return real_path(Path(source)).name
+    return PurePosixPath(_parts(path)[0]).name
+
+
+def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
+    path = Path(source)
+    if path.is_file() or not (path.is_dir() or _PATTERN.search(source)):
+        if not os.path.lexists(path):
+            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+        named = (path.with_suffix(suffix) for suffix in beside)
+        found = [path, *(file for file in named if file != path and os.path.lexists(file))]
+        root = os.path.abspath(path.parent)  # noqa: PTH100  for processes in other folders; links stay
+        return SourceListing(source, root, [_local_file(root, file.name, file) for file in sorted(found)])
+    base, pattern = (source, "") if path.is_dir() else _parts(source)
+    root = os.path.abspath(base)  # noqa: PTH100
+    return SourceListing(source, root, _matching(sorted(_walk(root, ""), key=_by_parts), pattern))
+
+
+def _walk(root: str, below: str, hidden: bool = False) -> Iterator[SourceFile]:
+    """Iterate over all files below a folder; only with `hidden` over those whose names begin with a dot.
+
+    Special files are among them: they cannot be read, and are counted with the damaged ones.
+    """
+    with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118  pathlib takes three times as long
+        for entry in entries:
+            if entry.name.startswith(".") and not hidden:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(root, f"{below}{entry.name}/", hidden)
+            else:
+                yield _local_file(root, f"{below}{entry.name}", entry)
+
+
+def _local_file(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
+    try:
+        status = file.stat()
+    except OSError:
+        return SourceFile(root, name, 0, "")
+    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
+
+
+def _by_parts(file: SourceFile) -> list[str]:
+    return file.name.split("/")
+
+
+def _list_uri(knob: str, source: str, beside: Sequence[str], whole: bool = False) -> SourceListing:
+    """List a URI. `whole`: it names a folder, without a pattern, of which hidden files are listed too."""
+    from pyarrow.fs import FileSelector, FileType
+
+    from ditlab.storage.remote import RemoteFiles
+
+    parts = urlsplit(source if "#" not in source else source.replace("#", "%23"))
+    base, pattern = (parts.path, "") if whole else _parts(parts.path)
+    root = urlunsplit(parts._replace(path=base or "/"))
+    files = RemoteFiles.open(knob, root)
+    with files.translating_errors("cannot be listed", _ACCESS):
+        (info,) = files.filesystem.get_file_info([files.path])
+        if info.type == FileType.NotFound:
+            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+        if info.type == FileType.File and whole:
+            raise UserError(f"{knob}={source}{_NO_FOLDER}")
+        if info.type == FileType.File:
+            parent, _, _ = base.rstrip("/").rpartition("/")
+            root = urlunsplit(parts._replace(path=parent or "/"))
+            named = [f"{info.path.rpartition('.')[0]}{suffix}" for suffix in beside if suffix != f".{info.extension}"]
+            infos = [info, *(each for each in files.filesystem.get_file_info(named) if each.type == FileType.File)]
+            above = info.path.rpartition("/")[0]
+        else:
+            selector = FileSelector(files.path, recursive=True)
+            infos = [each for each in files.filesystem.get_file_info(selector) if each.type == FileType.File]
+            above = files.path
+    found = (
+        SourceFile(root, name, each.size or 0, str(each.mtime_ns or ""))
+        for each in infos
+        if not _is_hidden(name := each.path.strip("/").removeprefix(above.strip("/")).strip("/")) or whole
+    )
+    return SourceListing(source, root, _matching(sorted(found, key=_by_parts), pattern))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _parts(source: str) -> tuple[str, str]:
+    """Split a path at its first folder with a pattern: `a/b/*.tar` is `a/b` and `*.tar`."""
+    parts = source.split("/")
+    first = next((number for number, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+    base = "/".join(parts[:first])
+    return base or ("/" if source.startswith("/") else ""), "/".join(parts[first:])
+
+
+def _matching(files: Iterable[SourceFile], pattern: str) -> list[SourceFile]:
+    if not pattern:
+        return list(files)
+    matches = re.compile("".join(_expressions(pattern)) + r"\Z").match
+    return [file for file in files if matches(file.name)]
+
+
+def _expressions(pattern: str) -> Iterator[str]:
+    """Iterate over the regular expressions of a pattern's parts, whose `*` does not match a slash."""
+    parts = pattern.split("/")
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            yield r".*" if last else r"(?:[^/]+/)*"
+        else:
+            one = translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+            yield one.replace(".*", "[^/]*") + ("" if last else "/")
+
+
+def unreadable(knob: str, place: str, error: Exception) -> UserError:
+    """Return the error for a place that a person named and that cannot be read."""
+    return UserError(f"{knob}={place} cannot be read ({first_line(error)}); name another file.")
+
+
+READ_BYTES = 4 << 20
+"""Bytes of a request to an object store, where a file is read in its order."""
+_PAUSES = (0.5, 2.0, 8.0)
+"""Seconds between attempts to read from a URI: the library has tried again by itself before."""
+
+
+def open_source(file: SourceFile, limit: int | None = None, buffer: int = READ_BYTES) -> BinaryIO:
+    """Open a file, which can be read from any place of it. `limit` bounds its size in bytes, `buffer` a request's.
+
+    A file behind a URI raises Unreachable, no OSError, where it cannot be read after some attempts: so that it is not
+    taken for a damaged one. Raises UnusableFile for what is no plain file and for a larger one, and OSError otherwise.
+    """
+    if not file.is_remote:
+        return open_plain(file.path, limit, follow=True)
+    if limit is not None and file.size > limit:
+        raise OSError(f"{file.size:,} bytes, more than {limit:,}")
+    return cast(BinaryIO, io.BufferedReader(RemoteStream(file), buffer))
+
+
+def read_source(file: SourceFile, limit: int) -> bytes:
+    """Read a file of at most `limit` bytes. Raises as `open_source` does."""
+    if not file.is_remote:
+        return read_plain(file.path, limit, follow=True)
+    if file.size > limit:
+        raise OSError(f"{file.size:,} bytes, more than {limit:,}")
+    return read_part(file, 0, file.size)
+
+
+def read_part(file: SourceFile, start: int, length: int) -> bytes:
+    """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as `open_source` does."""
+    with open_source(file, buffer=max(1, min(length, READ_BYTES))) as stream:
+        stream.seek(start)
+        return stream.read(length)  # of `read()` without a length Python asks 8 KiB at a time
+
+
+@lru_cache(maxsize=64)
+def _files(root: str) -> Any:
+    from ditlab.storage.remote import RemoteFiles
+
+    return RemoteFiles.open("--source", root)
+
+
+class RemoteStream(io.RawIOBase):
+    """File behind a URI, read again from where it broke off."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file, self._place, self._opened = file, 0, None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place of the file."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer. Raises Unreachable after some attempts."""
+        wanted = max(0, min(len(buffer), self._file.size - self._place))
+        for pause in (*_PAUSES, None):
+            try:
+                content = self._read(wanted)
+                break
+            except Exception as error:  # each of fsspec's libraries has exceptions of its own
+                self._opened = None
+                if pause is None:
+                    raise Unreachable(
+                        f"--source={self._file.root}: {self._file.shown} cannot be read ({first_line(error)}); check "
+                        "the store and the credentials in the environment, and give the same command again."
+                    ) from error
+                time.sleep(pause)
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened = None
+        super().close()
+
+    def _read(self, wanted: int) -> bytes:
+        if not wanted:
+            return b""
+        if self._opened is None:
+            files = _files(self._file.root)
+            self._opened = files.filesystem.open_input_file(f"{files.path}/{self._file.name}")
+        content: bytes = self._opened.read_at(wanted, self._place)  # type: ignore[attr-defined]
+        if len(content) != wanted:
+            raise OSError(f"{len(content):,} bytes in place of {wanted:,} at offset {self._place:,}")
+        return content

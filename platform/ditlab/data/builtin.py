@@ -1,0 +1,314 @@
+"""Built-in data: stores that need no download, written at their first use.
+
+The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998), plain or in several colours
+with captions; generated regions with planted motif modules; the documentation of the Python installation.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from ditlab.data.genome.planted_modules import VERSION, PlantedModules, chromosome_name, feature_names
+from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
+from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import WrittenStore, write_store
+from ditlab.data.text.documents import Document, TextPiece, pieces
+from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
+from ditlab.home import Home
+from ditlab.progress import ignore_progress
+from ditlab.spec.data import CaptionedDigitsData, HoldOutClasses, MotifsData, TextData
+
+STORE_NAME = "digits"
+
+COLUMNS = {
+    "image": Column(
+        dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
+    ),
+    "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
+}
+
+
+def open_digits(home: Home, verify: bool = True) -> Store:
+    """Open the digits under `home.stores`, written at their first use.
+
+    Two processes may write them at once: they write the same files, and renames are atomic.
+    """
+    path = home.stores / STORE_NAME
+    if not (path / MANIFEST_NAME).exists():
+        write_digits(home.ensure().stores)
+    return Store.open(path, verify)
+
+
+def write_digits(out: Path) -> WrittenStore:
+    """Write `out/digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    batch = {
+        "image": digits.images.astype(np.uint8)[:, None],  # whole numbers held as float64
+        "label": digits.target.astype(np.int64),
+    }
+    source = Source(
+        kind="digits",
+        citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+        license="CC BY 4.0 (UCI Machine Learning Repository)",
+        note="embedded in scikit-learn (sklearn.datasets.load_digits)",
+    )
+    return write_store(
+        out / STORE_NAME,
+        COLUMNS,
+        [batch],
+        name=STORE_NAME,
+        description="1,797 handwritten digits, 8x8 grey values",
+        source=source,
+    )
+
+
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+COLOURS = {
+    "red": (1, 0, 0),
+    "green": (0, 1, 0),
+    "blue": (0, 0, 1),
+    "yellow": (1, 1, 0),
+    "cyan": (0, 1, 1),
+    "magenta": (1, 0, 1),
+    "white": (1, 1, 1),
+}
+"""Shares of red, green and blue in the ink; the ground is black."""
+INK = 16
+"""Largest value of scikit-learn's digits."""
+
+
+def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+
+    Columns: image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
+    Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
+    """
+    path = home.stores / f"captioned-digits-{spec.size}-{spec.colours}"
+    if not (path / MANIFEST_NAME).exists():
+        home.ensure()
+        colours = tuple(COLOURS)[: spec.colours]
+        longest = max(len(_caption(colour, digit)) for colour in colours for digit in DIGITS)
+        pixels = Column(
+            dtype="uint8",
+            shape=(3, spec.size, spec.size),
+            value_range=(0, 255),
+            unit="pixel intensity",
+            description="channel (red, green, blue), row, column",
+        )
+        columns = {
+            "image": pixels,
+            CAPTION: caption_column(longest),
+            "digit": _classes("the digit", DIGITS),
+            "colour": _classes("of the ink", colours),
+        }
+        write_store(
+            path,
+            columns,
+            _batches(spec.size, colours, longest),
+            name=path.name,
+            description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
+            source=Source(
+                kind="captioned_digits",
+                citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+                license="CC BY 4.0 (UCI Machine Learning Repository)",
+                note="embedded in scikit-learn (sklearn.datasets.load_digits); enlarged, coloured, captioned by ditlab",
+            ),
+        )
+    return Store.open(path, verify)
+
+
+def _classes(description: str, names: tuple[str, ...]) -> Column:
+    return Column(dtype="int64", num_classes=len(names), unit="class index", description=description, names=names)
+
+
+def _caption(colour: str, digit: str) -> bytes:
+    return f"a {colour} {digit}".encode()
+
+
+def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterator[dict[str, np.ndarray]]:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
+    for image, label in zip(data.images, data.target, strict=True):
+        shades = _enlarged(image / INK, size)
+        captions = [_caption(colour, DIGITS[label]) for colour in colours]
+        yield {
+            "image": shades * inks[:, :, None, None],
+            CAPTION: encode_captions(captions, caption_length),
+            "digit": np.full(len(colours), label, np.int64),
+            "colour": np.arange(len(colours)),
+        }
+
+
+def _enlarged(image: np.ndarray, size: int) -> np.ndarray:
+    """Enlarge an image with values in [0, 1] to (size, size) by bicubic interpolation, uint8."""
+    from PIL import Image
+
+    smooth = Image.fromarray(image.astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)
+    return (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
+
+
+def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+    """
+    path = home.stores / store_name(spec)
+    if not (path / MANIFEST_NAME).exists():
+        home.ensure()
+        law, names = PlantedModules(spec), feature_names(spec.motifs)
+        plan = plan_windows([law.peaks(index) for index in range(spec.chromosomes)], spec.regions)
+        features = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+
+        def window(chromosome: int, first: int, stop: int) -> np.ndarray:
+            return features(chromosome)[first:stop]
+
+        write_store(
+            path,
+            region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
+            window_batches(plan, len(names), window),
+            name=path.name,
+            description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
+            source=Source(
+                kind="motifs", license="none: the numbers are generated", note=f"drawn from {_law(spec)} by ditlab"
+            ),
+        )
+    return Store.open(path, verify)
+
+
+def last_chromosomes(spec: MotifsData) -> HoldOutClasses:
+    """Return the default hold-out of a spec: its last two chromosomes."""
+    return HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
+
+
+def chromosome_names(spec: MotifsData) -> list[str]:
+    """Return the names of the spec's chromosomes."""
+    return [chromosome_name(index) for index in range(spec.chromosomes)]
+
+
+def store_name(spec: MotifsData) -> str:
+    """Return the store's name: `motifs-` and a hash of all that its contents depend on."""
+    return f"motifs-{hashlib.sha256(_law(spec).encode()).hexdigest()[:12]}"
+
+
+def _law(spec: MotifsData) -> str:
+    drawn = spec.model_dump(exclude={"kind", "hold_out"})
+    return f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in sorted(drawn.items()))
+
+
+LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
+"""Packages left out: those that not every installation has, and tests."""
+REPEATED = 80
+"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
+
+Entry = tuple[str, str]
+"""Heading and the text below it."""
+
+
+class PythonDocs:
+    """Corpus of a document for each topic, by name, then for each module, by path, docstrings in source order."""
+
+    origin = "data.corpus=python-docs"
+
+    def documents(self) -> Iterator[Document]:
+        """Iterate over the documents that have text not seen in earlier ones."""
+        yield from ([text] for text in self._texts)
+
+    def pieces(self) -> Iterator[TextPiece]:
+        """Iterate over the pieces of the documents."""
+        return chain.from_iterable(map(pieces, self.documents()))
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        seen: set[str] = set()
+        documents = (*_topics(), *_modules(Path(sysconfig.get_path("stdlib"))))
+        texts = ("\n\n".join(_unseen(entries, seen)) for entries in documents)
+        return [text for text in texts if text]
+
+
+def _topics() -> Iterator[list[Entry]]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # a Python without its own help
+        return
+    yield from ([("", topics[name])] for name in sorted(topics))
+
+
+def _modules(library: Path) -> Iterator[list[Entry]]:
+    for file in sorted(_source_files(library)):
+        name = ".".join(file.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
+        yield list(_docstrings(ast.parse(file.read_bytes()), name))
+
+
+def _source_files(library: Path) -> Iterator[Path]:
+    for package in sys.stdlib_module_names - LEFT_OUT:
+        if (module := library / f"{package}.py").is_file():
+            yield module
+        inside = (library / package).rglob("*.py")
+        yield from (file for file in inside if LEFT_OUT.isdisjoint(file.relative_to(library).parts))
+
+
+def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    if isinstance(node, documented) and (text := ast.get_docstring(node)):
+        yield name, text
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, documented[1:]):
+            yield from _docstrings(child, f"{name}.{child.name}")
+        elif isinstance(child, ast.stmt):
+            yield from _docstrings(child, name)
+
+
+def _unseen(entries: Iterable[Entry], seen: set[str]) -> Iterator[str]:
+    """Yield the entries without texts and long paragraphs that were seen before."""
+    for heading, text in entries:
+        whole, kept = " ".join(text.split()), []
+        if whole in seen:
+            continue
+        for paragraph in text.strip().split("\n\n"):
+            key = " ".join(paragraph.split())
+            if len(key) < REPEATED or key not in seen:
+                kept.append(paragraph)
+                seen.add(key)
+        seen.add(whole)
+        if kept:
+            yield "\n".join([*filter(None, [heading]), "\n\n".join(kept)])
+
+
+def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+    """
+    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
+    name = f"python-docs-{request.label}"
+    if not (home.stores / name / MANIFEST_NAME).exists():
+        version = platform.python_version()
+        source = Source(
+            kind="text",
+            citation=f"the documentation that Python {version} carries",
+            license="PSF-2.0",
+            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
+        )
+        description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
+        write_token_store(
+            home.ensure().stores, name, PythonDocs(), request, lambda: source, description, ignore_progress
+        )
+    return Store.open(home.stores / name, verify)

@@ -1,0 +1,388 @@
+"""Training and held-out rows of a store: by a split of its rows, or by whole blocks.
+
+Rows by whole blocks are computed when they are read, in memory that grows with the number of shards alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ditlab.data.loading.permutations import (
+    MOST_UNITS,
+    Interleaving,
+    WindowedShuffle,
+    hashed_keys,
+    key_of,
+    keyed_permutation,
+    scaled,
+)
+from ditlab.data.stores.block_index import BlockLayout
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.view import RowSequence
+from ditlab.errors import UserError, nearest
+from ditlab.spec.data import HoldOutClasses
+
+
+def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store of `length` rows, int64.
+
+    The choice depends on the store's length alone, never on an experiment's seed: held-out figures of two experiments
+    compare the same samples. A larger share holds out all that a smaller one does. Training rows are ascending;
+    held-out rows stay shuffled, so that the first few are as good a sample as all. A share above 0 holds out at least
+    one row.
+    """
+    order = keyed_permutation("ditlab.hold-out", length)
+    num = max(1, round(length * share)) if share > 0 else 0
+    return np.sort(order[num:]), order[:num]
+
+
+RUN_ROWS = 16
+"""Rows of a run in a small store."""
+MOST_RUNS = 1000
+"""Runs that a large store is cut into."""
+
+
+def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a text store of `length` rows, int64, held out in runs of neighbours.
+
+    Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
+    one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
+    one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
+    are drawn until the share is full. All else is as in `hold_out_rows`.
+    """
+    runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
+    order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
+    num = max(1, round(length * share)) if share > 0 else 0
+    held_out = order[:num]
+    return np.sort(order[num:]), held_out[keyed_permutation("ditlab.hold-out", num)]
+
+
+def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store of `length` rows, int64, held out in groups of `group` rows.
+
+    Rows of one group, neighbours in the store, belong together, as the same digit in several colours does. The share
+    is one of groups. All else is as in `hold_out_rows`.
+    """
+    assert length % group == 0, (length, group)
+    train, held_out = (
+        (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in hold_out_rows(length // group, share)
+    )
+    return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
+
+
+def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store, int64; rows of the classes in `classes` are held out.
+
+    Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
+    holds no class indices, for an unknown class, and where no row is left to train on or none is held out.
+    """
+    knob, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
+    indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
+    if column is None or classes.column not in indexed:
+        problem = f"is no column of {store.path}" if column is None else f"holds no class indices in {store.path}"
+        raise UserError(f"{knob} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
+    classes_there: Sequence[int | str] = column.names or range(column.num_classes or 0)
+    known = {name: number for number, name in enumerate(classes_there)}
+    for value in classes.values:
+        if value not in known:
+            answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
+            raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
+    values = f"data.hold_out.values={', '.join(map(str, classes.values))}"
+    held = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
+    if held.all() or not held.any():
+        problem = "holds out every row, so nothing is left to train on" if held.all() else "holds no row out"
+        counts = column.statistics.class_counts or ()
+        filled = [str(name) for name, number in known.items() if counts[number]]
+        raise UserError(f"{values} {problem}; {classes.column} has rows of {', '.join(filled)} in {store.path}.")
+    rows = np.flatnonzero(held)
+    return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
+
+
+def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store with buckets of these lengths, int64, the same share of each.
+
+    The k-th of n rows of a bucket, in an order of the bucket's own, is placed at (k + 1/2)/n; the rows of lowest place
+    are held out, in this order, so that every bucket has its share of the first few, too. All else is as in
+    `hold_out_rows`.
+    """
+    total = sum(lengths)
+    rows, places = np.empty(total, np.int64), np.empty(total)
+    start = 0
+    for bucket, length in enumerate(lengths):
+        rows[start : start + length] = start + keyed_permutation(f"ditlab.hold-out/{bucket}", length)
+        places[start : start + length] = (np.arange(length) + 0.5) / length
+        start += length
+    order = rows[np.lexsort((keyed_permutation("ditlab.hold-out", total), places))]
+    num = max(1, round(total * share)) if share > 0 else 0
+    return np.sort(order[num:]), order[:num]
+
+
+FEWEST_BLOCKS = 256
+"""Fewest blocks that a share is taken of, where the store has so many rows: its own blocks are cut for it."""
+FEWEST_ROWS = 16
+"""Fewest rows of a block that was cut, which share documents or neighbours with one another."""
+TINY = 1024
+"""Rows of a store below which single rows are held out."""
+_KEY = key_of("ditlab.hold-out-blocks")
+
+
+def hold_out_layout(layout: BlockLayout) -> BlockLayout:
+    """Return the blocks of which some are held out: the store's own, halved until there are enough of them."""
+    least = min(layout.block_rows, FEWEST_ROWS if layout.rows >= TINY else 1)
+    while layout.num_blocks < FEWEST_BLOCKS and layout.block_rows > least:
+        layout = BlockLayout(layout.shard_rows, max(least, layout.block_rows // 2))
+    return layout
+
+
+@dataclass(frozen=True)
+class HeldOutBlocks:
+    """Held-out blocks of a store: one of each of `held` runs that its blocks are cut into, all as long, or one longer.
+
+    A function of both numbers alone.
+    """
+
+    total: int
+    """Blocks of the store, fewer than 2**31."""
+    held: int
+    """Blocks that are held out."""
+
+    @classmethod
+    def of_share(cls, total: int, share: float) -> HeldOutBlocks:
+        """Return the choice of a share; a share above 0 holds out at least one block, but never the only one."""
+        assert total < 2**31, total
+        return cls(total, min(total - 1, max(1, round(total * share))) if share > 0 else 0)
+
+    def held_out(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the held-out blocks of the given numbers among them, int64."""
+        first = numbers * self.total // self.held
+        size = (numbers + 1) * self.total // self.held - first
+        return first + scaled(hashed_keys(_KEY, numbers), size.astype(np.uint64)).astype(np.int64)
+
+    def num_held_before(self, blocks: np.ndarray) -> np.ndarray:
+        """Return how many blocks are held out before each block (up to `total`), int64."""
+        if not self.held:
+            return np.zeros_like(blocks)
+        run = ((blocks + 1) * self.held - 1) // self.total  # the last that begins at or before the block
+        before: np.ndarray = run + (self.held_out(run) < blocks)
+        return before
+
+    def training(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the blocks to train on of the given numbers among them, int64."""
+        if not self.held:
+            return numbers
+        run = ((numbers + 1) * self.held - 1) // (self.total - self.held)
+        blocks = numbers + run  # one block is held out in each run before
+        found: np.ndarray = blocks + (blocks >= self.held_out(run))
+        return found
+
+
+class BlockRows:
+    """Rows of a plain store, ascending: those of its training blocks, or those of its held-out blocks."""
+
+    def __init__(self, layout: BlockLayout, blocks: HeldOutBlocks, held_out: bool):
+        """Take the blocks of a layout (`hold_out_layout`) that are held out, or the others."""
+        self._blocks, self._held_out = blocks, held_out
+        self._block_rows, self._shard_rows = layout.block_rows, layout.shard_rows
+        self._shard_first_row = np.cumsum(layout.shard_rows) - layout.shard_rows
+        ends = np.cumsum(layout.shard_blocks)
+        self._shard_first_block = ends - layout.shard_blocks
+        self._before = self._num_before_blocks(np.append(self._shard_first_block, layout.num_blocks))
+        """Selected blocks before each shard, int64 (shards + 1,)."""
+        last = ends - 1
+        short = layout.block_rows - layout.rows_of(last)  # only a shard's last block has fewer rows
+        rows = np.diff(self._before) * layout.block_rows - self._selected(last) * short
+        self._ends = np.cumsum(rows)
+        self._starts = self._ends - rows
+        self.num_blocks = int(self._before[-1])
+        """Blocks that the rows are of."""
+        self.key = f"{layout.num_blocks} blocks of {layout.block_rows}, {blocks.held} held out: {held_out}"
+        """Text that decides the rows, for a given store."""
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """Return the store's rows at places (int64, in [0, len)), int64."""
+        shards = self._shards(self._ends, places)
+        number, row = np.divmod(places - self._starts[shards], self._block_rows)
+        blocks = self._nth(self._before[shards] + number) - self._shard_first_block[shards]
+        found: np.ndarray = self._shard_first_row[shards] + blocks * self._block_rows + row
+        return found
+
+    def num_before(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many of these rows come before each of the store's rows (up to their number), int64."""
+        shards = np.minimum(self._shards(self._shard_first_row + self._shard_rows, rows), len(self._ends) - 1)
+        number, inside = np.divmod(rows - self._shard_first_row[shards], self._block_rows)
+        blocks = self._shard_first_block[shards] + number
+        whole = self._num_before_blocks(blocks) - self._before[shards]
+        found: np.ndarray = self._starts[shards] + whole * self._block_rows
+        # a row count that ends the store has no block of its own, and nothing of one before it
+        found += inside * self._selected(np.minimum(blocks, self._blocks.total - 1))
+        return found
+
+    def block_starts(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the place of the first row of each of these blocks, by its number among them, int64."""
+        shards = np.minimum(self._shards(self._before[1:], numbers), len(self._ends) - 1)
+        inside = (numbers - self._before[shards]) * self._block_rows
+        found: np.ndarray = np.minimum(self._starts[shards] + inside, self._ends[shards])
+        return found
+
+    def _shards(self, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        return np.searchsorted(ends, numbers, side="right") if len(ends) > 1 else np.zeros_like(numbers)
+
+    def _num_before_blocks(self, blocks: np.ndarray) -> np.ndarray:
+        held = self._blocks.num_held_before(blocks)
+        return held if self._held_out else blocks - held
+
+    def _selected(self, blocks: np.ndarray) -> np.ndarray:
+        return self._num_before_blocks(blocks + 1) - self._num_before_blocks(blocks)
+
+    def _nth(self, numbers: np.ndarray) -> np.ndarray:
+        return self._blocks.held_out(numbers) if self._held_out else self._blocks.training(numbers)
+
+
+WINDOW_BLOCKS = 64
+"""Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
+
+
+class ComputedRows(RowSequence):
+    """Rows of a store, ascending, bucket after bucket."""
+
+    def __init__(self, parts: Sequence[BlockRows], layouts: Sequence[BlockLayout]):
+        """Join rows of each of a store's parts, whose layouts these are."""
+        self.parts, self._layouts = tuple(parts), tuple(layouts)
+        self._ends = np.cumsum([len(part) for part in parts])
+        self._store_ends = np.cumsum([layout.rows for layout in layouts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """Return the store's rows at places (int64, in [0, len)), int64."""
+        if len(self.parts) == 1:
+            return self.parts[0][places]
+        found, part_of_place = np.empty_like(places), np.searchsorted(self._ends, places, side="right")
+        for part in np.unique(part_of_place).tolist():
+            here = part_of_place == part
+            found[here] = self.store_first(part) + self.parts[part][places[here] - self.first_of(part)]
+        return found
+
+    @property
+    def bucket_counts(self) -> np.ndarray:
+        """Rows of each bucket, int64 (parts,)."""
+        return np.array([len(part) for part in self.parts])
+
+    @property
+    def key(self) -> str:
+        """Text that decides the rows, for a given store."""
+        return "; ".join(part.key for part in self.parts)
+
+    def in_part(self, part: int) -> ComputedRows:
+        """Return the rows of one bucket, by their numbers in it."""
+        return ComputedRows([self.parts[part]], [self._layouts[part]])
+
+    def first_of(self, part: int) -> int:
+        """Return the place of a bucket's first row."""
+        return int(self._ends[part]) - len(self.parts[part])
+
+    def store_first(self, part: int) -> int:
+        """Return the number in the store of a bucket's first row."""
+        return int(self._store_ends[part]) - self._layouts[part].rows
+
+    def shuffled(self, text: str) -> ShuffledRows:
+        """Return the same rows in an order that belongs to a text."""
+        return ShuffledRows(self, text)
+
+    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (bucket, its blocks that rows of ranges lie in, in order); a range lies in one bucket."""
+        part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
+        for part in np.unique(part_of_range).tolist():
+            rows, layout = self.parts[part], self._layouts[part]
+            own = ranges[part_of_range == part] - self.first_of(part)
+            first, last = layout.blocks_of(rows[own[:, 0]]), layout.blocks_of(rows[own[:, 1] - 1])
+            counts = last + 1 - first
+            blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+            num = rows.num_before(layout.first_row(blocks + 1)) - rows.num_before(layout.first_row(blocks))
+            yield part, blocks[num > 0]
+
+
+class ShuffledRows(RowSequence):
+    """Rows of a store in an order whose first few are a good sample, and lie in few blocks.
+
+    Blocks are permuted; windows of WINDOW_BLOCKS come one after the other, with the rows of each permuted. Buckets are
+    interleaved in proportion.
+    """
+
+    def __init__(self, rows: ComputedRows, text: str, numbers: Sequence[int] | None = None):
+        """Shuffle rows by a text, and by the numbers of their buckets (None: all of a store's)."""
+        self._rows, self._text = rows, text
+        self._numbers = range(len(rows.parts)) if numbers is None else numbers
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """Return the store's rows at places (int64, in [0, len)), int64."""
+        if len(self._rows.parts) == 1:
+            return self._rows[self._shuffles[0].at(np.zeros_like(places), places)]
+        buckets, numbers = self._buckets.locate(places)
+        found = np.empty_like(places)
+        for bucket in np.unique(buckets).tolist():
+            here = buckets == bucket
+            own = self._rows.parts[bucket][self._shuffles[bucket].at(np.zeros_like(numbers[here]), numbers[here])]
+            found[here] = self._rows.store_first(bucket) + own
+        return found
+
+    @property
+    def bucket_counts(self) -> np.ndarray:
+        """Rows of each bucket, int64 (parts,)."""
+        return self._rows.bucket_counts
+
+    @property
+    def key(self) -> str:
+        """Text that decides the rows, for a given store."""
+        return f"{self._text}: {self._rows.key}"
+
+    def in_part(self, part: int) -> ShuffledRows:
+        """Return the rows of one bucket, by their numbers in it."""
+        return ShuffledRows(self._rows.in_part(part), self._text, [self._numbers[part]])
+
+    def shuffled(self, text: str) -> ShuffledRows:
+        """Return the same rows in an order that belongs to another text."""
+        return ShuffledRows(self._rows, text)
+
+    @cached_property
+    def _buckets(self) -> Interleaving:
+        return Interleaving(self.bucket_counts.tolist(), self._text)
+
+    @cached_property
+    def _shuffles(self) -> list[WindowedShuffle]:
+        pairs = zip(self._numbers, self._rows.parts, strict=True)
+        return [self._shuffle(part, f"{self._text}/{number}") for number, part in pairs]
+
+    def _shuffle(self, rows: BlockRows, text: str) -> WindowedShuffle:
+        blocks = 1
+        while -(-rows.num_blocks // blocks) > MOST_UNITS:
+            blocks *= 2
+        starts = rows.block_starts(np.append(np.arange(0, rows.num_blocks, blocks), rows.num_blocks))
+        return WindowedShuffle(starts, text, 1, WINDOW_BLOCKS * blocks * max(1, len(rows) // max(1, rows.num_blocks)))
+
+
+def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, ShuffledRows]:
+    """Return (training rows, held-out rows) of a store, computed: whole blocks are held out, a share of each bucket's.
+
+    The choice depends on the store's layout and the share alone, never on an experiment's seed. Training rows are
+    ascending; held-out rows are shuffled. A share above 0 holds out at least one block of each bucket of several.
+    """
+    layouts = [part.layout for part in store.parts]
+    cut = [hold_out_layout(layout) for layout in layouts]
+    chosen = [HeldOutBlocks.of_share(layout.num_blocks, share) for layout in cut]
+    train, held_out = (
+        ComputedRows([BlockRows(*pair, held) for pair in zip(cut, chosen, strict=True)], layouts)
+        for held in (False, True)
+    )
+    return train, held_out.shuffled("ditlab.held-out")

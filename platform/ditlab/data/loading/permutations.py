@@ -1,0 +1,279 @@
+"""Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone.
+
+Queues are joined in proportion to their lengths (`Interleaving`) or in turns (`Turns`); a line of rows is shuffled
+window by window (`WindowedShuffle`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+
+def keyed_permutation(key: str, length: int) -> np.ndarray:
+    """Return the permutation of `length` items, int64 (length,), that belongs to a text.
+
+    Sorts `length` raw 64-bit words of Philox (Salmon et al. 2011), keyed by BLAKE2b of the text. NumPy promises its bit
+    generators' raw streams for good, and promises no such thing of `Generator.permutation`.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    words = np.random.Philox(key=np.frombuffer(digest, "<u8")).random_raw(length)
+    # The low bits give way to the item's number: sorting such words is a tenth of the time of argsort, and as no two
+    # are equal, every sorting algorithm gives the same order. 64 - log2(length) random bits are left to each.
+    low = np.uint64((1 << length.bit_length()) - 1)
+    words &= ~low
+    words |= np.arange(length, dtype=np.uint64)
+    words.sort()
+    words &= low
+    return words.view(np.int64)
+
+
+ROUNDS = 8
+"""Rounds of the network."""
+SMALL = 32
+"""Lengths below which a second network follows the first: eight rounds leave pairs in fewer places correlated."""
+_SLICE = 2**14
+"""Places that are permuted at once: their numbers fit a core's cache."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+
+
+def key_of(text: str) -> int:
+    """Return the 64-bit key that belongs to a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def mix(words: np.ndarray) -> np.ndarray:
+    """Return hashes of 64-bit words, uint64: SplitMix64's finaliser (Steele et al. 2014), Stafford's variant 13."""
+    shifted = words >> np.uint64(30)
+    x = words ^ shifted
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= np.right_shift(x, np.uint64(27), out=shifted)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= np.right_shift(x, np.uint64(31), out=shifted)
+    return x
+
+
+def hashed_keys(key: int, numbers: np.ndarray) -> np.ndarray:
+    """Return a key of its own for each number, uint64, from one key."""
+    return mix(numbers.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
+
+
+def scaled(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return numbers below `sizes` (at most 2**31, uint64) in proportion to 64-bit words."""
+    found = words >> np.uint64(32)
+    found = found * sizes
+    found >>= np.uint64(32)
+    return found
+
+
+def permuted(places: np.ndarray, length: Any, key: Any) -> np.ndarray:
+    """Return where permutations take the given places, int64 of their shape.
+
+    `length` (at most 2**62) and `key` (64 bits) of each place's permutation: numbers, or arrays that broadcast.
+
+    A Feistel network over Z_a x Z_b, the least near-square rectangle with a * b >= length, whose rounds add a hash of
+    one half to the other, modulo a or b; a place taken beyond the length is taken on until it falls inside (Black and
+    Rogaway 2002, cycle walking: fewer than a in a * b of them).
+    """
+    places = np.asarray(places, np.int64)
+    lengths = np.broadcast_to(np.asarray(length, np.int64), places.shape).reshape(-1)
+    if len(lengths) and lengths.min() == lengths.max():
+        lengths = lengths[:1]  # for all: roots and quotients cost as much as two rounds
+    keys = np.broadcast_to(np.asarray(key, np.uint64), places.shape).reshape(-1)
+    found = places.reshape(-1).copy()
+    for begin in range(0, len(found), _SLICE):
+        here = slice(begin, begin + _SLICE)
+        of_here = lengths if len(lengths) == 1 else lengths[here]
+        found[here] = _walk(found[here], of_here, keys[here])
+        if (small := np.broadcast_to(of_here < SMALL, found[here].shape)).any():
+            again = _walk(found[here][small], np.broadcast_to(of_here, small.shape)[small], mix(keys[here][small]))
+            found[here][small] = again
+    return found.reshape(places.shape)
+
+
+def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    found = _network(places, lengths, keys)
+    while len(outside := np.flatnonzero(found >= lengths)):
+        of_outside = lengths if len(lengths) == 1 else lengths[outside]
+        found[outside] = _network(found[outside], of_outside, keys[outside])
+    return found
+
+
+def _network(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Take places in [0, a * b) through all rounds."""
+    a = np.ceil(np.sqrt(lengths)).astype(np.int64)
+    a += a * a < lengths  # the root of a large length is rounded
+    b = -(-lengths // np.maximum(a, 1))
+    left, right = (half.astype(np.uint64) for half in np.divmod(places, np.maximum(b, 1)))
+    a, b = a.astype(np.uint64), b.astype(np.uint64)
+    for number in range(1, ROUNDS + 1):
+        left += scaled(mix(right + (keys + np.uint64(number * _GOLDEN & _MASK))), a)
+        np.minimum(left, left - a, out=left)  # modulo a: the difference of a smaller number wraps to a huge one
+        left, right, a, b = right, left, b, a
+    # after an even number of rounds the halves stand where they began
+    return (left * b + right).astype(np.int64)
+
+
+GROUP = 256
+"""Entries of a group, about: each group takes of every queue its share, in a random order."""
+
+
+class Interleaving:
+    """Entries of several queues, each queue's in its own order; a function of lengths and text alone.
+
+    The sequence is cut into groups of about GROUP entries. Of a queue of n, group g of G takes those from n * g // G to
+    n * (g + 1) // G, so that queues run out together, and what was taken before a group is arithmetic.
+    """
+
+    def __init__(self, lengths: Sequence[int], text: str):
+        self._lengths = np.asarray(lengths, np.int64)
+        self._text = text
+        self.total = int(self._lengths.sum())
+        """Entries of all queues."""
+        # larger groups in a sequence of over 3e10, whose products would leave 64 bits
+        self._groups = max(1, min(self.total // GROUP, 2**62 // max(1, self.total)))
+        self._group = lru_cache(maxsize=8)(self._make_group)
+
+    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
+        groups = self._groups_of(places)
+        queues, numbers = np.empty_like(places), np.empty_like(places)
+        for group in np.unique(groups).tolist():
+            here = groups == group
+            start, own_queues, own_numbers = self._group(group)
+            inside = places[here] - start
+            queues[here], numbers[here] = own_queues[inside], own_numbers[inside]
+        return queues, numbers
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many entries each queue has before a place (up to `total`), int64 (queues,)."""
+        if place == self.total:
+            return self._lengths
+        group = int(self._groups_of(np.array([place]))[0])
+        start, queues, _ = self._group(group)
+        return self._taken(group) + np.bincount(queues[: place - start], minlength=len(self._lengths))
+
+    def _taken(self, group: int) -> np.ndarray:
+        """Return the entries of each queue before a group."""
+        return self._lengths * group // self._groups
+
+    def _groups_of(self, places: np.ndarray) -> np.ndarray:
+        groups = places * self._groups // self.total
+        # parts are rounded down, so that a place may lie up to a few groups on
+        while True:
+            starts = (self._lengths[:, None] * (groups + 1) // self._groups).sum(axis=0)
+            later = (starts <= places) & (groups + 1 < self._groups)
+            if not later.any():
+                return groups
+            groups = groups + later
+
+    def _make_group(self, group: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return (first place, queue of each entry, its number in the queue) of a group."""
+        before = self._taken(group)
+        counts = self._taken(group + 1) - before
+        queues = np.repeat(np.arange(len(counts)), counts)
+        queues = queues[permuted(np.arange(len(queues)), len(queues), key_of(f"{self._text}/{group}"))]
+        order = np.argsort(queues, kind="stable")
+        numbers = np.empty_like(queues)
+        numbers[order] = np.arange(len(queues)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return int(before.sum()), queues, numbers + before[queues]
+
+
+class Turns:
+    """Entries of several queues, one of each in turns; a queue that has run out is passed."""
+
+    def __init__(self, lengths: np.ndarray):
+        """Take from queues of these lengths, int64 (queues,)."""
+        self._lengths = lengths
+        levels = np.append(0, np.unique(lengths[lengths > 0]))
+        self._waiting = [np.flatnonzero(lengths > level) for level in levels[:-1]]
+        """Queues that have entries left, between any two lengths."""
+        self._taken = levels[:-1]
+        """Entries of each of them that were taken before."""
+        sizes = np.diff(levels) * [len(waiting) for waiting in self._waiting]
+        self._ends = np.cumsum(sizes)
+        self._starts = self._ends - sizes
+
+    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
+        queues, numbers = np.empty_like(places), np.empty_like(places)
+        stage_of_place = np.searchsorted(self._ends, places, side="right")
+        for stage, waiting in enumerate(self._waiting):
+            here = stage_of_place == stage
+            rounds, turn = np.divmod(places[here] - self._starts[stage], len(waiting))
+            queues[here], numbers[here] = waiting[turn], self._taken[stage] + rounds
+        return queues, numbers
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many entries each queue has before a place, int64 (queues,)."""
+        if not len(self._ends) or place >= self._ends[-1]:
+            return self._lengths
+        queues, numbers = self.locate(np.array([place]))
+        had_its_turn = np.arange(len(self._lengths)) < queues[0]
+        return np.minimum(self._lengths, numbers[0] + had_its_turn)
+
+
+MOST_UNITS = 2**18
+"""Most units of a shuffle, which has two numbers of each in memory: 4 MiB."""
+
+
+class WindowedShuffle:
+    """A permutation of a line of rows, cut into lanes, each of which is read in windows.
+
+    The line's units (such as blocks of a store) are laid end to end in a permuted order. The line of them is cut into
+    `lanes` of equally many rows (fewer than `lanes` rows are left over), a lane into equal windows of at most
+    `window_rows`; within each window, rows are permuted. All of it is a function of the numbers given here.
+    """
+
+    def __init__(self, unit_starts: np.ndarray, text: str, lanes: int, window_rows: int):
+        """Shuffle units that begin at ascending places, int64 (units + 1,), the last of which ends the last unit."""
+        units = len(unit_starts) - 1
+        order = permuted(np.arange(units), units, key_of(f"{text}/units"))
+        sizes = np.diff(unit_starts)[order]
+        self._ends = np.cumsum(sizes)
+        self._shift = unit_starts[:-1][order] - (self._ends - sizes)
+        """Distance from a place on the line to that in the units' own order, by unit."""
+        self._key = key_of(f"{text}/windows")
+        self.lanes = lanes
+        self.lane_rows = int(unit_starts[-1] - unit_starts[0]) // lanes
+        """Rows of each lane."""
+        self.windows = max(1, -(-self.lane_rows // window_rows))
+        """Windows of each lane."""
+
+    def at(self, lanes: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return what the lanes hold at places (int64, in [0, lane_rows)); both of one shape, or broadcast."""
+        lanes, places = np.broadcast_arrays(lanes, places)
+        windows = self.window_of(places)
+        starts = self.window_start(windows)
+        lengths = self.window_start(windows + 1) - starts
+        keys = hashed_keys(self._key, lanes * self.windows + windows)
+        line = lanes * self.lane_rows + starts + permuted(places - starts, lengths, keys)
+        found: np.ndarray = line + self._shift[np.searchsorted(self._ends, line, side="right")]
+        return found
+
+    def window_of(self, places: np.ndarray) -> np.ndarray:
+        """Return the window that each place of a lane lies in."""
+        found: np.ndarray = ((places + 1) * self.windows - 1) // max(1, self.lane_rows)
+        return found
+
+    def window_start(self, windows: np.ndarray) -> np.ndarray:
+        """Return the first place of each window; for the number of windows: the lane's rows."""
+        found: np.ndarray = windows * self.lane_rows // self.windows
+        return found
+
+    def ranges(self, lane: int, window: int) -> np.ndarray:
+        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2), by unit."""
+        first, stop = (lane * self.lane_rows + int(self.window_start(np.array(w))) for w in (window, window + 1))
+        if first == stop:
+            return np.zeros((0, 2), np.int64)
+        begin, last = np.searchsorted(self._ends, [first, stop - 1], side="right")
+        units = np.arange(begin, last + 1)
+        begins = np.append(0, self._ends)[units]
+        found = np.stack([np.maximum(begins, first), np.minimum(self._ends[units], stop)], axis=1)
+        found += self._shift[units, None]
+        return found[found[:, 0] < found[:, 1]]

@@ -1,0 +1,250 @@
+"""Sharded order by lanes and windows, computed batch by batch: `data.order.kind=lanes`.
+
+The batches of an epoch are scheduled over the buckets of a store in no memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ditlab.data.loading.held_out import ComputedRows
+from ditlab.data.loading.order import CHUNK_BATCHES, Order, UpcomingRows, check_fills_a_batch
+from ditlab.data.loading.permutations import MOST_UNITS, Interleaving, WindowedShuffle, key_of, permuted
+from ditlab.data.stores.block_index import BlockLayout
+from ditlab.data.stores.view import View
+
+FINE_UNITS = 64
+"""Units of each lane in a store of fewer than two blocks a lane, whose blocks are cut for it."""
+FEWEST_UNIT_ROWS = 16
+"""Fewest rows of a unit that was cut."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaneUnits:
+    """Training rows of a plain store, or of one bucket, in the units that an epoch permutes."""
+
+    part: int
+    """Number in the store's `parts`."""
+    starts: np.ndarray
+    """View index of each unit's first row, and the one after the last, int64 (units + 1,)."""
+    window_rows: int
+    """Most rows of a window."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1] - self.starts[0])
+
+    @classmethod
+    def of_part(cls, rows: ComputedRows, part: int, layout: BlockLayout, lanes: int, window: int) -> LaneUnits:
+        """Cut a part of a view into units: runs of blocks, the least power of two with at most MOST_UNITS units.
+
+        Blocks are never parted, so that each is fetched once, unless there are hardly any.
+        """
+        blocks, cut = 1, layout
+        while -(-layout.num_blocks // blocks) > MOST_UNITS:
+            blocks *= 2
+        if layout.num_blocks < 2 * lanes:
+            while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
+                cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
+        begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
+        starts = rows.first_of(part) + rows.parts[part].num_before(begins)
+        return cls(part, starts, window * blocks * layout.block_rows)
+
+
+class LanesOrder(Order):
+    """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
+
+    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, and each is read in
+    windows within which rows are permuted (`WindowedShuffle`). Where the data have several image sizes, each size has
+    lanes of its own, and sizes take turns (`BucketSchedule`). Any batch of any epoch is computed by itself, in time and
+    memory of at most 2**18 units an epoch; nothing grows with the rows.
+
+    Raises UserError where the data cannot fill one batch.
+    """
+
+    def __init__(self, buckets: Sequence[LaneUnits], batch_size: int, seed: int, lanes: int):
+        """Order the samples of buckets. `batch_size` is divisible by `lanes`."""
+        assert batch_size % lanes == 0, (batch_size, lanes)
+        check_fills_a_batch(map(len, buckets), batch_size)
+        self.batch_size, self.seed, self.lanes = batch_size, seed, lanes
+        self._buckets = tuple(buckets)
+        self._slice = batch_size // lanes
+        self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
+        self._batches_per_epoch = sum(self._batches)
+        self._shuffles: dict[tuple[int, int], WindowedShuffle] = {}
+        self._schedules: dict[int, BucketSchedule] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> LanesOrder:
+        """Return the order of a view's samples, which must be computed rows. `window`: units of a lane."""
+        rows = view.rows
+        assert isinstance(rows, ComputedRows), "lanes are of computed rows"
+        layouts = [part.layout for part in view.store.parts]
+        units = (LaneUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
+        return cls([each for each in units if len(each)], batch_size, seed, lanes)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Whole batches that an epoch has."""
+        return self._batches_per_epoch
+
+    @property
+    def left_out(self) -> int:
+        """Samples of each epoch that no batch takes: of each bucket less than a batch and less than a row a lane."""
+        return sum(map(len, self._buckets)) - self._batches_per_epoch * self.batch_size
+
+    def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
+        """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
+        columns = np.arange(self.batch_size) if columns is None else columns
+        lanes, inside = np.divmod(columns, self._slice)
+        found = np.empty((count, len(columns)), np.int64)
+        epochs, numbers = np.divmod(first + np.arange(count), self._batches_per_epoch)
+        for epoch in np.unique(epochs).tolist():
+            in_epoch = np.flatnonzero(epochs == epoch)
+            buckets, turns = self._locate(epoch, numbers[in_epoch])
+            for bucket in np.unique(buckets).tolist():
+                here = buckets == bucket
+                places = turns[here, None] * self._slice + inside
+                found[in_epoch[here]] = self._shuffle(epoch, bucket).at(lanes, places)
+        return found
+
+    def shape_run(self, batch: int, most: int) -> tuple[int, int]:
+        """Return the bucket of a batch, and how many batches of the same epoch are of it; see `Order.shape_run`."""
+        if len(self._buckets) == 1:
+            return self._buckets[0].part, most
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self._batches_per_epoch)))
+        others = np.flatnonzero(buckets != buckets[0])
+        return self._buckets[buckets[0]].part, int(others[0]) if len(others) else len(buckets)
+
+    def look_ahead(self, batch: int, stop: int) -> None:
+        """Permute the units of the next epoch in the last eighth of one."""
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        epoch += number >= self._batches_per_epoch * 7 // 8
+        for bucket in range(len(self._buckets) if epoch * self._batches_per_epoch < stop else 0):
+            self._shuffle(epoch, bucket)
+
+    def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
+        """Return the rows of the current and the next window of these columns' lanes, in every bucket.
+
+        Where windows are smaller than the slices of two batches, as many more as these may take.
+        """
+        epoch, number = divmod(batch, self._batches_per_epoch)
+        lanes = np.unique(columns // self._slice).tolist()
+        taken = self._num_before(epoch, number)
+        windows = [self._window(epoch, bucket, int(turn)) for bucket, turn in enumerate(taken)]
+        ranges = []
+        further = [self._windows_ahead(epoch, bucket) for bucket in range(len(windows))]
+        for ahead in range(1 + max(further)):
+            for bucket, window in enumerate(windows):
+                shuffle, at = self._shuffle(epoch, bucket), window + ahead
+                if at >= shuffle.windows:  # the next window is the first one of the next epoch
+                    shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
+                if ahead <= further[bucket] and at < shuffle.windows:
+                    ranges += [shuffle.ranges(lane, at) for lane in lanes]
+        changes = [self._first_turn(epoch, bucket, window + 1) for bucket, window in enumerate(windows)]
+        left = range(number, self._batches_per_epoch)
+        until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
+        return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
+
+    def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
+        """Return the rows of the windows of `upcoming`, by bucket; see `Order.rows_ahead`."""
+        lanes = len(np.unique(columns // self._slice))
+        windows = [1 + -(-2 * self._slice // bucket.window_rows) for bucket in self._buckets]
+        return {
+            bucket.part: lanes * min(num * bucket.window_rows, len(bucket) // self.lanes)
+            for bucket, num in zip(self._buckets, windows, strict=True)
+        }
+
+    def _windows_ahead(self, epoch: int, bucket: int) -> int:
+        """Return how many windows after the one that a batch begins in are needed soon; -1 where there is no batch."""
+        shuffle = self._shuffle(epoch, bucket)
+        return -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows)) if self._batches[bucket] else -1
+
+    def _window(self, epoch: int, bucket: int, turn: int) -> int:
+        """Return the window that a bucket's batch begins in; after its last batch, the number of windows."""
+        if turn == self._batches[bucket]:
+            return self._shuffle(epoch, bucket).windows
+        return int(self._shuffle(epoch, bucket).window_of(np.array(turn * self._slice)))
+
+    def _first_turn(self, epoch: int, bucket: int, window: int) -> int:
+        """Return the first batch of a bucket that begins in a window, or after it."""
+        start = int(self._shuffle(epoch, bucket).window_start(np.array(window)))
+        return -(-start // self._slice)
+
+    def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (bucket, number in the bucket) of batches of an epoch."""
+        if len(self._buckets) == 1:
+            return np.zeros_like(numbers), numbers
+        return self._schedule(epoch).locate(numbers)
+
+    def _num_before(self, epoch: int, number: int) -> np.ndarray:
+        return np.array([number]) if len(self._buckets) == 1 else self._schedule(epoch).num_before(number)
+
+    def _schedule(self, epoch: int) -> BucketSchedule:
+        with self._lock:
+            if epoch not in self._schedules:
+                for other in self._schedules.keys() - {epoch - 1, epoch + 1}:
+                    del self._schedules[other]
+                self._schedules[epoch] = BucketSchedule(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets")
+            return self._schedules[epoch]
+
+    def _shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
+        if (found := self._shuffles.get((epoch, bucket))) is not None:
+            return found
+        with self._lock:
+            if (epoch, bucket) not in self._shuffles:
+                units, text = self._buckets[bucket], f"ditlab.lanes/{self.seed}/{epoch}/{bucket}"
+                made = WindowedShuffle(units.starts, text, self.lanes, units.window_rows)
+                for other in [key for key in self._shuffles if abs(key[0] - epoch) > 1]:
+                    del self._shuffles[other]
+                self._shuffles[epoch, bucket] = made
+            return self._shuffles[epoch, bucket]
+
+
+class BucketSchedule:
+    """Bucket of each batch of an epoch: chunks of CHUNK_BATCHES of one bucket, interleaved in proportion.
+
+    Each bucket's batches come in their own order. Its last ones that fill no chunk come at the epoch's end.
+    """
+
+    def __init__(self, batches: Sequence[int], text: str):
+        """Schedule buckets of so many batches each."""
+        counts = np.asarray(batches, np.int64)
+        self._chunks = Interleaving((counts // CHUNK_BATCHES).tolist(), f"{text}/chunks")
+        self._in_chunks = counts // CHUNK_BATCHES * CHUNK_BATCHES
+        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
+        """Order of the buckets at the epoch's end."""
+        self._last_ends = np.cumsum((counts - self._in_chunks)[self._last])
+
+    def locate(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (bucket, number in the bucket) of batches of the epoch, int64 each."""
+        buckets, numbers = np.empty_like(batches), np.empty_like(batches)
+        chunked = batches < self._chunks.total * CHUNK_BATCHES
+        chunks, inside = np.divmod(batches[chunked], CHUNK_BATCHES)
+        buckets[chunked], chunks = self._chunks.locate(chunks)
+        numbers[chunked] = chunks * CHUNK_BATCHES + inside
+        late = batches[~chunked] - self._chunks.total * CHUNK_BATCHES
+        place = np.searchsorted(self._last_ends, late, side="right")
+        bucket = self._last[place]
+        buckets[~chunked] = bucket
+        numbers[~chunked] = self._in_chunks[bucket] + late - np.append(0, self._last_ends)[place]
+        return buckets, numbers
+
+    def num_before(self, batch: int) -> np.ndarray:
+        """Return how many batches of each bucket come before a batch of the epoch, int64 (buckets,)."""
+        chunk, inside = divmod(batch, CHUNK_BATCHES)
+        if chunk < self._chunks.total:
+            found = self._chunks.num_before(chunk) * CHUNK_BATCHES
+            found[self._chunks.locate(np.array([chunk]))[0]] += inside
+            return found
+        found = self._in_chunks.copy()
+        late = batch - self._chunks.total * CHUNK_BATCHES
+        begins = np.append(0, self._last_ends[:-1])
+        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
+        return found

@@ -1,0 +1,466 @@
+"""Joined store: the rows of a mixture's parts, numbered part after part, and its training and held-out rows.
+
+Parts are one sequence, part after part or in turns; stores of one shape are one store. Their columns have to agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.contract import ANY
+from ditlab.data.loading.permutations import Turns, keyed_permutation
+from ditlab.data.stores.block_index import BlockLayout
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.manifest import BucketsManifest, Source, StoredColumn, StoreManifest, TextFacts, merged_column
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.view import RowNumbers, RowSequence, View
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
+from ditlab.errors import UserError
+
+Draw = Literal["sample", "batch"]
+"""Unit that draws a part: each sample, or each batch."""
+
+NAMED_PARTS = 6
+"""Most parts in the name of a mixture, as MLflow shows it."""
+
+
+class JoinedManifest(BucketsManifest):
+    """Facts of a joined store, which is written nowhere."""
+
+    joined_rows: int
+    """Rows of all parts."""
+    joined_text: TextFacts | None
+    """Facts about the text of all parts; null where one holds none."""
+    joined_attachments: dict[str, str]
+    """Attachments of the first part: its tokeniser is everyone's."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return self.joined_rows
+
+    @property
+    def text(self) -> TextFacts | None:
+        """Facts about the text of all parts."""
+        return self.joined_text
+
+    @property
+    def attachments(self) -> Mapping[str, str]:
+        """Attachments of the first part."""
+        return self.joined_attachments
+
+
+class JoinedStore(BucketedStore):
+    """Stores of a mixture's parts as one. Its columns are those that all of them hold alike.
+
+    Where every column has one shape, `parts` is a single store over all of them, and a batch may mix them. Otherwise
+    `parts` are the stores of one shape, part after part, and a batch is of one of them.
+    """
+
+    def __init__(self, stores: Mapping[str, AnyStore], draw: Literal["auto", "sample", "batch"] = "auto"):
+        """Join the stores of parts by name. Raises UserError for tokens of several tokenisers, for image sizes that
+        cannot be drawn by sample, and where no column is common to all."""
+        check_tokenizers(stores)
+        self.stores = dict(stores)
+        """Store of each part by its name."""
+        self.path = next(iter(stores.values())).path
+        self.problems = {name: f"{clause}; {DIFFER}" for name, clause in column_problems(stores).items()}
+        """Reason why a column that some part holds cannot be read, by the column's name."""
+        common = [name for name in next(iter(stores.values())).columns if name not in self.problems]
+        several = {name: part for name, part in stores.items() if len(part.parts) > 1}
+        if draw == "sample":
+            if several:
+                raise UserError(
+                    f"data.draw=sample puts parts in one batch, and data.parts.{next(iter(several))} holds images of "
+                    "several sizes; set data.draw to batch."
+                )
+            shapes = shape_problems(stores, common)
+            self.problems |= {name: f"{clause}, and {SHAPES_DIFFER}" for name, clause in shapes.items()}
+            common = [name for name in common if name not in shapes]
+        if not common:
+            raise UserError(next(iter(self.problems.values())))
+        flat = [part for store in stores.values() for part in store.parts]
+        self.columns = {name: merged_column([part.columns[name] for part in flat]) for name in common}
+        self.is_uniform = not several and not shape_problems(stores, common)
+        """True if every column has one shape."""
+        self.draw: Draw = draw if draw != "auto" else "sample" if self.is_uniform else "batch"
+        self.parts = (StackedStore(flat, common),) if self.is_uniform else tuple(flat)
+        if self.is_uniform:
+            self.columns = dict(self.parts[0].columns)
+        self.manifest = _joined_manifest(stores)
+        self._ends = np.cumsum([len(part) for part in self.parts])
+
+    @property
+    def name(self) -> str:
+        """Names of the parts: `a + b`."""
+        return " + ".join(self.stores)
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise UserError for the first of some columns, which a model reads, that some part holds, but not all of them
+        alike."""
+        for name in sorted(names):
+            if name in self.problems:
+                raise UserError(self.problems[name])
+
+    def first_row(self, part: str) -> int:
+        """Return the number of a part's first row."""
+        names = list(self.stores)
+        return sum(len(self.stores[name]) for name in names[: names.index(part)])
+
+    def first_number(self, part: str) -> int:
+        """Return the number in `parts` of a part's first one."""
+        names = list(self.stores)
+        return 0 if self.is_uniform else sum(len(self.stores[name].parts) for name in names[: names.index(part)])
+
+    def first_block(self, part: str) -> int:
+        """Return the number of a part's first block in the one store of `parts`."""
+        assert self.is_uniform
+        names = list(self.stores)
+        return sum(self.stores[name].parts[0].layout.num_blocks for name in names[: names.index(part)])
+
+
+def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
+    """Return the SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
+    content = [[name, fingerprints[name]] for name in sorted(fingerprints)]
+    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
+
+
+def mixture_name(shares: Mapping[str, float], stores: Mapping[str, str]) -> str:
+    """Return shares and stores of the first few parts, by part: `0.7 a (digits) + 0.3 b (mnist-train)`."""
+    named = [f"{share:.4g} {name} ({stores[name]})" for name, share in shares.items()]
+    more = len(named) - NAMED_PARTS
+    return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
+
+
+def _joined_manifest(stores: Mapping[str, AnyStore]) -> JoinedManifest:
+    return JoinedManifest(
+        name="mixture",
+        description=" + ".join(store.manifest.description for store in stores.values()),
+        buckets=(),
+        source=Source(kind="mixture"),
+        fingerprint=joined_fingerprint({name: store.fingerprint for name, store in stores.items()}),
+        joined_rows=sum(len(store) for store in stores.values()),
+        joined_text=_joined_text([store.manifest.text for store in stores.values()]),
+        joined_attachments=dict(next(iter(stores.values())).manifest.attachments),
+    )
+
+
+def _joined_text(texts: list[TextFacts | None]) -> TextFacts | None:
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts):
+        return None
+    sums = {name: sum(getattr(text, name) for text in known) for name in ("documents", "bytes", "tokens", "dropped")}
+    return known[0].model_copy(update=sums)
+
+
+class StackedStore(Store):
+    """Stores of one shape, whose rows are numbered store after store."""
+
+    def __init__(self, stores: Sequence[Store], columns: Sequence[str]):
+        """Join the given columns, which the stores hold alike."""
+        self._stores = tuple(stores)
+        self._store_ends = np.cumsum([len(store) for store in stores])
+        merged = {name: _merged([store.columns[name] for store in stores]) for name in columns}
+        super().__init__(stores[0].path, _stacked_manifest(stores, merged))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(store.size for store in self._stores)
+
+    def verify(self) -> None:
+        """Hash every file of every store. Raises UserError for the first one that was altered."""
+        for store in self._stores:
+            store.verify()
+
+    @cached_property
+    def layout(self) -> BlockLayout:
+        """Unused: blocks of several stores differ in size."""
+        raise NotImplementedError
+
+    def expect(self, blocks: np.ndarray) -> None:
+        """Take note that blocks will be read soon; they are numbered store after store."""
+        ends = np.cumsum([store.layout.num_blocks for store in self._stores])
+        numbers = np.searchsorted(ends, blocks, side="right")
+        for number, store in enumerate(self._stores):
+            if (own := blocks[numbers == number]).size or not blocks.size:
+                store.expect(own - (int(ends[number]) - store.layout.num_blocks))
+
+    def close(self) -> None:
+        """Give up what the stores hold beside their memory. Closing twice is fine."""
+        for store in self._stores:
+            store.close()
+
+    def tensor(self, column: str) -> Tensor:
+        """Return a copy of the whole column, (rows, *shape)."""
+        return self.gather(column, np.arange(len(self)))
+
+    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
+        """Copy the given rows of a column in the given order: (len(rows), *shape).
+
+        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
+        """
+        stored = self.columns[column]
+        if out is None:
+            out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
+        numbers = np.searchsorted(self._store_ends, rows, side="right")
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            store = self._stores[number]
+            own = rows[here] - (int(self._store_ends[number]) - len(store))
+            shape = store.columns[column].shape
+            if len(here) == len(rows) and shape == stored.shape:
+                return store.gather(column, own, out)
+            # through NumPy: torch cannot assign to indices of uint16
+            values = out.numpy()
+            if shape == stored.shape:
+                values[here] = store.gather(column, own).numpy()
+            else:
+                values[here, : shape[0]] = store.gather(column, own).numpy()
+                values[here, shape[0] :] = 0
+        return out
+
+
+def _merged(columns: Sequence[StoredColumn]) -> StoredColumn:
+    """Merge a column of several stores; one of several lengths gets the longest."""
+    lengths = [column.shape[:1] for column in columns]
+    return merged_column(columns).model_copy(update={"shape": (*max(lengths), *columns[0].shape[1:])})
+
+
+def _stacked_manifest(stores: Sequence[Store], columns: Mapping[str, StoredColumn]) -> StoreManifest:
+    first = stores[0].manifest
+    return StoreManifest(
+        name=first.name,
+        description=first.description,
+        rows=sum(len(store) for store in stores),
+        columns=dict(columns),
+        shards=tuple(shard for store in stores for shard in store.manifest.shards),
+        source=Source(kind="mixture"),
+        text=first.text,
+        attachments=dict(first.attachments),
+        fingerprint=first.fingerprint,
+    )
+
+
+DIFFER = "a model reads it of all parts alike, so import the parts alike, or take one out of data.parts."
+SHAPES_DIFFER = "data.draw=sample puts both in one batch; set data.draw to batch."
+PADDED = ("caption", "text", "text_mask")
+"""Columns of captions, whose rows end with zeros: rows of a store of shorter captions get more of them."""
+
+
+def check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
+    """Raise UserError for parts whose tokens are not of one tokeniser."""
+    digests = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
+    first, *others = digests
+    for name in others:
+        if digests[name] != digests[first]:
+            theirs = "has tokens of another tokeniser than" if digests[name] else "has no tokeniser, unlike"
+            raise UserError(
+                f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; import the texts with one "
+                "tokeniser (`ditlab data import text --tokenizer`)."
+            )
+
+
+def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
+    """Return what keeps each column that not all parts hold alike from being read, as a clause, by the column's name.
+
+    Sizes of axes may differ, their number not.
+    """
+    problems = {}
+    for column in dict.fromkeys(name for store in stores.values() for name in store.columns):
+        having = {part: store.columns[column] for part, store in stores.items() if column in store.columns}
+        without = [part for part in stores if part not in having]
+        if without:
+            held = ", ".join(stores[without[0]].columns)
+            problems[column] = f"data.parts.{without[0]} holds no column '{column}' (it holds {held})"
+        elif difference := _difference(column, having):
+            problems[column] = difference
+    return problems
+
+
+def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> dict[str, str]:
+    """Return the columns of several shapes, with a clause on the parts that hold them."""
+    problems = {}
+    for column in columns:
+        padded = slice(1 if column in PADDED else 0, None)
+        shapes = {part: store.columns[column].shape[padded] for part, store in stores.items()}
+        first = next(iter(shapes))
+        other = next((part for part in shapes if ANY in shapes[part] or shapes[part] != shapes[first]), None)
+        if other is not None:
+            than = "" if other == first else f", data.parts.{first} {_format_shape(shapes[first])}"
+            problems[column] = f"data.parts.{other} holds {column} {_format_shape(shapes[other])}{than}"
+    return problems
+
+
+def _format_shape(shape: tuple[int, ...]) -> str:
+    return str(shape).replace(str(ANY), "any")
+
+
+_MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
+    lambda column: f"as {column.dtype}",
+    lambda column: f"with {len(column.shape)} axes",
+    lambda column: "in the range {:g} to {:g}".format(*column.value_range) if column.value_range else "without a range",
+    lambda column: "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
+    lambda column: f"divided by {column.divisors}" if column.divisors else "undivided",
+)
+
+
+def _difference(name: str, parts: Mapping[str, StoredColumn]) -> str:
+    """Return a clause on the first difference of two parts' columns beside sizes; empty where there is none."""
+    first, *others = parts
+    for other in others:
+        for meaning in _MEANINGS:
+            ours, theirs = meaning(parts[first]), meaning(parts[other])
+            if ours != theirs:
+                return f"data.parts.{other} holds {name} {theirs}, data.parts.{first} {ours}"
+        ours_named, theirs_named = parts[first].names, parts[other].names
+        if ours_named != theirs_named:
+            pairs = zip(ours_named, theirs_named, strict=False)
+            entry = next((place for place, (one, two) in enumerate(pairs, start=1) if one != two), 0)
+            if not entry:
+                return (
+                    f"data.parts.{other} has {len(theirs_named)} names for {name}, data.parts.{first} {len(ours_named)}"
+                )
+            return (
+                f"data.parts.{other} has '{theirs_named[entry - 1]}' as name {entry} of {name}, data.parts.{first} "
+                f"'{ours_named[entry - 1]}'"
+            )
+    return ""
+
+
+class StackedRows(RowSequence):
+    """Rows of several parts, part after part, as rows of their joined store."""
+
+    def __init__(self, store: JoinedStore, views: Mapping[str, View]):
+        """Join views of the store's parts, by the parts' names."""
+        self._store, self._views = store, dict(views)
+        self._lengths = np.array([len(view) for view in views.values()], np.int64)
+        self._ends = np.cumsum(self._lengths)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """Return the joined store's rows at places (int64, in [0, len)), int64."""
+        parts, numbers = self.locate(places)
+        found = np.empty_like(places)
+        for part, (name, view) in enumerate(self._views.items()):
+            here = parts == part
+            if here.any():
+                found[here] = view.rows[numbers[here]] + self._store.first_row(name)
+        return found
+
+    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (part, number in its view) at places, int64 each."""
+        parts = np.searchsorted(self._ends, places, side="right")
+        return parts, places - (self._ends - self._lengths)[parts]
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many rows each part has before a place, int64 (parts,)."""
+        return np.clip(place - (self._ends - self._lengths), 0, self._lengths)
+
+    @property
+    def bucket_counts(self) -> np.ndarray:
+        """Rows of each of the joined store's `parts`, int64 (parts,)."""
+        if self._store.is_uniform:
+            return self._lengths.sum(keepdims=True)
+        return np.concatenate([view.bucket_counts for view in self._views.values()])
+
+    @property
+    def key(self) -> str:
+        """Text that decides the rows, for a given store."""
+        return "; ".join(f"{name}: {view.rows_key.hex()}" for name, view in self._views.items())
+
+    def in_part(self, part: int) -> RowSequence:
+        """Return the rows of one of the joined store's `parts`, by their numbers in it."""
+        if self._store.is_uniform:
+            return self
+        name = next(name for name in reversed(self._views) if self._store.first_number(name) <= part)
+        own = self._views[name].in_part(part - self._store.first_number(name))
+        return type(self)(JoinedStore({name: own.store}), {name: own})
+
+    def shuffled(self, text: str) -> RowsInTurns:
+        """Return the same rows, each part's in an order that belongs to a text, the parts in turns."""
+        return RowsInTurns(self._store, {name: _shuffled(view, text) for name, view in self._views.items()})
+
+    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part."""
+        if self._store.is_uniform:  # one store over all parts: what is announced replaces what was before
+            found = [blocks + self._store.first_block(name) for name, _, blocks in self._blocks_of_parts(ranges)]
+            if found:
+                yield 0, np.concatenate(found)
+            return
+        for name, number, blocks in self._blocks_of_parts(ranges):
+            yield self._store.first_number(name) + number, blocks
+
+    def _blocks_of_parts(self, ranges: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+        """Yield (part, number in the `parts` of its store, blocks) that rows of ranges lie in."""
+        parts, firsts = self.locate(ranges[:, 0])
+        for part, (name, view) in enumerate(self._views.items()):
+            here = parts == part
+            if not here.any() or not isinstance(view.rows, RowSequence):
+                continue
+            own = ranges[here] - (ranges[here][:, :1] - firsts[here, None])
+            for number, blocks in view.rows.blocks(own):
+                yield name, number, blocks
+
+
+class RowsInTurns(StackedRows):
+    """Rows of several parts in turns, a row of each; a part that has run out is passed.
+
+    So the first few are as many of each part.
+    """
+
+    def __init__(self, store: JoinedStore, views: Mapping[str, View]):
+        """Join views of the store's parts, by the parts' names."""
+        super().__init__(store, views)
+        self._turns = Turns(self._lengths)
+
+    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (part, number in its view) at places, int64 each."""
+        return self._turns.locate(places)
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many rows each part has before a place, int64 (parts,)."""
+        return self._turns.num_before(place)
+
+    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield nothing: neighbours lie in different parts."""
+        return iter(())
+
+
+def _shuffled(view: View, text: str) -> View:
+    rows = view.rows
+    shuffled = rows.shuffled(text) if isinstance(rows, RowSequence) else rows[keyed_permutation(text, len(rows))]
+    return replace(view, rows=shuffled)
+
+
+def joined_views(
+    train: Mapping[str, View], held_out: Mapping[str, View], origin: str, draw: Literal["auto", "sample", "batch"]
+) -> tuple[View, View]:
+    """Join the views of parts, by name: training rows part after part, held-out rows in turns.
+
+    Their store is a `JoinedStore`. Raises UserError where the parts cannot be joined.
+    """
+    store = JoinedStore({name: view.store for name, view in train.items()}, draw)
+    is_same = all(held_out[name].store is view.store for name, view in train.items())
+    # MNIST is evaluated on the store of its test files
+    other = store if is_same else JoinedStore({name: view.store for name, view in held_out.items()}, store.draw)
+    return (
+        View(store, _listed(StackedRows(store, train), train), origin),
+        View(other, _listed(RowsInTurns(other, held_out), held_out), origin),
+    )
+
+
+def _listed(rows: StackedRows, views: Mapping[str, View]) -> RowNumbers:
+    """Return the rows as a list where every part has one already."""
+    return rows[np.arange(len(rows))] if all(isinstance(view.rows, np.ndarray) for view in views.values()) else rows

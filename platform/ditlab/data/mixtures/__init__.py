@@ -1,1 +1,0 @@
-"""Mixtures: several sources as one, drawn by weight."""

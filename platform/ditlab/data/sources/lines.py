@@ -1,0 +1,126 @@
+"""Lines of text and JSON files between two of their bytes, so that parts of a large file can be read by themselves."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+from ditlab.data.block_imports.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_source
+from ditlab.errors import UserError, first_line, nearest
+from ditlab.storage.plain_files import MIB
+
+
+def byte_ranges(size: int, most_bytes: int) -> list[tuple[int, int]]:
+    """Cut a file of `size` bytes into ranges of at most `most_bytes`, about equally long."""
+    num = max(1, -(-size // most_bytes))
+    cuts = [number * size // num for number in range(num + 1)]
+    return list(pairwise(cuts))
+
+
+def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Iterate over the lines that begin in [start, stop), each with the offset of its first byte.
+
+    Every line of a file is in one of its ranges. Raises OSError as `open_source` does, and UserError for a line of no
+    end.
+    """
+    with open_source(file) as source:
+        place = start
+        if start:  # the line that holds the byte before is of another range
+            source.seek(start - 1)
+            place = start - 1 + len(_line(source, file, start - 1))
+        while stop is None or place < stop:
+            line = _line(source, file, place)
+            if not line:
+                return
+            yield place, line
+            place += len(line)
+
+
+def _line(source: Any, file: SourceFile, place: int) -> bytes:
+    line: bytes = source.readline(LINE_BYTES + 1)
+    if len(line) > LINE_BYTES:
+        raise UserError(
+            f"{file.place}: the line at byte {place:,} has more than {LINE_BYTES:,} bytes; write one document a line, "
+            "and longer ones into .txt files."
+        )
+    return line
+
+
+def parse_line(line: bytes, begin: int, name: str, place: str, keys: dict[str, str]) -> tuple[Any, ...] | None:
+    """Return the values of keys (by the flag that names each) of a line; None for an empty one.
+
+    `begin` is the line's first byte in its file, `name` the file's name. Raises BadRecord for what is no JSON object
+    with these keys.
+    """
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        reason = not_utf8(begin, error)
+        raise BadRecord(f"{name} {reason}; {CONVERT}.", place, reason) from error
+    text = text if begin else text.removeprefix("\ufeff")
+    if not text.strip():
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord.at(place, f"is no JSON ({first_line(error)})", "a line takes one object") from error
+    if not isinstance(record, dict):
+        raise BadRecord.at(place, f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
+    for flag, key in keys.items():
+        if key not in record:
+            near = nearest(key, list(record))
+            raise BadRecord(f"{place}: has no key '{key}'; {near} Give {flag}.", place, f"has no key '{key}'")
+    return tuple(record[key] for key in keys.values())
+
+
+READ_BYTES = MIB
+"""Bytes that are read at a time, and in which a place for a cut is looked for."""
+_SPACES = b" \t\n\r\v\f"
+
+
+def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Iterate over the text of a file between two of its bytes, in blocks of any size.
+
+    Both ends move on to the next line's beginning between two characters that are no space, where tokenisers cut as
+    well, and where there is none in reach, to the next character: so the ranges of a file are its text, each part once.
+    A byte order mark at the file's start is left out. Raises BadRecord for what is not UTF-8, and where reading fails.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    place = start
+    try:
+        with open_source(file) as source:
+            place = _cut(source, start, file.size)
+            end = None if stop is None or stop >= file.size else _cut(source, stop, file.size)
+            source.seek(place)
+            ended = False
+            while not ended:
+                block = source.read(READ_BYTES if end is None else min(READ_BYTES, end - place))
+                ended = not block
+                waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
+                try:
+                    text = decoder.decode(block, final=ended)
+                except UnicodeDecodeError as error:
+                    reason = not_utf8(place - waiting, error)
+                    raise BadRecord(f"{file.place} {reason}; {CONVERT}.", file.place, reason) from error
+                yield text if place else text.removeprefix("\ufeff")
+                place += len(block)
+    except OSError as error:
+        reason = first_line(error)
+        raise BadRecord(f"{file.place} cannot be read ({reason}); check the file.", file.place, reason) from error
+
+
+def _cut(source: BinaryIO, place: int, size: int) -> int:
+    """Return the first good place for a cut from a place on."""
+    if place <= 0 or place >= size:
+        return max(0, min(place, size))
+    source.seek(place)
+    ahead = source.read(READ_BYTES)
+    at = ahead.find(b"\n", 1)
+    while 0 < at < len(ahead) - 1:
+        if ahead[at - 1] not in _SPACES and ahead[at + 1] not in _SPACES:
+            return place + at + 1
+        at = ahead.find(b"\n", at + 1)
+    return place + next((skip for skip in range(min(4, len(ahead))) if ahead[skip] & 0b1100_0000 != 0b1000_0000), 0)

@@ -1,0 +1,200 @@
+"""Blocks of a store: the record batches of its shards, cut from batches of any size.
+
+A block is an Arrow message, whose columns are the file's own bytes: nothing is unpacked or copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ditlab.data.stores.manifest import Column
+
+
+def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
+    """Return the schema of the columns' shards."""
+    return pa.schema([_field(name, column) for name, column in columns.items()])
+
+
+def record_batch(arrays: Mapping[str, np.ndarray], columns: Mapping[str, Column], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows, (rows, *shape) of each column's stored dtype and C-contiguous, as a record batch without a copy."""
+    values = [
+        pa.FixedShapeTensorArray.from_numpy_ndarray(arrays[name]) if column.shape else pa.array(arrays[name])
+        for name, column in columns.items()
+    ]
+    return pa.record_batch(values, schema=schema)
+
+
+def digests(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, ...]:
+    """Return the SHA-256 of each column's elements, sorted by name."""
+    return tuple(hashlib.sha256(little_endian(arrays[name]).data).digest() for name in sorted(arrays))
+
+
+def little_endian(values: np.ndarray) -> np.ndarray:
+    """Return C-contiguous values in little-endian order, without a copy where they are."""
+    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+
+
+def read_block(
+    content: pa.Buffer, columns: Mapping[str, Column], schema: pa.Schema, rows: int
+) -> dict[str, np.ndarray]:
+    """Return a block's columns, (rows, *shape) each, over the memory of its message.
+
+    Raises pyarrow's errors and ValueError for bytes that are no such message, or whose columns are compressed: a few
+    kilobytes could unpack to all of the memory.
+    """
+    message = pa.ipc.read_message(content)
+    if message.type != "record batch":
+        raise ValueError(f"a {message.type} in the place of rows")
+    if is_compressed(message.metadata.to_pybytes()):
+        raise ValueError("its columns are compressed, as no store's are")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate()
+    return batch_columns(batch, columns, rows)
+
+
+def batch_columns(batch: pa.RecordBatch, columns: Mapping[str, Column], rows: int) -> dict[str, np.ndarray]:
+    """Return the columns of a record batch, (rows, *shape) each, without a copy.
+
+    Raises ValueError for another number of rows or elements, and KeyError for a missing column.
+    """
+    if batch.num_rows != rows:
+        raise ValueError(f"{batch.num_rows:,} rows, not {rows:,}")
+    return {name: _values(batch.column(name), column, rows) for name, column in columns.items()}
+
+
+def _values(array: pa.Array, column: Column, rows: int) -> np.ndarray:
+    elements = array.storage.flatten() if column.shape else array
+    if len(elements) != rows * column.row_elements or elements.null_count:
+        raise ValueError(f"{len(elements):,} elements, not {rows * column.row_elements:,}")
+    values = np.frombuffer(
+        elements.buffers()[1], column.stored_dtype, len(elements), elements.offset * column.stored_dtype.itemsize
+    )
+    return values.reshape(rows, *column.shape)
+
+
+def _field(name: str, column: Column) -> pa.Field:
+    element = pa.from_numpy_dtype(column.stored_dtype)
+    arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
+    meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
+    return pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
+
+
+class BlockCutter:
+    """Cutter of batches of any size into blocks of `rows_per_block` rows, in the columns' stored dtypes.
+
+    Blocks may share memory: each is to be used up before the next.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows_per_block: int):
+        self._columns, self._size = columns, rows_per_block
+        self._buffers: dict[str, np.ndarray] = {}
+        self._filled = 0
+
+    def add(self, batch: Mapping[str, Any]) -> Iterator[dict[str, np.ndarray]]:
+        """Take in rows, every column as (rows, *shape) in its own dtype; yield the blocks that are full."""
+        arrays = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
+        if set(batch) != set(arrays) or len({len(values) for values in arrays.values()}) != 1:
+            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
+        start, rows = 0, len(next(iter(arrays.values())))
+        while start < rows:
+            taken = min(rows - start, self._size - self._filled)
+            part = {name: values[start : start + taken] for name, values in arrays.items()}
+            start += taken
+            if taken == self._size:  # a whole block needs no copy
+                yield part
+                continue
+            if not self._buffers:
+                self._buffers = {n: np.empty((self._size, *c.shape), c.stored_dtype) for n, c in self._columns.items()}
+            for name, values in part.items():
+                self._buffers[name][self._filled : self._filled + taken] = values
+            self._filled += taken
+            if self._filled == self._size:
+                self._filled = 0
+                yield self._buffers
+
+    def rest(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the last rows, which fill no block; nothing where there are none."""
+        if self._filled:
+            yield {name: values[: self._filled] for name, values in self._buffers.items()}
+            self._filled = 0
+
+
+def checked(name: str, column: Column, values: Any) -> np.ndarray:
+    """Return a column's rows, an array or a tensor of its own dtype, as a C-contiguous array of its stored dtype."""
+    array = as_array(values)
+    if array.shape[1:] != column.shape or array.dtype.name != column.dtype:
+        raise ValueError(
+            f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} {array.dtype.name}"
+        )
+    return np.ascontiguousarray(array).view(column.stored_dtype)
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return an array, or a tensor on any device, as an array, without a copy where that can be."""
+    array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+    return array
+
+
+_MAGIC = b"ARROW1\0\0"
+_RECORD_BATCH = "record batch"
+_HEADER, _COMPRESSION = 2, 3
+"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
+
+
+def first_batch(whole: pa.Buffer) -> pa.RecordBatch:
+    """Return the first record batch of a file that is in memory, or mapped.
+
+    Raises ValueError for a file with compressed columns, which DiTLab writes none of: a few kilobytes could unpack to
+    all of the memory. Raises pyarrow's errors for what is no Arrow file.
+    """
+    if whole.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
+        raise ValueError("no Arrow IPC file")
+    messages = pa.ipc.MessageReader.open_stream(whole.slice(len(_MAGIC)))
+    try:
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        message = messages.read_next_message()
+    except StopIteration:
+        raise ValueError("it ends before its rows") from None
+    if message.type != _RECORD_BATCH:
+        raise ValueError(f"a {message.type} in the place of the rows")
+    if is_compressed(message.metadata.to_pybytes()):
+        raise ValueError("its columns are compressed, as no store's are")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate()
+    return batch
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Return True if a message's record batch has compressed columns, by its FlatBuffers table.
+
+    Raises ValueError for bytes that are no such table.
+    """
+    try:
+        message = _offset(metadata, 0)
+        header = _column_field(metadata, message, _HEADER)
+        if header is None:
+            raise ValueError("a message without a header")
+        return _column_field(metadata, _offset(metadata, header), _COMPRESSION) is not None
+    except struct.error:
+        raise ValueError("a damaged message") from None
+
+
+def _offset(text: bytes, place: int) -> int:
+    """Return the place to which the 32-bit offset at a place leads."""
+    return place + int(struct.unpack_from("<I", text, place)[0])
+
+
+def _column_field(text: bytes, table: int, number: int) -> int | None:
+    """Return the place of a table's field; None where the table does not have it."""
+    fields = table - int(struct.unpack_from("<i", text, table)[0])
+    size = int(struct.unpack_from("<H", text, fields)[0])
+    entry = 4 + 2 * number
+    if fields < 0 or entry + 2 > size:
+        return None
+    return table + place if (place := int(struct.unpack_from("<H", text, fields + entry)[0])) else None

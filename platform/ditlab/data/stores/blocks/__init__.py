@@ -1,1 +1,0 @@
-"""Blocks of a store: cut from batches, as Arrow messages, and in an index of places and hashes."""
