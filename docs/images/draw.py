@@ -35,7 +35,7 @@ from ditlab.analysis.evaluation import CheckpointEvaluation
 from ditlab.analysis.figures import FigureSet
 from ditlab.analysis.plot import Plot
 from ditlab.reports.rendering.description import png_texts
-from ditlab.reports.rendering.vector import save_formats, to_svg
+from ditlab.reports.rendering.render import save_formats, to_svg
 
 FOLDER = CHECKOUT / "docs" / "images" / "figures"
 EXPERIMENTS = CHECKOUT / "experiments"

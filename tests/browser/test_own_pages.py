@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from ditlab.home import Home
-from ditlab.reports.comparison.curves import RunCurve
-from ditlab.reports.comparison.page import write_comparison
-from ditlab.reports.comparison.records import ComparedRun, Comparison
-from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
-from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.reports.comparison_page import write_comparison
+from ditlab.reports.comparison_records import ComparedRun, Comparison, RunCurve
+from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
+from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.runs.live_page import LivePage
 from ditlab.runs.page import report_source, write_run_report
 from support.chromium import chromium, faults_of, find_chromium, visit

@@ -63,7 +63,7 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     import ditlab.analysis.plot  # noqa: F401  it keeps the function that it imports
 
     monkeypatch.setattr("ditlab.reports.rendering.render.to_image", lambda figure, *_: np.zeros((2, 2, 3), np.uint8))
-    monkeypatch.setattr("ditlab.reports.rendering.vector.to_svg", lambda figure, *_: "<svg/>")
+    monkeypatch.setattr("ditlab.reports.rendering.render.to_svg", lambda figure, *_: "<svg/>")
 
 
 @pytest.fixture(scope="session")

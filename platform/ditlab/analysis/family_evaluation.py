@@ -17,7 +17,7 @@ from ditlab.home import RunFolder, writable_folder
 from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.tables import save_table
+from ditlab.reports.text_file import save_table
 from ditlab.spec.experiment import Experiment
 
 FOLDER = "assessment"

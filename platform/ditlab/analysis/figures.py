@@ -20,11 +20,9 @@ from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
 from ditlab.inputs.noise import derived_seed
-from ditlab.reports.curves import loss_figure
-from ditlab.reports.parameters import parameters_figure
+from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
+from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.reports.rendering.theme import ThemeName
-from ditlab.reports.rendering.vector import PictureFormat, save_formats
-from ditlab.reports.schedules import schedule_figure, schedules_figure
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 

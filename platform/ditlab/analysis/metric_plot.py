@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.plot import Plot
-from ditlab.reports.curves import loss_figure, smoothed
+from ditlab.reports.figures import loss_figure, smoothed
 from ditlab.tracking.history import Series
 
 SMOOTHED_FROM = 100

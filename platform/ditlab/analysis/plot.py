@@ -12,8 +12,7 @@ from PIL import Image
 
 from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
-from ditlab.reports.rendering.render import save_figure, to_image
-from ditlab.reports.rendering.vector import FORMATS, save_formats
+from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 
     experiment = load_experiment(spec, overrides)  # before torch is imported: a mistake shows at once
     with ProgressBars("loading PyTorch") as progress:
-        from ditlab.checking.prove.table import proof_lines
+        from ditlab.checking.prove.findings import proof_lines
         from ditlab.interface.proving import prove as prove_spec
 
         progress.stage("reading the spec's data")

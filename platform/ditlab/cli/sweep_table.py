@@ -14,7 +14,7 @@ from ditlab.cli.live_display import LiveDisplay
 from ditlab.cli.plain_lines import print_plain
 from ditlab.cli.terminal import status_text
 from ditlab.reports.formatting import describe_value, short_names
-from ditlab.reports.sweeps.records import ENDED, Trial
+from ditlab.reports.sweep_records import ENDED, Trial
 
 if TYPE_CHECKING:
     from ditlab.spec.sweep.spec import Sweep

@@ -84,7 +84,7 @@ def train(
                 on_progress=line.update, say=line.say, warn=line.warn,
             )  # fmt: skip
         except training.ProofFailed as error:
-            from ditlab.checking.prove.table import proof_lines
+            from ditlab.checking.prove.findings import proof_lines
 
             for text in [*proof_lines(error.proof), str(error)]:
                 line.say(text)

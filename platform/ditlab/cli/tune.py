@@ -114,8 +114,7 @@ def _show_plan(
 def summary_lines(result: "SweepResult") -> list[str]:
     """Write lines with the counts of trials, the best trial, the report and the command that resumes the sweep."""
     from ditlab.reports.formatting import describe_value
-    from ditlab.reports.sweeps.ranking import best
-    from ditlab.reports.sweeps.records import ENDED
+    from ditlab.reports.sweep_records import ENDED, best
 
     summary = result.summary
     counts = {status: sum(trial.status == status for trial in summary.trials) for status in ENDED}

@@ -20,10 +20,9 @@ from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work
 from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
-from ditlab.planning.plan import Plan, make_plan
+from ditlab.planning.plan import Plan, make_plan, write_recommended
 from ditlab.planning.settings import Machine, Planner
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
-from ditlab.planning.written_spec import write_recommended
 from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import enumerate_trials, experiment_for, written
@@ -205,7 +204,7 @@ def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
 
 def draw_plan(plan: Plan, path: Path) -> Path:
     """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
-    from ditlab.reports.memory_bars import MemoryBar, draw_memory
+    from ditlab.reports.figures import MemoryBar, draw_memory
 
     bars = []
     for each in plan.settings:

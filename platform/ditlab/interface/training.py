@@ -179,7 +179,7 @@ def _cluster(local: bool, address: str | None) -> str | None:
 
 def _proved(experiment: Experiment, say: Callable[[str], None]) -> RecordedProof:
     """Prove the engine; what the run keeps of it. Raises ProofFailed where something is off."""
-    from ditlab.checking.prove.table import proof_lines
+    from ditlab.checking.prove.findings import proof_lines
     from ditlab.interface.proving import prove
 
     say("proving the engine on a few steps before the run begins")

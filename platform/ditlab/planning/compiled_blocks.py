@@ -1,10 +1,4 @@
-"""Compiled blocks on the meta device: what they keep for the backward pass, and what their kernels write.
-
-torch's compiler cuts a block's joint graph into a forward and a backward half, and recomputes in the backward half what
-is cheap. Its own partitioner does so here, as for the real device; the code behind it is not generated. Element-wise
-work and reductions are taken as fused: their results exist where a product, a convolution or attention reads them, or
-where they leave the graph.
-"""
+"""Compiled blocks and fused attention on the meta device: what they keep for the backward pass, and what they write."""
 
 from __future__ import annotations
 
@@ -17,11 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.overrides import _pop_mode_temporarily
+from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
-
-from ditlab.planning.fused_attention import fused_attention
 
 aten = torch.ops.aten
 
@@ -171,3 +163,26 @@ def _fused_operators() -> Any:
 
 def _views() -> Any:
     return _operators().view_ops
+
+
+class FusedAttention(TorchFunctionMode):
+    """Attention by a fused kernel: the meta device would compute queries by keys as a matrix and keep it."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not nn.functional.scaled_dot_product_attention:
+            return function(*args, **(kwargs or {}))
+        return fused_attention(*args, **(kwargs or {}))
+
+
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    """Attend as `scaled_dot_product_attention` does, by the kernel that CPUs have; GPUs' keep as much."""
+    if options.pop("enable_gqa", False):
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output: Tensor = kernel(query, key, value, attn_mask=attn_mask, **options)[0]
+    return output

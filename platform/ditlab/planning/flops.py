@@ -1,19 +1,21 @@
-"""Floating-point operations of a step, counted on the meta device over the plain network and its loss.
+"""Floating-point operations of a step: counted on the meta device, and those of Muon's iterations.
 
-A multiplication and an addition are two. Counted are matrix products, convolutions and attention
-(torch.utils.flop_counter), for each of which the backward pass takes two products as large; element-wise work is not,
-and of attention what a fused kernel computes a second time is not.
+Operations are counted over the plain network and its loss. Muon's Newton-Schulz iterations are those of Jordan et al.
+2024 (kellerjordan.github.io/posts/muon).
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from denoisers.parameter_roles import ParameterRole
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.meta_step import MetaForm, MetaStep
 from ditlab.spec.experiment import Experiment
@@ -87,3 +89,17 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
             total.backward()
         _counts[key] = StepFlops(forward, counter.get_total_flops() - forward, 0)
     return _counts[key]
+
+
+NUM_ITERATIONS = 5
+"""As many as `engine.optimisers.newton_schulz` does."""
+
+
+def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
+    """Count the operations of orthogonalising a parameter of a shape, each of its matrices by itself.
+
+    An iteration of a matrix (s, l), s the shorter side, takes x x^T, the square of that, and its product with x.
+    """
+    rows = shape[1 if role.is_transposed else 0] // role.num_parts
+    short, long = sorted((rows, math.prod(shape) // (rows * role.num_parts)))
+    return NUM_ITERATIONS * role.num_parts * 2 * short * short * (2 * long + short)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.encoders.checkpoint import EncoderCheckpoint
+from ditlab.planning.compiled_blocks import FusedAttention
 from ditlab.planning.data_shape import DataShape
-from ditlab.planning.fused_attention import FusedAttention
-from ditlab.planning.live_bytes import LiveBytes
 from ditlab.planning.meta_step import DTYPES, AnsweredReads
+from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 

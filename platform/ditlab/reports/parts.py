@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ditlab.reports.charts.chart import Chart
+from ditlab.reports.charts import Chart
 from ditlab.reports.formatting import Cell, is_numeric
 from ditlab.reports.rendering.description import read_description
 

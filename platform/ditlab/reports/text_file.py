@@ -1,9 +1,18 @@
-"""Text samples and captions as files, in full length, where a picture shows only their beginnings."""
+"""Text samples, captions and tables as files, in full length, where a picture shows only their beginnings."""
 
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from denoisers.figures import Figure, ImageGrid, Text
-from ditlab.storage.files import write_whole
+from ditlab.storage.files import replacing, write_whole
 
 _LONGEST_LABEL = 3
 """Characters of a class label, which a picture shows well enough; a longer caption is words."""
@@ -36,3 +45,17 @@ def save_captions(figure: Figure, path: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{' '.join(caption.split())}\n" for caption in captions)
     return write_whole(path, lines.encode(errors="replace"))
+
+
+def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
+    """Write columns of equal length to `path`, atomically; raises OSError where the disk refuses.
+
+    `facts` go into the schema's metadata, as JSON under the key `ditlab`. Folders are made as needed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    if facts:
+        table = table.replace_schema_metadata({"ditlab": json.dumps(facts)})
+    with replacing(path) as file:
+        pq.write_table(table, file)
+    return path

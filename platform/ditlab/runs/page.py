@@ -21,8 +21,8 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.page import render_html, write_text
-from ditlab.reports.run.page import run_page
-from ditlab.reports.run.records import DataFacts, ReportedEvent, RunAttempt, RunContent, SpecChanges
+from ditlab.reports.run_page import run_page
+from ditlab.reports.run_records import DataFacts, ReportedEvent, RunAttempt, RunContent, SpecChanges
 from ditlab.runs.events import EventReader
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of

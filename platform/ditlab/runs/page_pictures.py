@@ -13,7 +13,7 @@ from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.parts import NamedPicture, Slide, data_uri
 from ditlab.reports.rendering.description import read_description
-from ditlab.reports.run.records import SampleSeries
+from ditlab.reports.run_records import SampleSeries
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, read_plain
 from ditlab.tracking.journal import JournalContent, is_relative, stays_below

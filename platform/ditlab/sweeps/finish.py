@@ -13,9 +13,8 @@ from markupsafe import Markup
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
-from ditlab.reports.sweeps.ranking import best, rank
-from ditlab.reports.sweeps.records import ENDED, SweepSummary
-from ditlab.reports.sweeps.report import write_sweep_report
+from ditlab.reports.sweep_records import ENDED, SweepSummary, best, rank
+from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun

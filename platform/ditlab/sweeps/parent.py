@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ditlab.reports.sweeps.ranking import best
-from ditlab.reports.sweeps.records import ENDED, SweepSummary, Trial
+from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best
 from ditlab.sweeps.results import ranking_table
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from ditlab.home import Home, RunFolder
-from ditlab.reports.sweeps.ranking import best, rank
-from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
+from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
 from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.sweep.axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.sweep.spec import Pbt, Sweep

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.reports.sweeps.records import ENDED, Trial
+from ditlab.reports.sweep_records import ENDED, Trial
 from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
 from ditlab.spec.sweep.spec import Sweep

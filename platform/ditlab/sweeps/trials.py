@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.home import RunFolder
-from ditlab.reports.sweeps.records import ENDED
+from ditlab.reports.sweep_records import ENDED
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep.space import experiment_for
 from ditlab.spec.sweep.spec import Pbt, Sweep

@@ -17,7 +17,7 @@ from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
-from ditlab.reports.comparison.figures import MetricRow
+from ditlab.reports.comparison_page import MetricRow
 from ditlab.runs.relocation import relocate_home
 from support.command import Said, run_here, run_inside
 
@@ -115,7 +115,7 @@ def without_curves(monkeypatch) -> None:
         path.touch()
         return path
 
-    monkeypatch.setattr("ditlab.reports.comparison.page.draw_curves", write_nothing)
+    monkeypatch.setattr("ditlab.reports.comparison_page.draw_curves", write_nothing)
 
 
 def test_two_runs_become_a_page(compared):

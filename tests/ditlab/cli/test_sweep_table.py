@@ -9,7 +9,7 @@ from ditlab.cli.plain_lines import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.cli.sweep_table import MAX_ROWS, SweepTable, describe_sweep, trial_table
 from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
-from ditlab.reports.sweeps.records import Trial
+from ditlab.reports.sweep_records import Trial
 from ditlab.sweeps.session import SweepProgress
 from support.sweeps import LR, sweep_of
 

@@ -10,7 +10,7 @@ import pytest
 
 import ditlab
 from ditlab.interface import run_card
-from ditlab.reports.sweeps.records import AxisInfo, SweepSummary, Trial
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.storage.files import add_checksum
 from ditlab.sweeps.finish import SweepResult
 from support.plain_html import PlainHtml

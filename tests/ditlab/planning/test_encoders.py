@@ -13,8 +13,8 @@ from ditlab.planning.data_shape import DataShape
 from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
 from ditlab.planning.hardware import find_gpu
 from ditlab.planning.settings import Machine, Planner
-from ditlab.planning.state_memory import ZeroSetting
 from ditlab.planning.step_time import assumed_rates
+from ditlab.planning.worker_memory import ZeroSetting
 from ditlab.spec.loading import build_experiment
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 

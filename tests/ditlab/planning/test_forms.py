@@ -13,7 +13,7 @@ from ditlab.engine.optimizers import WholeMatrix
 from ditlab.home import Home
 from ditlab.inputs.checks import data_shape
 from ditlab.planning.data_shape import DataShape
-from ditlab.planning.newton_schulz import newton_schulz_flops
+from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment

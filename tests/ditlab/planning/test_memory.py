@@ -9,7 +9,7 @@ import pytest
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.settings import CPU_GAPS
-from ditlab.planning.state_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
+from ditlab.planning.worker_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.loading import load_experiment
 from support.peak_memory import peak_bytes

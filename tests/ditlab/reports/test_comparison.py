@@ -11,11 +11,18 @@ from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.receipts.records import Measurement
-from ditlab.reports.comparison.curves import RunCurve, equal_budget, run_curve, smoothed, training_clock
-from ditlab.reports.comparison.figures import MetricRow, draw_curves, side_by_side
-from ditlab.reports.comparison.page import write_comparison
-from ditlab.reports.comparison.records import ComparedRun, Comparison, RunSamples
-from ditlab.reports.comparison.summary import summary_text
+from ditlab.reports.comparison_page import MetricRow, draw_curves, side_by_side, write_comparison
+from ditlab.reports.comparison_records import (
+    ComparedRun,
+    Comparison,
+    RunCurve,
+    RunSamples,
+    equal_budget,
+    run_curve,
+    smoothed,
+    training_clock,
+)
+from ditlab.reports.comparison_summary import summary_text
 from ditlab.reports.rendering.panels import COLOURS
 
 

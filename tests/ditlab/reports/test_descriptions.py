@@ -8,17 +8,14 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
-from ditlab.reports.curves import loss_figure
+from ditlab.reports.figures import loss_figure
 from ditlab.reports.parts import ImageFile, NamedPicture
 from ditlab.reports.rendering.charts import draw_lines
 from ditlab.reports.rendering.description import read_description
 from ditlab.reports.rendering.image_grid import GridLayout
-from ditlab.reports.rendering.panel_size import PanelSize
 from ditlab.reports.rendering.panels import draw_panel
-from ditlab.reports.rendering.render import draw_canvas, save_canvas, to_image
-from ditlab.reports.rendering.theme import LIGHT
-from ditlab.reports.rendering.vector import save_formats
-from ditlab.reports.rendering.wrapping import wrap
+from ditlab.reports.rendering.render import draw_canvas, save_canvas, save_formats, to_image
+from ditlab.reports.rendering.theme import LIGHT, PanelSize, wrap
 from ditlab.tracking.history import Series
 
 ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'

@@ -9,8 +9,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.reports.sweeps.ranking import best, objectives, pareto, rank
-from ditlab.reports.sweeps.records import SweepSummary, Trial
+from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, pareto, rank
 
 STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
 # Few values, so that ties and dominance by equality come often.

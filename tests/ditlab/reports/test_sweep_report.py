@@ -14,12 +14,9 @@ import pytest
 from PIL import Image
 
 from ditlab.reports.formatting import short_names
-from ditlab.reports.sweeps.axes import metric_axis, plot_axis
-from ditlab.reports.sweeps.importance import importance
-from ditlab.reports.sweeps.ranking import best
-from ditlab.reports.sweeps.records import AxisInfo, MetricCurve, SweepSummary, Trial
-from ditlab.reports.sweeps.report import write_sweep_report
-from ditlab.reports.sweeps.summary import summary_text
+from ditlab.reports.sweep_axes import importance, metric_axis, plot_axis
+from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best
+from ditlab.reports.sweep_report import summary_text, write_sweep_report
 
 LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
 FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]

@@ -21,9 +21,8 @@ from denoisers.figures import (
     Points,
     Text,
 )
-from ditlab.reports.rendering.plain_text import one_line
-from ditlab.reports.rendering.theme import THEMES, contrast, text_on
-from ditlab.reports.rendering.vector import save_formats, to_pdf, to_svg
+from ditlab.reports.rendering.render import save_formats, to_pdf, to_svg
+from ditlab.reports.rendering.theme import THEMES, contrast, one_line, text_on
 
 MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
 HUGE = MARKUP * 400

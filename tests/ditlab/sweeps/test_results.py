@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.reports.sweeps.ranking import best, rank
+from ditlab.reports.sweep_records import best, rank
 from ditlab.spec.loading import load_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
 from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment

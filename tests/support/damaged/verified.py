@@ -7,10 +7,10 @@ from typing import Any
 
 from ditlab.analysis.opened_run import OpenedRun, open_training_run
 from ditlab.checking.verify.checkpoint_files import check_checkpoints, check_spec, read_checkpoints
+from ditlab.checking.verify.evaluations import open_verified
 from ditlab.checking.verify.findings import RunVerification, VerifiedPart
 from ditlab.checking.verify.journal_lines import check_journal
-from ditlab.checking.verify.receipt_chain import check_chain
-from ditlab.checking.verify.stored_data import open_verified
+from ditlab.checking.verify.receipts import check_chain
 from ditlab.checking.verify.verification import GIB, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -5,9 +5,8 @@ from pathlib import Path
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.checks import data_shape
-from ditlab.planning.setting_memory import setting_memory
-from ditlab.planning.state_memory import StateMemory, ZeroSetting
-from ditlab.planning.worker_memory import WorkerMemory
+from ditlab.planning.settings import setting_memory
+from ditlab.planning.worker_memory import StateMemory, WorkerMemory, ZeroSetting
 from ditlab.spec.experiment import Experiment
 
 

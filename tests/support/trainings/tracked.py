@@ -15,7 +15,7 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.live_bytes import LiveBytes
+from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.experiment import Experiment, class_for
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group

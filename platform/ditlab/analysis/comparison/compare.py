@@ -16,9 +16,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import QUALITY_NOTE
-from ditlab.reports.comparison.page import write_comparison
-from ditlab.reports.comparison.records import ComparedRun, Comparison
-from ditlab.reports.comparison.summary import summary_text
+from ditlab.reports.comparison_page import write_comparison
+from ditlab.reports.comparison_records import ComparedRun, Comparison
+from ditlab.reports.comparison_summary import summary_text
 from ditlab.runs.relocation import check_run_place
 
 FEWEST_SAMPLES = 100

@@ -15,8 +15,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.receipts.records import TAG_PREFIX, Measurement
-from ditlab.reports.comparison.curves import run_curve, training_clock
-from ditlab.reports.comparison.records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint
+from ditlab.reports.comparison_records import HELD_OUT, TRAIN_LOSS, ComparedRun, ForkPoint, run_curve, training_clock
 from ditlab.runs.lineage import ancestors
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import Series, series_of

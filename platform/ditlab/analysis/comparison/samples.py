@@ -20,7 +20,7 @@ from ditlab.progress import Progress
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
 from ditlab.quality.measurement import FLOAT
-from ditlab.reports.comparison.records import ComparedRun, RunSamples
+from ditlab.reports.comparison_records import ComparedRun, RunSamples
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.names import flatten
 

@@ -20,7 +20,7 @@ from ditlab.analysis.sampling.files import save_samples, trajectory_figure
 from ditlab.analysis.sampling.sample_card import sample_card
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.notebook_html import never_failing
-from ditlab.reports.tables import save_table
+from ditlab.reports.text_file import save_table
 
 
 @dataclass(frozen=True)

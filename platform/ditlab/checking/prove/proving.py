@@ -13,9 +13,9 @@ import torch
 
 from ditlab.checking.process_group import run_workers
 from ditlab.checking.prove.findings import Compared, Proof
-from ditlab.checking.prove.life.checks import check_life
+from ditlab.checking.prove.life import check_life
+from ditlab.checking.prove.scaled_down import twin_of
 from ditlab.checking.prove.steps import check_steps
-from ditlab.checking.prove.twin import twin_of
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank

@@ -1,17 +1,166 @@
-"""Recording of an engine's steps in the real training loop: nothing that it computes with is changed."""
+"""Recording of an engine's steps in the real training loop: nothing that it computes with is changed.
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+Observed are the first step of all, then two around an epoch's border from a state without zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.life.observed_steps import sample_digests, tensor_digest
-from ditlab.checking.prove.records import DrawKey, GroupSetting, RecordedPass, RecordedStep, SliceKey
+from ditlab.checking.prove.resume import sample_digests, tensor_digest
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.transfer import MicroBatch
+from ditlab.engine.distributed import Rank
+from ditlab.inputs.noise import derived_seed
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.optimisation.clipping import RatioZClip, ZClip
+from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule
+from ditlab.training.plan import RunPlan, TrainingRun, WorkerShare
+from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.state import TrainingState
 from ditlab.training.stepping import Stepper
+from ditlab.training.trainer import StepLoop, Worker, WorkerParts
+
+SliceKey = tuple[str, str, int]
+"""(field, parameter, first value of the flattened parameter)."""
+
+
+@dataclass(frozen=True)
+class DrawKey:
+    """Everything that a pass's random numbers depend on."""
+
+    seed: int
+    stream: str
+    step: int
+    micro_index: int
+    micro_size: int
+    start: int
+
+
+@dataclass(frozen=True)
+class RecordedPass:
+    """One forward pass of a worker that counts."""
+
+    key: DrawKey
+    samples: list[str]
+    """Digest of each sample as the network was fed with it."""
+    total: float
+    """Weighted sum of the components."""
+    components: dict[str, float]
+
+
+@dataclass
+class RecordedStep:
+    """One step of one worker."""
+
+    step: int
+    """From 0."""
+    before: dict[SliceKey, Tensor]
+    """State before it: `master`, moments, `ema`, `power_LENGTH`; flat float32 slices on the host."""
+    scalars: dict[str, float]
+    """State before it that is alike on all workers."""
+    passes: list[RecordedPass] = field(default_factory=list)
+    gradients: dict[SliceKey, Tensor] = field(default_factory=dict)
+    """After reduction, unscaled, before clipping; empty where the optimiser took no step."""
+    rates: dict[str, GroupSetting] = field(default_factory=dict)
+    """Settings of the optimiser, by parameter."""
+    clip_factor: float = 1.0
+    """Number that clipping divides the gradient by."""
+    after: dict[SliceKey, Tensor] = field(default_factory=dict)
+    scalars_after: dict[str, float] = field(default_factory=dict)
+    wrong_before: list[str] = field(default_factory=list)
+    """Parameters that the network computes with before the step and that are not this worker's master weights, cast."""
+    wrong_weights: list[str] = field(default_factory=list)
+    """And after it."""
+    computed: dict[str, str] = field(default_factory=dict)
+    """Digest of each whole parameter as the network computes with it; empty with ZeRO-3, which shards them."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """As the loop reports them; on the first worker alone."""
+
+
+@dataclass(frozen=True)
+class GroupSetting:
+    """Learning rate and weight decay that the optimiser stepped a parameter with."""
+
+    lr: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """One step of all workers, with whole tensors by parameter, flat, float32."""
+
+    step: int
+    before: dict[str, dict[str, Tensor]]
+    """State before the step, by field and parameter."""
+    after: dict[str, dict[str, Tensor]]
+    gradients: dict[str, Tensor]
+    first: RecordedStep
+    """The first worker's own record."""
+    passes: list[RecordedPass]
+    """Passes of all workers, in the order of their ranks."""
+    wrong_before: list[str]
+    """Parameters that some worker computes with and that are not the master weights, cast, before the step."""
+    wrong_weights: list[str]
+    """And after it."""
+    disagreeing: list[str]
+    """Parameters of which two workers hold the same slice with other gradients."""
+
+
+def join_steps(parts: list[RecordedStep]) -> WholeStep:
+    """Put the workers' parts of a step together."""
+    first = parts[0]
+    gradients, disagreeing = _joined(part.gradients for part in parts)
+    before, _ = _joined(part.before for part in parts)
+    after, _ = _joined(part.after for part in parts)
+    wrong = {name for part in parts for name in [*part.wrong_weights, *_unlike(part.computed, first.computed)]}
+    wrong_before = {name for part in parts for name in part.wrong_before}
+    passes = [each for part in parts for each in part.passes]
+    return WholeStep(
+        first.step, before, after, gradients.get("gradient", {}), first, passes, sorted(wrong_before), sorted(wrong),
+        disagreeing,
+    )  # fmt: skip
+
+
+def _unlike(one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:
+    return [name for name in one if one[name] != two.get(name)]
+
+
+def _joined(parts: Iterable[Mapping[SliceKey, Tensor]]) -> tuple[dict[str, dict[str, Tensor]], list[str]]:
+    """Return whole flat tensors by field and parameter, and the parameters of which two parts differ."""
+    slices: dict[tuple[str, str], dict[int, Tensor]] = {}
+    differing: list[str] = []
+    for part in parts:
+        for (kind, name, start), values in part.items():
+            held = slices.setdefault((kind, name), {})
+            if start in held and held[start].shape == values.shape and not torch.equal(held[start], values):
+                differing.append(name)
+            if start not in held or held[start].numel() < values.numel():
+                held[start] = values
+    whole: dict[str, dict[str, Tensor]] = {}
+    for (kind, name), held in slices.items():
+        whole.setdefault(kind, {})[name] = torch.cat([held[start] for start in sorted(held)])
+    return whole, sorted(set(differing))
+
+
+def module_of(name: str) -> str:
+    """Return the path of the module that a parameter belongs to."""
+    return name.rpartition(".")[0]
+
+
+def by_module(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parameters of each module, in the order given."""
+    modules: dict[str, list[str]] = {}
+    for name in names:
+        modules.setdefault(module_of(name), []).append(name)
+    return modules
 
 
 class RecordingStepper(Stepper):
@@ -121,3 +270,159 @@ def _wrong_weights(state: TrainingState, held: Mapping[SliceKey, Tensor]) -> lis
         if not torch.equal(values, master.to(values.dtype)):
             wrong.append(name)
     return wrong
+
+
+ALWAYS = 2**31 - 1
+"""Steps in a row without a finite loss that a proof passes over."""
+WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
+"""Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
+MOST_DRAWN = 1000
+"""Furthest step for a mixture, whose order draws for every step before."""
+LOSS_SCALE = 2.0**8
+"""Scale of float16's loss in the later steps: a run's first scale overflows and leaves steps out until it fits."""
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """Consecutive steps (from 0) that are observed."""
+
+    first: int
+    stop: int
+    is_moved: bool
+    """True if they begin from a state that was moved apart."""
+
+
+def observed_spans(experiment: Experiment, plan: RunPlan) -> list[StepSpan]:
+    """Return which steps are observed: the first, and two around the end of an epoch after the warm-up."""
+    total, epoch = plan.total_steps, plan.epoch_steps
+    warmup = 0
+    if not isinstance(experiment.schedule, SteppedCosineRestartSchedule):
+        warmup = experiment.schedule.warmup_steps(epoch)
+    border = -(-max(warmup, epoch) // epoch) * epoch - 1 if epoch else min(max(warmup, 100), MOST_DRAWN)
+    first = max(0, min(border, total - 2))
+    return [StepSpan(0, 1, False), StepSpan(first, min(first + 2, total), True)]
+
+
+def observed_experiment(experiment: Experiment) -> Experiment:
+    """Return the experiment with each step logged, without evaluations, from fresh weights, whatever the losses."""
+    return experiment.replace_all(
+        {
+            "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+            "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+            "training.non_finite.limit": ALWAYS, "start": None,
+        }
+    )  # fmt: skip
+
+
+def observe_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[RecordedStep]:
+    """Train the observed steps of a run on this worker, and return their records; raises what training raises."""
+    experiment = observed_experiment(run.experiment)
+    checkpoints = CheckpointStore.at(folder / "observed")
+    own = replace(run, experiment=experiment, checkpoints=checkpoints, swap=folder / "swap", start=None)
+    recorded: list[RecordedStep] = []
+    reporter = _StepReporter()
+    worker = ObservedWorker(own, rank, reporter, recorded)
+    try:
+        worker.resume()
+        for span in observed_spans(experiment, run.plan):
+            worker.observe(span)
+    finally:
+        worker.close()
+    worker.release()
+    return recorded
+
+
+class ObservedWorker(Worker):
+    """Worker that trains spans of steps, and records them."""
+
+    def __init__(self, run: TrainingRun, rank: Rank, reporter: _StepReporter, recorded: list[RecordedStep]) -> None:
+        self._recorded, self._steps = recorded, reporter
+        super().__init__(run, rank, reporter)
+
+    def observe(self, span: StepSpan) -> None:
+        """Train the steps of a span."""
+        state = self.state
+        if span.is_moved:
+            moved = MovedState(state.engine.state(), state.buffers, self._run.experiment)
+            scalars = {**state.engine.scalars(), **_later_scalars(self._run.experiment, span.first)}
+            scalars = {name: value for name, value in scalars.items() if name in state.engine.scalars()}
+            state.load(moved, scalars, span.first, span.first * self._run.experiment.batch.size)
+        self._steps.stop = span.stop
+        self._parts.receipts.begin(state.step, self._memory, {})
+        num = len(self._recorded)
+        self._step_loop().run()
+        for record in self._recorded[num:]:
+            record.metrics = self._steps.values.pop(record.step, {})
+
+    def _step_loop(self) -> StepLoop:
+        return ObservedLoop(self._parts, self._state, self._share, self._recorded)
+
+
+class ObservedLoop(StepLoop):
+    """Step loop that records its steps and saves nothing."""
+
+    def __init__(
+        self, parts: WorkerParts, state: TrainingState, share: WorkerShare, recorded: list[RecordedStep]
+    ) -> None:
+        super().__init__(parts, state, share, ())
+        stepper = RecordingStepper(parts.run, parts.rank, state, share, parts.inputs, parts.metrics.steps, parts.clock)
+        stepper.recorded = recorded
+        self._stepper = stepper
+
+    def _save(self) -> None:
+        """Save nothing: what a checkpoint holds is compared elsewhere."""
+
+
+class _StepReporter(SilentReporter):
+    """Reporter that keeps each step's metrics, by step from 0, and ends the loop where a span ends."""
+
+    def __init__(self) -> None:
+        self.stop = 0
+        self.values: dict[int, dict[str, float]] = {}
+        marker = ProgressMarker()
+        super().__init__(lambda: marker.step + 1 >= self.stop, lambda message: None, marker)
+        self.metrics = self._keep
+
+    def _keep(self, step: int, values: Mapping[str, float]) -> None:
+        self.values.setdefault(step - 1, {}).update(values)
+
+
+def _later_scalars(experiment: Experiment, step: int) -> dict[str, float]:
+    """Return the state of counters and statistics after so many steps."""
+    scalars = {"adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE}
+    if isinstance(experiment.training.clip, ZClip | RatioZClip):
+        warmup = getattr(experiment.training.clip, "warmup", 1)
+        scalars |= {"clip.count": float(warmup), "clip.mean": GRADIENTS, "clip.variance": (GRADIENTS / 10) ** 2}
+    return scalars
+
+
+class MovedState:
+    """State to load in place of a saved one: this worker's own, with nothing at zero and no two values alike.
+
+    The numbers are a function of seed, field, parameter and place, so that workers agree on them.
+    """
+
+    def __init__(self, state: Any, buffers: Mapping[str, Tensor], experiment: Experiment) -> None:
+        self._held = {key: values.detach().to("cpu", copy=True) for key, values in state}
+        self._buffers = {name: value.detach().float().cpu().view(-1).clone() for name, value in buffers.items()}
+        self._seed = experiment.seed
+
+    def has(self, kind: str) -> bool:
+        """Return True if any slice of a field is there."""
+        return any(key[0] == kind for key in self._held)
+
+    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        """Return values `start` to `stop` of a flattened tensor, float32."""
+        if kind == "buffer":
+            return self._buffers[name][start:stop]
+        drawn = self._normal(kind, name, start, stop)
+        if kind == "exp_avg_sq":
+            return GRADIENTS**2 * (0.5 + drawn.abs())
+        if kind in ("exp_avg", "momentum"):
+            return GRADIENTS * drawn
+        masters = self._held["master", name, start] + WEIGHTS * self._normal("master", name, start, stop)
+        return masters if kind == "master" else masters + AVERAGES * drawn
+
+    def _normal(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derived_seed(self._seed, "prove", kind, name))
+        return torch.randn(stop, generator=generator)[start:]

@@ -1,23 +1,25 @@
-"""All comparisons of observed steps, on one worker of a process group."""
+"""All comparisons of observed steps, on one worker of a process group.
 
-from collections.abc import Iterator
+What the engine was fed with and drew from is compared with what spec and order say, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from denoisers.parameter_roles import parameter_roles
-from ditlab.checking.prove.differences import compare_differences
-from ditlab.checking.prove.feeding import compare_epoch, compare_feeding
 from ditlab.checking.prove.findings import Compared
-from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm
-from ditlab.checking.prove.life.plain_model import PRECISIONS
-from ditlab.checking.prove.observing import observe_steps, observed_experiment, observed_spans
-from ditlab.checking.prove.reading import PlainGradient, PlainMicroBatch, PlainReader
-from ditlab.checking.prove.records import WholeStep, join_steps
-from ditlab.checking.prove.stepping import (
+from ditlab.checking.prove.gradients import compare_differences, compare_gradients, compare_losses, compare_norm
+from ditlab.checking.prove.recording import WholeStep, join_steps, observe_steps, observed_experiment, observed_spans
+from ditlab.checking.prove.reference import PRECISIONS, PlainGradient, PlainMicroBatch, PlainReader
+from ditlab.checking.prove.updates import (
     ParameterKind,
     compare_averages,
     compare_clipping,
@@ -131,3 +133,36 @@ def _fresh_module(run: TrainingRun) -> nn.Module:
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.family.build_network(experiment.model)
     return TrainingModule(network, objective)
+
+
+DRAWS = "draws"
+
+
+def compare_feeding(whole: WholeStep, expected: Sequence[PlainMicroBatch]) -> Iterator[Compared]:
+    """Yield the comparisons of a step's passes: their draw keys, then their samples."""
+    step = f"step {whole.step + 1}"
+    keys = [micro.key for micro in expected]
+    found = [each.key for each in whole.passes]
+    wrong = [key for key in keys if found.count(key) != 1] + [key for key in found if key not in keys]
+    places = [f"{step}: micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}" for key in wrong]
+    yield Compared(DRAWS, "keys of random numbers", float(len(wrong)), 0.0, "".join(places[:1]))
+    samples = {micro.key: micro.samples for micro in expected}
+    num, first = 0, ""
+    if not wrong:
+        for each in whole.passes:
+            for place, (one, two) in enumerate(zip(each.samples, samples[each.key], strict=True)):
+                if one != two:
+                    num += 1
+                    first = first or f"{step}: sample {place} of micro-batch {each.key.micro_index}"
+    else:
+        fed = sorted(digest for each in whole.passes for digest in each.samples)
+        due = sorted(digest for micro in expected for digest in micro.samples)
+        num, first = sum(one != two for one, two in zip(fed, due, strict=False)) + abs(len(fed) - len(due)), step
+    yield Compared(DRAWS, "samples and their order", float(num), 0.0, first)
+
+
+def compare_epoch(reader: PlainReader, step: int) -> Iterator[Compared]:
+    """Yield the comparison of an epoch's samples with one another: none comes twice."""
+    samples = reader.epoch(step)
+    num = len(samples) - len(np.unique(samples))
+    yield Compared(DRAWS, "samples that come twice in an epoch", float(num), 0.0, f"{len(samples):,} samples")

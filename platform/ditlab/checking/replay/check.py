@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ditlab.checking.replay.course.course import Execution
+from ditlab.checking.replay.history import Execution
 from ditlab.checking.replay.opening import ReplaySource, targets_of
-from ditlab.checking.replay.plan import ReplayPlan
 from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
-from ditlab.checking.replay.steps import ReplayedStep
+from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan
 from ditlab.spec.experiment import class_for
 
 UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}

@@ -5,10 +5,9 @@ import textwrap
 from collections.abc import Sequence
 
 from ditlab.checking.replay.check import ReplayCheck, ReplayComparison
-from ditlab.checking.replay.layers import LayerNorms, layers_of
-from ditlab.checking.replay.observed_stepper import SampleLoss
 from ditlab.checking.replay.replaying import ReplayedSteps
-from ditlab.checking.replay.steps import ReplayedStep
+from ditlab.checking.replay.segment import ReplayedStep
+from ditlab.checking.replay.stepper import LayerNorms, SampleLoss, layers_of
 
 WIDTH = 80
 MOST_SAMPLES = 8

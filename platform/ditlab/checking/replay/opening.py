@@ -7,11 +7,17 @@ from functools import cached_property
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.course.attempt_specs import AttemptSpecs
-from ditlab.checking.replay.course.course import Course, Execution
-from ditlab.checking.replay.course.machine import MachineKind, machine_here
-from ditlab.checking.replay.course.recorded import RecordedRun, read_recorded
-from ditlab.checking.replay.course.unwritten import JournaledStep, journaled_steps
+from ditlab.checking.replay.history import (
+    AttemptSpecs,
+    Course,
+    Execution,
+    JournaledStep,
+    MachineKind,
+    RecordedRun,
+    journaled_steps,
+    machine_here,
+    read_recorded,
+)
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data

@@ -4,10 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.course.course import Execution
+from ditlab.checking.replay.history import Execution
 from ditlab.checking.replay.opening import ReplaySource, open_source, other_code, targets_of
-from ditlab.checking.replay.plan import ReplayPlan, plan_replay
-from ditlab.checking.replay.steps import ReplayedStep, run_plan
+from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan, plan_replay, run_plan
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.errors import UserError
 from ditlab.runs.request import start_point

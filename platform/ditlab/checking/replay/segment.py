@@ -1,23 +1,38 @@
-"""Segment of a replay: consecutive steps by one group of workers, in the real training loop."""
+"""Segments of a replay: consecutive steps by one group of workers, in the real training loop, one after the other.
 
+The plan of a replay is a pure decision: from which checkpoint, through which segments of equal settings.
+"""
+
+from __future__ import annotations
+
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ditlab.checking.replay.observed_stepper import ObservedStepper, ObservedSteps
+import numpy as np
+
+from ditlab.checking.process_group import run_workers
+from ditlab.checking.replay.history import Course, Execution
+from ditlab.checking.replay.stepper import ObservedStepper, ObservedSteps, SampleLoss
 from ditlab.checkpoints.start_point import kept_scalars
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import TransferredSteps
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
+from ditlab.engine.update_norms import ParameterNorms
+from ditlab.errors import RunFailed
 from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
+from ditlab.receipts.records import joined_digest
 from ditlab.runs.request import start_point
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.recovery import MemoryPlan
+from ditlab.training.recovery import MemoryPlan, OutOfMemory
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.trainer import StepLoop, Worker
 
@@ -171,3 +186,225 @@ class _ReplayReporter(SilentReporter):
 
 def _drop(*_: object) -> None:
     """Drop a message that the run gave when it was trained."""
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """One way through a run's steps, and those of them that are asked for."""
+
+    origin: int
+    """Step of the state to begin from."""
+    is_checkpoint: bool
+    """True for one of the run's own checkpoints; False for what the run itself began from."""
+    segments: tuple[Segment, ...]
+    way: tuple[Execution, ...]
+    """Executions that are done again, from the origin on."""
+    executions: tuple[Execution, ...]
+    """Executions of the way that are replayed for their own sake, in the order of their steps."""
+    variant: Segment | None = None
+    """The last step once more under another spec, from the same state."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that are trained."""
+        return self.segments[-1].last - self.origin
+
+    def with_variant(self, spec: Mapping[str, Any], workers: int) -> ReplayPlan:
+        """Return the plan with its last step done once more under another spec, from the same state."""
+        *before, final = self.segments
+        last = final.last
+        if final.first < last:
+            earlier = tuple(step for step in final.left_out if step < last)
+            before.append(replace(final, last=last - 1, left_out=earlier))
+        own = replace(final, first=last, left_out=tuple(step for step in final.left_out if step == last))
+        variant = replace(own, spec=spec, workers=workers, left_out=(), is_changed=True)
+        return replace(self, segments=(*before, own), variant=variant)
+
+
+SpecOf = Callable[[Execution], Mapping[str, Any]]
+"""Returns the resolved spec by which a step was done."""
+
+
+def plan_replay(
+    course: Course, targets: Sequence[Execution], checkpoints: Collection[int], spec_of: SpecOf
+) -> list[ReplayPlan]:
+    """Plan the replay of some executions, those that lie on one way together.
+
+    `checkpoints` are the steps of the run's whole ones. Each way that a kill or a roll-back cut off
+    takes a pass of its own, and so does a target that a later checkpoint brings nearer.
+    """
+    plans, left = [], sorted(targets, key=lambda each: each.step)
+    while left:
+        way = course.lineage(left[-1])
+        known = {id(each) for each in way}
+        steps = {each.step for each in way if not each.is_recorded}
+        taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
+        left = [each for each in left if not any(each is other for other in taken)]
+        usable = [step for step in checkpoints if course.first < step < way[-1].step and course.is_final_at(way, step)]
+        plans += [_plan(course, way, part, usable, spec_of) for part in _apart(taken, usable)]
+    return plans
+
+
+def _apart(targets: Sequence[Execution], usable: Collection[int]) -> list[list[Execution]]:
+    """Cut targets on one way, by step, where a checkpoint behind one saves steps on the way to the next."""
+    parts: list[list[Execution]] = []
+    for target in targets:
+        if parts and not any(parts[-1][-1].step < step < target.step for step in usable):
+            parts[-1].append(target)
+        else:
+            parts.append([target])
+    return parts
+
+
+def _plan(
+    course: Course,
+    way: Sequence[Execution],
+    targets: Sequence[Execution],
+    usable: Collection[int],
+    spec_of: SpecOf,
+) -> ReplayPlan:
+    first, last = targets[0].step, targets[-1].step
+    origin = max((step for step in usable if step < first), default=course.first)
+    segments: list[Segment] = []
+    done = tuple(way[origin - course.first : last - course.first])
+    for execution in done:
+        spec = with_workers(spec_of(execution), execution.workers)
+        settings = (execution.workers, execution.threads, execution.halvings, spec)
+        left_out = (execution.step,) if execution.left_out else ()
+        before = segments[-1] if segments else None
+        if before and (before.workers, before.threads, before.halvings, before.spec) == settings:
+            segments[-1] = replace(before, last=execution.step, left_out=(*before.left_out, *left_out))
+        else:
+            segments.append(
+                Segment(
+                    execution.step, execution.step, execution.workers, execution.threads, spec, execution.halvings,
+                    left_out,
+                )
+            )  # fmt: skip
+    return ReplayPlan(origin, origin > course.first, tuple(segments), done, tuple(targets))
+
+
+def with_workers(spec: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
+    """Return a spec for so many workers; that of an elastic run, whose range decides the micro-batches, as it is."""
+    resources = spec["resources"]
+    if not isinstance(resources["workers"], int) or resources["workers"] == workers:
+        return spec
+    return {**spec, "resources": {**resources, "workers": workers}}
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """One step as it was done again."""
+
+    execution: Execution
+    """The doing of the step that was replayed."""
+    metrics: Mapping[str, float]
+    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a step left out."""
+    rows: np.ndarray
+    """Rows of the training store by place in the global batch, int64 (batch.size,)."""
+    indices: np.ndarray
+    """The same samples by their index in the training view."""
+    samples: tuple[SampleLoss, ...] = ()
+    """Samples by place; empty where the step was not measured sample by sample."""
+    norms: Mapping[str, ParameterNorms] | None = None
+    """Norms by parameter; None where the step was not measured."""
+    clip_factor: float = 1.0
+    """Number that clipping divided the gradient by; 1 for none."""
+    digest: int = 0
+    """Digest of samples and draws, as receipts have it; 0 for a step left out."""
+
+    is_variant: bool = False
+    """True for the step under another spec than the run's."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step, from 1."""
+        return self.execution.step
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the step before its update; None for a step left out."""
+        return self.metrics.get("train/loss")
+
+    @property
+    def norm(self) -> float | None:
+        """Gradient norm before clipping."""
+        return self.metrics.get("train/grad_norm")
+
+    @property
+    def clipped_norm(self) -> float | None:
+        """Gradient norm after clipping."""
+        return None if self.norm is None else self.norm / self.clip_factor
+
+    @property
+    def update_norm(self) -> float | None:
+        """Norm of the change of the float32 weights; None where it was not measured."""
+        return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
+
+
+def run_plan(
+    plan: ReplayPlan,
+    run_id: str,
+    home: Home,
+    checkpoints: CheckpointStore,
+    use_gpu: bool,
+    shown: Collection[int] = (),
+    progress: Progress = ignore_progress,
+) -> list[ReplayedStep]:
+    """Do the segments of a plan, each with its own workers; return the steps that the plan is for.
+
+    `shown`: steps to measure sample by sample. Nothing is written but a temporary folder, which is removed.
+
+    Raises:
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    wanted = {execution.step: execution for execution in plan.executions}
+    found: list[ReplayedStep] = []
+    with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
+        source, step = (checkpoints.location, plan.origin) if plan.is_checkpoint else ("", 0)
+        for segment in plan.segments:
+            progress(_describe(segment), 0, None, "")
+            task = SegmentTask(
+                segment, run_id, str(home.root), folder, source, step, frozenset(shown),
+                hands_over=segment is not plan.segments[-1],
+            )  # fmt: skip
+            parts = _run_segment(task, use_gpu)
+            found += [
+                _joined(wanted[number], parts) for number in range(segment.first, segment.last + 1) if number in wanted
+            ]
+            if segment is plan.segments[-1] and plan.variant:
+                progress(f"step {segment.last} under another spec", 0, None, "")
+                parts = _run_segment(replace(task, segment=plan.variant), use_gpu)
+                found.append(replace(_joined(wanted[segment.last], parts), is_variant=True))
+            source, step = str(Path(folder, "checkpoints")), segment.last
+    return found
+
+
+def _run_segment(task: SegmentTask, use_gpu: bool) -> list[ObservedSteps]:
+    segment = task.segment
+    try:
+        return run_workers(replay_segment, (task,), segment.workers, use_gpu, segment.threads)
+    except OutOfMemory as error:
+        raise RunFailed(
+            f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "
+            f"({error.message}); replay it on a larger one.",
+            kind="out_of_memory",
+        ) from error
+
+
+def _joined(execution: Execution, parts: Sequence[ObservedSteps]) -> ReplayedStep:
+    """Join what the workers observed of a step: their places follow each other in the order of their ranks."""
+    step, first = execution.step, parts[0]
+    rows = np.concatenate([part.rows[step] for part in parts])
+    samples = [sample for part in parts for sample in part.samples.get(step, ())]
+    digest = joined_digest([part.digests.get(step, 0) for part in parts])
+    indices = np.concatenate([part.indices[step] for part in parts])
+    return ReplayedStep(
+        execution, first.metrics.get(step, {}), rows, indices, tuple(sorted(samples, key=lambda sample: sample.place)),
+        first.norms.get(step), first.clip_factors.get(step, 1.0), digest,
+    )  # fmt: skip
+
+
+def _describe(segment: Segment) -> str:
+    steps = f"step {segment.first}" if segment.first == segment.last else f"steps {segment.first} to {segment.last}"
+    return f"{steps} on {segment.workers} worker{'s' if segment.workers > 1 else ''}"

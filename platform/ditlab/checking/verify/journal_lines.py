@@ -1,20 +1,30 @@
-"""Journal of a run against its receipts."""
+"""Journal of a run against its receipts, and losses in MLflow against the journal.
 
+MLflow's store is compared where it is a database on this machine.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.checkpoint_files import KeptCheckpoints
 from ditlab.checking.verify.findings import VerifiedPart
-from ditlab.errors import first_line
+from ditlab.errors import UserError, first_line
 from ditlab.receipts.reading import Receipts
 from ditlab.receipts.records import LEFT_OUT
 from ditlab.storage.plain_files import open_plain
+from ditlab.tracking.access import is_server, resolve_tracking_uri, sqlite_path
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
 
-PART = "journal"
+JOURNAL_PART = "journal"
 COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}
 """Column of the receipts by metric."""
 NAMED = 3
@@ -84,9 +94,9 @@ def check_journal(
     try:
         lines = read_lines(run, began_with_receipts, may_be_torn)
     except FileNotFoundError:
-        return None, [VerifiedPart(PART, "off", f"{run.folder.journal} is gone; bring it back from a copy.")]
+        return None, [VerifiedPart(JOURNAL_PART, "off", f"{run.folder.journal} is gone; bring it back from a copy.")]
     except OSError as error:
-        return None, [VerifiedPart(PART, "off", f"{run.folder.journal} cannot be read ({first_line(error)}).")]
+        return None, [VerifiedPart(JOURNAL_PART, "off", f"{run.folder.journal} cannot be read ({first_line(error)}).")]
     return lines, list(_findings(run, lines, receipts, kept))
 
 
@@ -115,15 +125,15 @@ def _findings(
                 "missing; bring it back from a copy."
             )
     for fault in faults:
-        yield VerifiedPart(PART, "off", f"{run.folder.journal}: {fault}")
+        yield VerifiedPart(JOURNAL_PART, "off", f"{run.folder.journal}: {fault}")
     if faults:
         return
     if receipts is None:
-        yield VerifiedPart(PART, "holds", f"{lines.num:,} lines have their checksums; no receipts to compare.")
+        yield VerifiedPart(JOURNAL_PART, "holds", f"{lines.num:,} lines have their checksums; no receipts to compare.")
         return
     beyond = f" {rest:,} logged steps have no receipt." if rest else ""
     yield VerifiedPart(
-        PART, "holds",
+        JOURNAL_PART, "holds",
         f"{lines.num:,} lines have their checksums; loss, gradient norm and learning rate of {compared:,} steps are "
         f"the receipts'.{beyond}",
     )  # fmt: skip
@@ -169,3 +179,59 @@ def _differing(points: np.ndarray, receipts: Receipts) -> tuple[list[tuple[int, 
 
 def _equal(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return (one == two) | (np.isnan(one) & np.isnan(two))
+
+
+TRACKING_PART = "mlflow"
+LOSS = "train/loss"
+MOST_POINTS = 20_000
+"""Points that are compared: the first ones, about 10,000 of a run of 10^6 steps under the default `tracking.budget`."""
+SECONDS = 10.0
+"""Time after which a query is ended."""
+QUERY = """
+    SELECT m.step, m.value FROM metrics m JOIN tags t ON t.run_uuid = m.run_uuid
+    WHERE m.key = ? AND m.is_nan = 0 AND t.key = 'ditlab.run' AND t.value = ? ORDER BY m.step LIMIT ?
+"""
+
+
+def check_tracking(run: OpenedRun, lines: JournalLines) -> VerifiedPart:
+    """Compare each loss that MLflow has with the journal's of that step; the database is opened for reading alone."""
+    try:
+        uri = resolve_tracking_uri(run.record.tracking_uri or run.experiment.tracking.uri, run.home)
+    except UserError as error:
+        return VerifiedPart(TRACKING_PART, "not checked", str(error))
+    if is_server(uri) or not uri.startswith("sqlite"):
+        return VerifiedPart(
+            TRACKING_PART, "not checked", "the run is tracked by a server, whose losses are not compared."
+        )
+    path = sqlite_path(uri)
+    try:
+        open_plain(path, None, follow=True).close()
+        points = list(_points(path, run.folder.run_id))
+    except FileNotFoundError:
+        return VerifiedPart(TRACKING_PART, "not checked", f"{path} is not there.")
+    except (OSError, sqlite3.Error) as error:
+        return VerifiedPart(TRACKING_PART, "not checked", f"{path} cannot be read ({first_line(error)}).")
+    logged: dict[int, set[float]] = {}
+    for step, loss, *_ in lines.points:
+        logged.setdefault(int(step), set()).add(loss)
+    off = [(step, loss) for step, loss in points if loss not in logged.get(step, ())]
+    if off:
+        step, loss = off[0]
+        known = " or ".join(f"{each:.9g}" for each in logged.get(step, ())) or "none"
+        return VerifiedPart(
+            TRACKING_PART, "off",
+            f"{len(off):,} of {len(points):,} losses in {path} are not the journal's, the first one that of step "
+            f"{step:,}: {loss:.9g}, and {known} in the journal.",
+        )  # fmt: skip
+    if not points:
+        return VerifiedPart(TRACKING_PART, "not checked", f"{path} has no losses of the run.")
+    return VerifiedPart(TRACKING_PART, "holds", f"{len(points):,} losses in {path} are the journal's.")
+
+
+def _points(path: Path, run_id: str) -> Iterator[tuple[int, float]]:
+    """Yield (step, loss). Raises sqlite3.Error for a file that is no database of MLflow's, or takes too long."""
+    stop = time.monotonic() + SECONDS
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0)) as database:
+        database.set_progress_handler(lambda: time.monotonic() > stop, 10_000)
+        for step, value in database.execute(QUERY, (LOSS, run_id, MOST_POINTS)):
+            yield int(step), float(value)

@@ -1,4 +1,4 @@
-"""Curves, bars and points: size and drawing."""
+"""Panels of curves, bars and points: size and drawing. Logarithmic axes have few ticks, written plainly."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from denoisers.figures import Bars, Lines, Points
-from ditlab.reports.rendering.log_axis import set_log_ticks
-from ditlab.reports.rendering.panel_size import PanelSize
-from ditlab.reports.rendering.plain_text import NAME_CHARACTERS, one_line
+from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.theme import (
     CAPTION_POINTS,
     LINE_WIDTH,
+    NAME_CHARACTERS,
     TICK_POINTS,
+    PanelSize,
     Theme,
     label_axes,
     light_grid,
+    one_line,
     style_axes,
 )
 
@@ -187,3 +189,25 @@ def _label(label: str) -> str | None:
     name = one_line(label, NAME_CHARACTERS)
     # Matplotlib leaves out labels that begin with an underscore.
     return f"\u200a{name}" if name.startswith("_") else name or None
+
+
+_FEW, _MANY = 12.0, 1000.0
+"""Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
+
+
+def set_log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Set ticks for values from `low` to `high`, above 0; the axis' scale is logarithmic already."""
+    subs: tuple[float, ...] = (1,)
+    if high < _MANY * low:
+        subs = (1, 1.5, 2, 3, 4, 5, 7) if high < _FEW * low else (1, 2, 5)
+    axis.set_major_locator(_InnerTicks(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+class _InnerTicks(LogLocator):
+    """Ticks of a logarithmic axis without those outside its limits, which would be laid out and never shown."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        low, high = 0.99 * min(vmin, vmax), 1.01 * max(vmin, vmax)
+        return [tick for tick in super().tick_values(vmin, vmax) if low < tick < high]

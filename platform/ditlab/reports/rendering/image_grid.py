@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from denoisers.figures import ImageGrid
-from ditlab.reports.rendering.plain_text import printable
-from ditlab.reports.rendering.theme import CAPTION_POINTS, LIGHT, Theme
+from ditlab.reports.rendering.theme import CAPTION_POINTS, LIGHT, Theme, printable
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""

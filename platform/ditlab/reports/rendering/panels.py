@@ -1,13 +1,18 @@
-"""Size and drawing of each kind of panel."""
+"""Panels of a figure: size and drawing of each kind, with diagrams, heat maps and texts."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
-from denoisers.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
+from denoisers.figures import Bars, Box, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
 from ditlab.reports.rendering.charts import (
     LEGEND_INCHES,
     bars_size,
@@ -18,14 +23,274 @@ from ditlab.reports.rendering.charts import (
     lines_size,
     points_size,
 )
-from ditlab.reports.rendering.diagram import diagram_size, draw_diagram
-from ditlab.reports.rendering.heatmap import draw_heatmap, heatmap_margin, heatmap_size
 from ditlab.reports.rendering.image_grid import GridLayout
-from ditlab.reports.rendering.panel_size import PanelSize
-from ditlab.reports.rendering.plain_text import TITLE_CHARACTERS, one_line
-from ditlab.reports.rendering.text_panel import draw_text, text_size
-from ditlab.reports.rendering.theme import LIGHT, PANEL_TITLE_POINTS, Theme
-from ditlab.reports.rendering.wrapping import wrap
+from ditlab.reports.rendering.theme import (
+    CAPTION_POINTS,
+    LABEL_POINTS,
+    LIGHT,
+    NAME_CHARACTERS,
+    PANEL_TITLE_POINTS,
+    TEXT_POINTS,
+    TICK_POINTS,
+    TITLE_CHARACTERS,
+    PanelSize,
+    Theme,
+    label_axes,
+    one_line,
+    printable,
+    style_axes,
+    text_on,
+    wrap,
+)
+
+_COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
+_BOX_INCHES = (2.75, 0.5)
+_CHARACTERS = 52
+"""Characters of a line in a box; text of more is cut."""
+_WHOLE_SIZE = (30, 42)
+"""Characters of a box's first and second line up to which they have their size; longer ones are smaller."""
+
+
+def diagram_size(panel: Diagram, dpi: int) -> PanelSize:
+    """Compute the size of a diagram from the places of its boxes."""
+    columns = max((box.column for box in panel.boxes), default=0.0)
+    rows = max((box.row for box in panel.boxes), default=0.0)
+    return PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
+
+
+def draw_diagram(panel: Diagram, axes: Axes, dpi: int, theme: Theme) -> None:
+    """Draw the boxes, then the arrows from border to border."""
+    axes.set_axis_off()
+    columns = max((box.column for box in panel.boxes), default=0.0)
+    rows = max((box.row for box in panel.boxes), default=0.0)
+    axes.set_xlim(-0.5, columns + 0.5)
+    axes.set_ylim(rows + 0.5, -0.5)
+    for box in panel.boxes:
+        _draw_box(box, axes, theme)
+    for arrow in panel.arrows:
+        start, end = panel.boxes[arrow.start], panel.boxes[arrow.end]
+        tail, head = _ends(start, end)
+        axes.add_patch(
+            FancyArrowPatch(
+                tail, head, arrowstyle="-|>", mutation_scale=11, color=theme.muted, linewidth=1.2, shrinkA=0, shrinkB=0
+            )
+        )
+        if arrow.text:
+            middle = ((tail[0] + head[0]) / 2, (tail[1] + head[1]) / 2)
+            axes.annotate(
+                one_line(arrow.text, 30), middle, xytext=(4, 0), textcoords="offset points", va="center",
+                fontsize=CAPTION_POINTS, color=theme.muted, parse_math=False,
+            )  # fmt: skip
+
+
+def _draw_box(box: Box, axes: Axes, theme: Theme) -> None:
+    fill, border = theme.boxes[box.kind]
+    width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
+    axes.add_patch(
+        FancyBboxPatch(
+            (box.column - width / 2, box.row - height / 2), width, height, boxstyle="round,pad=0,rounding_size=0.04",
+            facecolor=fill, edgecolor=border, linewidth=1.3, mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
+        )
+    )  # fmt: skip
+    shift = 0.11 / _ROW_INCHES if box.detail else 0.0
+    text, detail = one_line(box.text, _CHARACTERS), one_line(box.detail, _CHARACTERS)
+    axes.text(
+        box.column, box.row - shift, text, ha="center", va="center", fontweight="bold", color=theme.text,
+        fontsize=LABEL_POINTS * min(1.0, _WHOLE_SIZE[0] / max(1, len(text))), parse_math=False,
+    )  # fmt: skip
+    if detail:
+        axes.text(
+            box.column, box.row + shift, detail, ha="center", va="center", color=theme.text,
+            fontsize=CAPTION_POINTS * min(1.0, _WHOLE_SIZE[1] / len(detail)), parse_math=False,
+        )  # fmt: skip
+
+
+def _ends(start: Box, end: Box) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return where an arrow leaves one box and meets the other: at the facing sides, below and above in one column."""
+    half_width, half_height = _BOX_INCHES[0] / _COLUMN_INCHES / 2, _BOX_INCHES[1] / _ROW_INCHES / 2
+    if abs(end.column - start.column) > 0.9:
+        sign = 1 if end.column > start.column else -1
+        return (start.column + sign * half_width, start.row), (end.column - sign * half_width, end.row)
+    sign = 1 if end.row > start.row else -1
+    return (start.column, start.row + sign * half_height), (end.column, end.row - sign * half_height)
+
+
+_CELL_POINTS = 8.0
+_CELL_INCHES = (0.21, 0.2)
+"""(width, height) of a cell with a text of one character."""
+_CELL_CHARACTERS = 6
+_UPRIGHT_CHARACTERS = 2
+"""Longest names of columns that are not turned: those of heads and of digits."""
+
+
+def heatmap_margin(panel: Heatmap) -> float:
+    """Return the width in inches of all that stands beside a heat map: labels, colour bar and its unit."""
+    names = max((len(name) for name in _names(panel.y_names)), default=0)
+    return 1.3 + (0.2 if panel.unit else 0.0) + (0.07 * names if panel.cell_texts else 0.0)
+
+
+def heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
+    """Compute the size of a heat map with its labels and its colour bar."""
+    rows, columns = panel.values.shape
+    margin = heatmap_margin(panel)
+    if panel.cell_texts:
+        longest = max((len(text) for row in _cell_texts(panel) for text in row), default=1)
+        width = _CELL_INCHES[0] + 0.085 * (longest - 1)
+        return PanelSize(columns * width + margin, rows * _CELL_INCHES[1] + 0.6)
+    if panel.extent is None and _has_square_cells(panel):
+        longest_side = 4.0 / max(rows, columns)
+        return PanelSize(max(2.4, columns * longest_side) + margin, max(1.2, rows * longest_side) + 0.6)
+    return PanelSize(3.9 + margin, 3.5)
+
+
+def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
+    """Draw a heat map with a colour bar, its mark and its cells' texts."""
+    values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
+    low, high = _limits(panel, values)
+    style_axes(axes, theme)
+    image = axes.imshow(
+        values,
+        cmap=theme.diverging if panel.diverging else theme.sequential,
+        vmin=low,
+        vmax=high if high > low else low + 1.0,
+        extent=panel.extent,
+        interpolation="none",  # cells as they are; vector formats keep one pixel a cell
+        aspect="equal" if panel.extent is None and not panel.cell_texts and _has_square_cells(panel) else "auto",
+        origin="upper",
+    )
+    axes.set_facecolor(theme.blank)
+    if panel.extent is None:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    if panel.x_names:
+        names = _names(panel.x_names)
+        rotation = 90 if max(map(len, names)) > _UPRIGHT_CHARACTERS else 0
+        axes.set_xticks(range(len(names)), names, rotation=rotation, parse_math=False)
+    if panel.y_names:
+        axes.set_yticks(range(len(panel.y_names)), _names(panel.y_names), parse_math=False)
+    if panel.mark is not None:
+        _mark(panel, axes, theme)
+    _write_cells(panel, image, axes)
+    label_axes(axes, panel.x_label, panel.y_label, theme)
+    # An inset keeps to the map's own box, which an equal aspect makes smaller than the space reserved for it.
+    figure = axes.figure
+    bar = figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
+    bar.ax.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
+    if panel.unit:
+        bar.ax.set_ylabel(one_line(panel.unit, 60), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
+    bar.outline.set_visible(False)
+
+
+def _limits(panel: Heatmap, values: np.ma.MaskedArray) -> tuple[float, float]:
+    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
+    if panel.limits is not None:
+        return panel.limits
+    if panel.diverging:
+        high = max(abs(low), abs(high)) or 1.0
+        low = -high
+    return low, high
+
+
+def _has_square_cells(panel: Heatmap) -> bool:
+    rows, columns = panel.values.shape
+    return max(rows, columns) <= 5 * min(rows, columns)
+
+
+def _names(names: object) -> list[str]:
+    return [one_line(str(name), NAME_CHARACTERS) for name in names]  # type: ignore[attr-defined]
+
+
+def _cell_texts(panel: Heatmap) -> list[list[str]]:
+    return [[one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts]
+
+
+def _write_cells(panel: Heatmap, image: AxesImage, axes: Axes) -> None:
+    """Write the cells' texts in black or white, whichever is legible on the cell."""
+    if not panel.cell_texts:
+        return
+    colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
+    for row, texts in enumerate(_cell_texts(panel)):
+        for column, text in enumerate(texts):
+            if text:
+                red, green, blue = colours[row, column, :3]
+                axes.text(
+                    column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
+                    color=text_on(red, green, blue), parse_math=False, clip_on=True,
+                )  # fmt: skip
+
+
+def _mark(panel: Heatmap, axes: Axes, theme: Theme) -> None:
+    assert panel.mark is not None
+    rows, columns = panel.values.shape
+    left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    width, height = (right - left) / columns, (bottom - top) / rows
+    row, column = panel.mark
+    corner = (left + column * width, top + row * height)
+    for colour, line in (("white", 3.5), (theme.mark, 2.0)):
+        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
+
+
+_FONT = "monospace"
+_LINE_SPACING = 1.3
+_LINE_INCHES = TEXT_POINTS * _LINE_SPACING / 72
+_GAP_INCHES = 0.09
+
+_TEXT_COLUMNS = 96
+"""Characters per line."""
+_PASSAGE_LINES = 40
+"""Most lines shown of one text; the text file holds all of it."""
+_PANEL_LINES = 240
+
+
+def text_size(panel: Text, dpi: int) -> PanelSize:
+    """Compute the size of a text panel, which is independent of the resolution."""
+    passages = _text_lines(panel)
+    longest = max((len(line) for lines in passages for line in lines), default=0)
+    height = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
+    return PanelSize(max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
+
+
+def draw_text(panel: Text, axes: Axes, dpi: int, theme: Theme) -> None:
+    """Draw the texts from top to bottom on alternating bands, in inches of the axes."""
+    axes.set_axis_off()
+    passages = _text_lines(panel)
+    total = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages) or 1.0
+    top = 1.0
+    for number, lines in enumerate(passages):
+        height = (len(lines) * _LINE_INCHES + 2 * _GAP_INCHES) / total
+        band = theme.band if number % 2 == 0 else theme.background
+        axes.add_patch(
+            Rectangle((0, top - height), 1, height, transform=axes.transAxes, facecolor=band, edgecolor="none")
+        )
+        text = axes.annotate(
+            "\n".join(lines), (0, top - _GAP_INCHES / total), xycoords="axes fraction", xytext=(6, 0),
+            textcoords="offset points", ha="left", va="top", fontsize=TEXT_POINTS, family=_FONT,
+            linespacing=_LINE_SPACING, parse_math=False, color=theme.text,
+        )  # fmt: skip
+        text.set_in_layout(False)  # the panel's size has counted it
+        top -= height
+
+
+def _text_lines(panel: Text) -> list[list[str]]:
+    """Wrap each text into lines of at most 96 characters; a text that is cut ends with the number of lines left out."""
+    passages: list[list[str]] = []
+    left = _PANEL_LINES
+    for number, passage in enumerate(panel.passages):
+        if left <= 0:
+            passages.append([f"... and {len(panel.passages) - number} more"])
+            break
+        lines = [
+            line
+            for part in printable(passage, _FONT).split("\n")
+            for line in textwrap.wrap(part, _TEXT_COLUMNS) or [""]
+        ]
+        keep = min(_PASSAGE_LINES, left)
+        if len(lines) > keep:
+            lines = [*lines[:keep], f"... ({len(lines) - keep} more lines)"]
+        passages.append(lines)
+        left -= len(lines)
+    return passages
+
 
 COLOURS = LIGHT.curves
 """Colours of curves on a light page."""

@@ -1,20 +1,22 @@
-"""Style of every figure: colours on a light and on a dark page, sizes of text, widths of lines.
+"""Style of every figure: colours on a light and on a dark page, sizes of text, widths of lines, wrapped and plain text.
 
-Text has a contrast of at least 4.5 with its background, curves of at least 3 (WCAG 2.2, 1.4.3 and 1.4.11). Curves'
-colours follow Okabe and Ito's palette, darker or lighter until they reach it. Diverging maps go from blue to orange,
-which readers who confuse red and green tell apart, through the colour of the page.
+Text of people is shown without markup, printable in the font, and no longer than there is room.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache, lru_cache
+from itertools import takewhile
+from typing import Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap
-
-from ditlab.reports.rendering.plain_text import one_line
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 ThemeName = Literal["light", "dark"]
 
@@ -129,3 +131,70 @@ def _luminance(colour: str) -> float:
 def _luminance_of(red: float, green: float, blue: float) -> float:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+class PanelSize(NamedTuple):
+    """Width and height of a panel in inches."""
+
+    width: float
+    height: float
+
+
+TITLE_CHARACTERS = 300
+NAME_CHARACTERS = 40
+
+
+def one_line(text: str, most: int, family: str = "sans-serif") -> str:
+    """Return the text on one line, of at most `most` characters, the last of which say that it was cut."""
+    # Cut before the split: a text may be a whole book.
+    words = " ".join(printable(text[: 4 * most], family).split())
+    return words if len(words) <= most and len(text) <= 4 * most else f"{words[: most - 1].rstrip()}…"
+
+
+def printable(text: str, family: str = "sans-serif") -> str:
+    """Replace characters that the font lacks by a square: random bytes decode to characters of any script."""
+    glyphs = _glyphs(family)
+    return "".join(c if c == "\n" or ord(c) in glyphs else "\N{WHITE SQUARE}" for c in text.expandtabs(4))
+
+
+@cache
+def _glyphs(family: str) -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
+
+
+_GAPS = re.compile(r"(?<!=)\s+(?!=)")
+"""Spaces at which a line may end: not those of `t = 0.5`."""
+
+
+@lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
+def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal") -> str:
+    """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide by themselves."""
+    renderer = RendererAgg(1, 1, dpi)
+    font = FontProperties(size=points, weight=weight)
+
+    def fits(line: str) -> bool:
+        # Hinting rounds every glyph to whole pixels, so only the renderer gives the true width.
+        pixels, _, _ = renderer.get_text_width_height_descent(line, font, False)
+        return bool(pixels <= width * dpi)
+
+    return "\n".join(line for paragraph in text.splitlines() for line in _lines(paragraph, fits))
+
+
+def _lines(paragraph: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    words = _GAPS.split(paragraph.strip())
+    if fits(" ".join(words)):  # one measurement, which most titles need
+        yield " ".join(words)
+        return
+    line = ""
+    for word in words:
+        if fits(f"{line} {word}".strip()):
+            line = f"{line} {word}".strip()
+            continue
+        if line:
+            yield line
+        while len(word) > 1 and not fits(word):
+            length = max(1, sum(1 for _ in takewhile(lambda n: fits(word[:n]), range(1, len(word)))))  # noqa: B023
+            yield word[:length]
+            word = word[length:]
+        line = word
+    yield line

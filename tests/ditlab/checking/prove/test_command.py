@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from ditlab.checking.prove.findings import PHASES, Compared, Proof
+from ditlab.checking.prove.findings import PHASES, Compared, Proof, proof_lines
 from ditlab.checking.prove.proving import LEAST_PROCESSES, check_processes, describe_engine
-from ditlab.checking.prove.table import proof_lines
 from ditlab.errors import UserError
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep

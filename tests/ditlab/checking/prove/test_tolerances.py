@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm, norm_bound
-from ditlab.checking.prove.reading import PlainGradient
-from ditlab.checking.prove.records import DrawKey, RecordedPass, RecordedStep, join_steps
+from ditlab.checking.prove.recording import DrawKey, RecordedPass, RecordedStep, join_steps
+from ditlab.checking.prove.reference import PlainGradient
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm, stored_dtype
 
 KEYS = [DrawKey(0, "train", 3, number, 4, 0) for number in range(2)]

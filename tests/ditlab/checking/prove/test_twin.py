@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.checking.prove.twin import MOST_FLOPS, MOST_PARAMETERS, Twin, twin_of
+from ditlab.checking.prove.scaled_down import MOST_FLOPS, MOST_PARAMETERS, Twin, twin_of
 from ditlab.planning.flops import step_flops
 from ditlab.spec.loading import load_experiment
 from ditlab.spec.reading.files import is_sweep

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ditlab.analysis.opened_run import open_training_run
-from ditlab.checking.replay.course.course import Execution
+from ditlab.checking.replay.history import Execution
 from ditlab.checking.replay.opening import ReplaySource, open_source
-from ditlab.checking.replay.plan import ReplayPlan, plan_replay
-from ditlab.checking.replay.worst import step_history
+from ditlab.checking.replay.report import step_history
+from ditlab.checking.replay.segment import ReplayPlan, plan_replay
 from ditlab.home import Home
 from ditlab.receipts.records import ROW
 

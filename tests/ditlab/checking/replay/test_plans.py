@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.checking.replay.course.course import Course, Execution
-from ditlab.checking.replay.course.unwritten import journaled_steps, with_unwritten
-from ditlab.checking.replay.layers import layer_of
-from ditlab.checking.replay.plan import ReplayPlan, plan_replay
-from ditlab.checking.replay.worst import StepHistory, worst_steps
+from ditlab.checking.replay.history import Course, Execution, journaled_steps, with_unwritten
+from ditlab.checking.replay.report import StepHistory, worst_steps
+from ditlab.checking.replay.segment import ReplayPlan, plan_replay
+from ditlab.checking.replay.stepper import layer_of
 from ditlab.receipts.records import RecordedAttempt
 from ditlab.tracking.journal import JournalContent, JournalLine
 

@@ -134,7 +134,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(
     def no_process(*_: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("ditlab.checking.replay.steps.run_workers", no_process)
+    monkeypatch.setattr("ditlab.checking.replay.segment.run_workers", no_process)
     for arguments, words in {
         ("--step", "0"): "--step 0: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "-2"): "--step -2: run {id} (small) has no such step; it has steps 1 to 4.",
@@ -168,10 +168,9 @@ def test_wrong_input_is_refused_before_anything_is_trained(
 def test_other_data_and_a_parents_missing_checkpoint_are_named(
     replay: Any, copied: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ditlab.checking.replay import opening
-    from ditlab.checking.replay.course import recorded
+    from ditlab.checking.replay import history, opening
 
-    read = recorded.read_recorded
+    read = history.read_recorded
 
     def of_other_data(run: Any) -> Any:
         from dataclasses import replace

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.checking.verify.chain_walk import ChainWalk, walk_chain
+from ditlab.checking.verify.receipts import ChainWalk, walk_chain
 from ditlab.home import RunFolder
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import checksum

@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.reports.charts.chart import CurvePoints, draw_chart
-from ditlab.reports.charts.scales import linear_scale, log_scale, number_label
-from ditlab.reports.charts.thinning import MOST_PLAIN, MOST_STRETCHES, thin
+from ditlab.reports.charts import (
+    MOST_PLAIN,
+    MOST_STRETCHES,
+    CurvePoints,
+    draw_chart,
+    linear_scale,
+    log_scale,
+    number_label,
+    thin,
+)
 
 
 def curve(values: list[float] | np.ndarray, name: str = "train") -> CurvePoints:

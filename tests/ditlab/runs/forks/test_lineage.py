@@ -7,9 +7,9 @@ import pytest
 from ditlab.analysis.comparison.runs import open_runs, summarise
 from ditlab.errors import UserError
 from ditlab.interface.removal import plan_removal, remove_runs
-from ditlab.reports.comparison.forks import fork_parts
-from ditlab.reports.comparison.records import Comparison
-from ditlab.reports.comparison.summary import summary_text
+from ditlab.reports.comparison_page import fork_parts
+from ditlab.reports.comparison_records import Comparison
+from ditlab.reports.comparison_summary import summary_text
 from ditlab.reports.parts import Table
 from ditlab.runs.description import describe_run
 from ditlab.runs.lineage import lineage, lineage_lines

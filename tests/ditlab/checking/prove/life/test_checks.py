@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.checking.prove.findings import PHASES
-from ditlab.checking.prove.life.checks import check_life
+from ditlab.checking.prove.life import check_life
 from ditlab.engine.distributed import single_process
 from support.garbage import exempt_imports
 from support.trainings.workers import tiny, training_run

@@ -2,7 +2,7 @@
 
 import torch
 
-from ditlab.checking.prove.life.dropout import PASSES, ROWS, compare_decisions
+from ditlab.checking.prove.life import PASSES, ROWS, compare_decisions
 
 
 def decided(rate, shared=False, seed=0):

@@ -3,8 +3,17 @@
 import pytest
 import torch
 
-from ditlab.checking.prove.life.observed_steps import CopiedState, ObservedTraining, StepRecord, WitnessedDraw
-from ditlab.checking.prove.life.resume import ResumedRun, StopSteps, compare_draws, compare_resume, stop_steps
+from ditlab.checking.prove.resume import (
+    CopiedState,
+    ObservedTraining,
+    ResumedRun,
+    StepRecord,
+    StopSteps,
+    WitnessedDraw,
+    compare_draws,
+    compare_resume,
+    stop_steps,
+)
 from ditlab.training.plan import RunPlan
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ditlab.checking.prove.life import schedule
-from ditlab.checking.prove.life.observed_steps import StepRecord
-from ditlab.checking.prove.life.schedule import closed_form, compare_schedule, compared_steps
+from ditlab.checking.prove import life
+from ditlab.checking.prove.life import closed_form, compare_schedule, compared_steps
+from ditlab.checking.prove.resume import StepRecord
 from ditlab.training.plan import RunPlan
 from support.trainings.workers import tiny
 
@@ -51,8 +51,8 @@ def test_a_step_too_early_shows(monkeypatch):
         _, steps = compare_schedule(experiment, PLAN, used(experiment, shift=1))
         assert steps.distance > steps.bound, spec
         assert "step" in steps.detail
-    own = schedule.learning_rate
-    monkeypatch.setattr(schedule, "learning_rate", lambda spec, base, step, *rest: own(spec, base, step + 1, *rest))
+    own = life.learning_rate
+    monkeypatch.setattr(life, "learning_rate", lambda spec, base, step, *rest: own(spec, base, step + 1, *rest))
     for spec in SCHEDULES:
         whole, _ = compare_schedule(scheduled(spec), PLAN, {})
         assert whole.distance > whole.bound, spec
@@ -62,4 +62,4 @@ def test_a_long_plan_is_compared_at_its_ends_and_turns():
     experiment = scheduled({"kind": "warmup_cosine", "warmup": 5})
     plan = RunPlan(10**7, 40, 1280, 0, 0)
     steps = compared_steps(experiment, plan)
-    assert len(steps) <= schedule.MOST_STEPS and {0, 4, 5, 6, 10**7 - 1} <= set(steps.tolist())
+    assert len(steps) <= life.MOST_STEPS and {0, 4, 5, 6, 10**7 - 1} <= set(steps.tolist())

@@ -1,0 +1,358 @@
+"""Records of a comparison: its runs, their samples, their curves, and which of their metrics are comparable.
+
+Curves are a run's metrics over steps, samples and seconds of training, and their values at an equal budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from denoisers.figures import Figure
+from ditlab.receipts.records import Measurement, differing_parts
+
+HELD_OUT = "eval/"
+TRAIN_LOSS = "train/loss"
+
+
+@dataclass(frozen=True)
+class RunSamples:
+    """Samples that were drawn from a run's weights."""
+
+    step: int
+    """Training step of the weights."""
+    settings: str
+    """The sampling settings: `solver=heun, steps=25`."""
+    num: int
+    seconds: float
+    """Per sample."""
+    evaluations: float | None
+    """Network evaluations per sample; None where the sampler calls only parts of the network."""
+    grid: Figure | None
+    """The first samples, as the family shows them."""
+    quality: Mapping[str, float] = field(default_factory=dict)
+    why_no_quality: str = ""
+    """Reason for the lack of quality metrics; empty where there are some."""
+    measurement: Measurement | None = None
+    """Measurement behind the quality; None: nothing was measured."""
+
+
+@dataclass(frozen=True)
+class ForkPoint:
+    """Checkpoint of a run, from which another goes on."""
+
+    run_id: str
+    step: int
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a comparison."""
+
+    run_id: str
+    name: str
+    family: str
+    status: str
+    step: int
+    """The last known training step."""
+    batch_size: int
+    spec: Mapping[str, str]
+    """The resolved spec by dotted path."""
+    weights: Sequence[str]
+    """Components of the loss, the heaviest first."""
+    data: str
+    """Description of the training and held-out samples; held-out metrics are comparable only where it is equal."""
+    components: Mapping[str, int]
+    """Parameters by component of the network."""
+    training_only: Mapping[str, int] = field(default_factory=dict)
+    """Parameters of the objective's own modules."""
+    curves: Mapping[str, RunCurve] = field(default_factory=dict)
+    """`train/loss` and held-out metrics (`eval/...`) by name."""
+    samples_per_second: float | None = None
+    """Median over the training metrics."""
+    drawn: RunSamples | None = None
+    why_no_samples: str = ""
+    """Reason for the lack of samples; empty where some were drawn, or none were requested."""
+    measurement: Measurement | None = None
+    """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
+    line: Sequence[ForkPoint] = ()
+    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of the network's parameters."""
+        return sum(self.components.values())
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples seen."""
+        return self.step * self.batch_size
+
+    @property
+    def seconds(self) -> float | None:
+        """Training time up to the last training metric; None where the journal does not hold it."""
+        loss = self.curves.get(TRAIN_LOSS)
+        return None if loss is None or loss.seconds[-1] != loss.seconds[-1] else float(loss.seconds[-1])
+
+    @property
+    def held_out(self) -> dict[str, RunCurve]:
+        """Held-out metrics by name, without `eval/`."""
+        return {name.removeprefix(HELD_OUT): one for name, one in self.curves.items() if name.startswith(HELD_OUT)}
+
+    def as_dict(self) -> dict[str, object]:
+        """The run as `--json` prints it; `metrics` holds the last values by MLflow name and the samples' quality."""
+        last = {name: float(one.values[-1]) for name, one in self.curves.items()}
+        return {
+            "run_id": self.run_id,
+            "name": self.name,
+            "family": self.family,
+            "status": self.status,
+            "step": self.step,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "samples_per_second": self.samples_per_second,
+            "parameters": self.parameters,
+            "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
+            "metrics": last | dict(self.drawn.quality if self.drawn else {}),
+            "measurements": {
+                group: each.to_dict()
+                for group, each in (("eval", self.measurement), ("quality", self.drawn and self.drawn.measurement))
+                if each
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side, in the order of their colours."""
+
+    runs: Sequence[ComparedRun]
+    seed: int
+    """Seed of every run's samples."""
+    batch: int
+    """Samples drawn at a time."""
+    device: str
+    quality_note: str = ""
+    """Description of what quality metrics are measured on."""
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """The runs' names, with the id where two runs share a name."""
+        names = [run.name for run in self.runs]
+        return [run.name if names.count(run.name) == 1 else f"{run.name} ({run.run_id})" for run in self.runs]
+
+    @cached_property
+    def evaluated(self) -> list[ComparedRun]:
+        """Runs with held-out metrics."""
+        return [run for run in self.runs if run.held_out]
+
+    @cached_property
+    def common(self) -> list[str]:
+        """Held-out metrics of all evaluated runs, the main one first."""
+        if len(self.evaluated) < 2:
+            return []
+        shared = [name for name in self.evaluated[0].held_out if all(name in run.held_out for run in self.evaluated)]
+        return sorted(shared, key=lambda name: name != self.main)
+
+    @cached_property
+    def main(self) -> str | None:
+        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better."""
+        if len(self.evaluated) < 2:
+            return None
+        for name in self.evaluated[0].weights:
+            if all(name in run.weights and name in run.held_out for run in self.evaluated):
+                return name
+        return None
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Reason why held-out metrics are not comparable; empty where they are."""
+        if len(self.evaluated) < 2:
+            return "fewer than two of the runs have held-out metrics"
+        if len({run.data for run in self.evaluated}) > 1:
+            return "the runs differ in their data (other training or held-out samples)"
+        if not self.common:
+            return "the runs' families have no held-out metric in common"
+        if self.main is None:
+            return "the runs' families have no loss component in common, so no held-out metric says which is better"
+        return ""
+
+    def measured_apart(self, group: str) -> str:
+        """Sentence on figures of one name that are other measurements; empty where there are none.
+
+        `group` is `eval` for held-out metrics, `quality` for those of samples.
+        """
+        if group == "eval":
+            known = {self.label(run): run.measurement for run in self.evaluated}
+        else:
+            known = {self.label(run): run.drawn.measurement for run in self.runs if run.drawn and run.drawn.quality}
+        measured = [each for each in known.values() if each]
+        unknown = [label for label, each in known.items() if each is None]
+        ways, sentences = len({each.digest for each in measured}), []
+        if ways > 1:
+            parts = ", ".join(differing_parts(measured))
+            sentences.append(f"{group}/... is measured in {ways} ways, which differ in: {parts}.")
+        if measured and unknown:
+            sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
+        return " ".join(sentences)
+
+    @cached_property
+    def has_one_objective(self) -> bool:
+        """True if all runs have the same objective, a mixture's weights included, so that their training losses are
+        comparable."""
+        decisive = ("objective.", "data.weights.")
+        objectives = [
+            {path: value for path, value in run.spec.items() if path.startswith(decisive)} for run in self.runs
+        ]
+        return all(objective == objectives[0] for objective in objectives)
+
+    @cached_property
+    def budgets(self) -> list[EqualBudget]:
+        """The main metric at equal steps, samples and training time, where known; values in `evaluated`'s order.
+
+        Empty where held-out metrics cannot be compared.
+        """
+        if self.obstacle or self.main is None:
+            return []
+        curves = [run.held_out[self.main] for run in self.evaluated]
+        return [found for axis in AXES if (found := equal_budget(curves, axis))]
+
+    def nearest_ancestor(self, run: ComparedRun) -> ComparedRun | None:
+        """The nearest run of the comparison that a fork goes on from, directly or through others; None without one."""
+        by_id = {each.run_id: each for each in self.runs if each is not run}
+        return next((by_id[point.run_id] for point in run.line if point.run_id in by_id), None)
+
+    def label(self, run: ComparedRun) -> str:
+        """The run's entry of `labels`."""
+        return self.labels[[one.run_id for one in self.runs].index(run.run_id)]
+
+
+CurveAxis = Literal["steps", "samples", "seconds"]
+AXES: tuple[CurveAxis, ...] = ("steps", "samples", "seconds")
+
+PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
+"""An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
+WINDOWS = 50
+"""The smoothing window is one part in this many of the curve."""
+_SMOOTHED_POINTS = 500
+
+
+@dataclass(frozen=True)
+class TrainingClock:
+    """Seconds of training by step."""
+
+    steps: np.ndarray
+    """(num,) ascending, from 0."""
+    seconds: np.ndarray
+    """(num,) from 0; all NaN where the time is unknown."""
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        """Seconds at `steps`, interpolated linearly."""
+        return np.interp(steps, self.steps, self.seconds)
+
+
+def training_clock(
+    steps: ArrayLike, times: ArrayLike, starts: Sequence[int] = (), evaluated: ArrayLike = ()
+) -> TrainingClock:
+    """Compute seconds of training from the `times` (milliseconds) at which metrics of `steps` (ascending) were logged.
+
+    `starts` are the times at which the run was started and resumed, `evaluated` the steps after which it was evaluated.
+    An interval between two steps counts as measured, unless it holds a resume or an evaluation, is a pause, or the
+    machine's clock went back: then it counts as the median step since the last start. So does the unknown time before
+    the first point.
+    """
+    at, stamps = np.asarray(steps, dtype=float), np.asarray(times, dtype=float) / 1000
+    if len(at) < 2:
+        return TrainingClock(np.array([0.0, 1.0]), np.array([np.nan, np.nan]))
+    strides, intervals = np.diff(at), np.diff(stamps)
+    session = np.searchsorted(np.sort(np.asarray(starts, dtype=float)) / 1000, stamps, side="right")
+    marks = np.sort(np.asarray(evaluated, dtype=float))
+    is_whole = np.diff(session) == 0
+    is_clean = is_whole & (np.diff(np.searchsorted(marks, at, side="left")) == 0) & (intervals >= 0)
+    paces = intervals / strides  # seconds a step
+    by_session = {own: _median_pace(paces, is_clean, is_whole, session[1:] == own) for own in set(session.tolist())}
+    usual = np.array([by_session[own] for own in session.tolist()])
+    is_measured = is_clean & ((paces <= PAUSE_STEPS * usual[1:]) | (intervals <= PAUSE_SECONDS))
+    spent = np.where(is_measured, intervals, usual[1:] * strides)
+    return TrainingClock(np.insert(at, 0, 0.0), np.cumsum(np.concatenate([[0.0, usual[0] * at[0]], spent])))
+
+
+def _median_pace(paces: np.ndarray, is_clean: np.ndarray, is_whole: np.ndarray, is_here: np.ndarray) -> float:
+    """Median seconds per step of a session; of the run, or of all intervals, where the session has no clean ones."""
+    for mask in (is_clean & is_here, is_clean, is_whole, np.ones_like(is_clean)):
+        if mask.any():
+            return max(0.0, float(np.median(paces[mask])))
+    raise AssertionError("no intervals")
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """One metric of one run, (num,) each."""
+
+    steps: np.ndarray
+    samples: np.ndarray
+    seconds: np.ndarray
+    """Seconds of training; NaN where the journal does not hold it."""
+    values: np.ndarray
+
+    def along(self, axis: CurveAxis) -> np.ndarray:
+        return {"steps": self.steps, "samples": self.samples, "seconds": self.seconds}[axis]
+
+
+def run_curve(steps: ArrayLike, values: ArrayLike, batch_size: int, clock: TrainingClock) -> RunCurve:
+    """Place a metric's points on all three axes; of two points for one step the first one counts."""
+    at, first = np.unique(np.asarray(steps, dtype=float), return_index=True)
+    return RunCurve(at, at * batch_size, clock.at(at), np.asarray(values, dtype=float)[first])
+
+
+def window_of(num: int) -> int:
+    """Length of the smoothing window of a curve of `num` points."""
+    return max(1, num // WINDOWS)
+
+
+def smoothed(curve: RunCurve) -> RunCurve:
+    """Smooth with a centred running median over a fiftieth of the points, at no more than 500 of them, ignoring NaN.
+
+    A median, as one spike shifts every mean that contains it; centred, so that no run lags behind another.
+    """
+    num = len(curve.values)
+    window = window_of(num)
+    middles = np.unique(np.linspace(0, num - 1, min(num, _SMOOTHED_POINTS)).round().astype(int))
+    medians = []
+    for middle in middles:
+        near = curve.values[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
+        near = near[~np.isnan(near)]
+        medians.append(float(np.median(near)) if len(near) else np.nan)
+    return RunCurve(curve.steps[middles], curve.samples[middles], curve.seconds[middles], np.array(medians))
+
+
+@dataclass(frozen=True)
+class EqualBudget:
+    """A metric of several runs at the same number of steps, samples or seconds."""
+
+    axis: CurveAxis
+    amount: float
+    """The largest budget at which all runs were evaluated."""
+    values: tuple[float, ...]
+    """One a run, in their order; NaN where its neighbouring evaluations were not finite."""
+
+
+def equal_budget(curves: Sequence[RunCurve], axis: CurveAxis) -> EqualBudget | None:
+    """Interpolate a metric at the largest `axis` value that all `curves` reach; None where that is unknown.
+
+    `amount` lies within every curve that was evaluated before its first step. A curve that starts after `amount`
+    gives NaN.
+    """
+    reaches = [curve.along(axis) for curve in curves]
+    if any(not len(reach) or np.isnan(reach).any() for reach in reaches):
+        return None
+    amount = min(float(reach[-1]) for reach in reaches)
+    values = tuple(
+        float(np.interp(amount, reach, curve.values, left=np.nan)) for reach, curve in zip(reaches, curves, strict=True)
+    )
+    return EqualBudget(axis, amount, values) if amount > 0 else None

@@ -1,0 +1,163 @@
+"""Records that a sweep's report is made of, and the ranking of its trials. Imports nothing heavy.
+
+A ranking is the order, the Pareto front and the best one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["finished", "stopped", "failed", "interrupted", "running", "waiting"]
+"""Status of a trial: the scheduler `stopped` it; a person or the machine `interrupted` it."""
+
+ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
+"""Statuses of trials that are not run again."""
+
+
+@dataclass(frozen=True)
+class MetricCurve:
+    """A metric over steps."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep."""
+
+    number: int
+    run_id: str
+    values: Mapping[str, Any]
+    """Value by axis path; an axis whose condition does not hold is absent."""
+    status: str = "waiting"
+    """A `Status`."""
+    step: int = 0
+    total_steps: int = 0
+    seconds: float = 0.0
+    """Training time."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Last value of each metric."""
+    curves: Mapping[str, MetricCurve] = field(default_factory=dict)
+    """Curves of the sweep's metrics and of `train/loss`."""
+    note: str = ""
+    """A failure's class and message; in population-based training, the trial's takeovers."""
+
+
+@dataclass(frozen=True)
+class AxisInfo:
+    """One axis of the search space."""
+
+    path: str
+    scale: Literal["linear", "log", "category"]
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """State of a sweep, finished or not: its trials and settings."""
+
+    sweep_id: str
+    name: str
+    metrics: tuple[str, ...]
+    modes: tuple[Literal["min", "max"], ...]
+    """One mode for each of `metrics`."""
+    axes: Sequence[AxisInfo]
+    trials: Sequence[Trial]
+    search: str
+    scheduler: str
+    seconds: float
+    total_trials: int
+    base: str
+
+    def __post_init__(self) -> None:
+        assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"
+
+
+_ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
+"""Order of trials with a value, by how final their value is."""
+_WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6
+
+
+def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
+    """Return the last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
+    values = tuple(trial.metrics.get(name, math.nan) for name in summary.metrics)
+    usable = trial.status in _ORDER and all(math.isfinite(value) for value in values)
+    return values if usable else None
+
+
+def rank(summary: SweepSummary) -> list[Trial]:
+    """Sort all trials, best first.
+
+    Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
+    a finite value of some metric, then failed ones, then waiting ones. Trials of equal status are sorted by the first
+    metric's last value in its mode. With several metrics they are sorted by front first (non-dominated sorting: Deb et
+    al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
+    within a front. Ties go to the lower number.
+    """
+    groups: dict[int, list[tuple[tuple[float, ...], Trial]]] = {group: [] for group in range(_WAITING + 1)}
+    for trial in sorted(summary.trials, key=lambda trial: trial.number):
+        losses = _losses(summary, trial)
+        groups[_group(trial, losses)].append((losses or (), trial))
+    ranked: list[Trial] = []
+    for group in groups.values():
+        fronts = _fronts([losses for losses, _ in group])
+        order = sorted(range(len(group)), key=lambda index: (fronts[index], group[index][0][:1]))
+        ranked += [group[index][1] for index in order]
+    return ranked
+
+
+def pareto(summary: SweepSummary) -> list[Trial]:
+    """Return the finished trials that no finished trial dominates, in the order of `rank`.
+
+    A trial dominates another if it is no worse in any metric and better in at least one. With one metric: the best
+    finished trial alone. Empty where no trial finished with a finite value of every metric.
+    """
+    done = [(trial, losses) for trial in rank(summary) if trial.status == "finished"
+            and (losses := _losses(summary, trial)) is not None]  # fmt: skip
+    if len(summary.metrics) == 1:
+        return [trial for trial, _ in done[:1]]
+    fronts = _fronts([losses for _, losses in done])
+    return [trial for (trial, _), front in zip(done, fronts, strict=True) if front == 0]
+
+
+def best(summary: SweepSummary) -> Trial | None:
+    """Return the first of `rank` if it has a finite value of every metric, else None.
+
+    Before any trial has finished it is an unfinished one; see its status.
+    """
+    first = next(iter(rank(summary)), None)
+    return first if first is not None and objectives(summary, first) is not None else None
+
+
+def _losses(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
+    """Return `objectives` with signs such that lower is better."""
+    values = objectives(summary, trial)
+    if values is None:
+        return None
+    return tuple(-value if mode == "max" else value for value, mode in zip(values, summary.modes, strict=True))
+
+
+def _group(trial: Trial, losses: tuple[float, ...] | None) -> int:
+    if trial.status in {"failed", "waiting"}:
+        return _FAILED if trial.status == "failed" else _WAITING
+    return _WITHOUT_A_VALUE if losses is None else _ORDER[trial.status]
+
+
+def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Front number of each point, 0 for non-dominated ones; all 0 with fewer than two coordinates."""
+    fronts = [0] * len(points)
+    if not points or len(points[0]) < 2:
+        return fronts
+    # In lexicographic order only an earlier point can dominate a later one.
+    order = sorted(range(len(points)), key=lambda index: points[index])
+    for place, index in enumerate(order):
+        above = [fronts[other] for other in order[:place] if _dominates(points[other], points[index])]
+        fronts[index] = 1 + max(above, default=-1)
+    return fronts
+
+
+def _dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,368 @@
+"""Report of a sweep: one page as HTML and Markdown, with its figures, their alternative texts, and a summary."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+
+from matplotlib.figure import Figure as Canvas
+
+from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
+from ditlab.reports.page import Page, write_html, write_markdown
+from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
+from ditlab.reports.rendering.render import save_canvas
+from ditlab.reports.sweep_axes import METHOD, Importance, importance, plot_axis
+from ditlab.reports.sweep_figures import (
+    CURVES_CAPTION,
+    EFFECTS_CAPTION,
+    PARALLEL_CAPTION,
+    draw_effects,
+    draw_learning_curves,
+    draw_objective,
+    draw_parallel_coordinates,
+    objective_caption,
+)
+from ditlab.reports.sweep_records import ENDED, AxisInfo, SweepSummary, Trial, best, objectives, pareto, rank
+
+_NOTE_CHARACTERS = 600
+_VALUE_CHARACTERS = 120
+_NAMES = 12
+"""Most categories listed of an axis."""
+_WEAK = 0.3
+"""R^2 below which importances are only a hint."""
+_NO_PICTURE = "There is nothing to draw: no trial has a value yet."
+
+Part = Table | ImageFile | Paragraphs | Code
+MakePicture = Callable[[str, Canvas | None, str, str], Part]
+"""Writes a figure, if there is one, under this file name with this alternative text, and returns the part of the page
+for it, with this caption."""
+
+
+def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
+    """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
+
+    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep. Empty
+    pictures are left out, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
+    the disk refuses.
+    """
+    shares = importance(summary)
+    pictures: list[Path] = []
+
+    def picture(name: str, canvas: Canvas | None, about: str, caption: str) -> Part:
+        if canvas is None:
+            (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
+            return Paragraphs(_NO_PICTURE)
+        pictures.append(save_canvas(canvas, folder / name, about))
+        return ImageFile(pictures[-1], caption)
+
+    sections = [
+        _ranking(summary),
+        *_best_spec(summary, best_spec),
+        _what_mattered(summary, shares, picture),
+        Section(
+            "All trials at once",
+            [
+                picture(
+                    "parallel-coordinates.png",
+                    draw_parallel_coordinates(summary),
+                    about_parallel(summary),
+                    PARALLEL_CAPTION,
+                )
+            ],
+        ),
+        Section(
+            "Progress",
+            [picture("objective.png", draw_objective(summary), about_objective(summary), objective_caption(summary))],
+        ),
+        Section(
+            "Learning curves",
+            [picture("curves.png", draw_learning_curves(summary), about_curves(summary), CURVES_CAPTION)],
+        ),
+        *_notes(summary),
+        _how(summary, resume_command),
+    ]
+    page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
+    return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
+
+
+def _names(summary: SweepSummary) -> dict[str, str]:
+    """Short names of the axes for the heads of tables."""
+    taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
+    return short_names((axis.path for axis in summary.axes), taken)
+
+
+def _ranking(summary: SweepSummary) -> Section:
+    names, front = _names(summary), {trial.number for trial in pareto(summary)}
+    trade_off = len(summary.metrics) > 1
+    columns = ["trial", "run", "status", "step", *summary.metrics, *(["Pareto"] if trade_off else [])]
+    rows: list[list[Cell]] = []
+    for trial in rank(summary):
+        row: list[Cell] = [trial.number, trial.run_id, trial.status, trial.step]
+        row += [trial.metrics.get(name) for name in summary.metrics]
+        row += ["yes" if trial.number in front else None] if trade_off else []
+        row += [_value(trial, axis.path) for axis in summary.axes]
+        rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
+    order = f"{summary.metrics[0]} ({better(summary.modes[0])})"
+    caption = f"Best first: finished trials, then those stopped early, interrupted and running, each by {order}"
+    caption += " inside a front of the non-dominated sorting. " if trade_off else ". "
+    totals = sorted({trial.total_steps for trial in summary.trials})
+    caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
+    caption += "An empty cell: not used, or not known."
+    return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
+
+
+def _value(trial: Trial, path: str) -> Cell:
+    if path not in trial.values:
+        return None
+    value = trial.values[path]
+    return (
+        value
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else shorten(describe_value(value), _VALUE_CHARACTERS)
+    )
+
+
+def _best_spec(summary: SweepSummary, best_spec: str) -> list[Section]:
+    first = best(summary)
+    if first is None or not best_spec.strip():
+        return []
+    state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
+    text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
+    return [
+        Section("The best spec", [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")])
+    ]
+
+
+def _what_mattered(summary: SweepSummary, shares: Importance, picture: MakePicture) -> Section:
+    parts: list[Part] = []
+    if shares.shares:
+        assert shares.explained is not None
+        ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
+        rows: list[list[Cell]] = [[path, round(100 * share)] for path, share in ordered]
+        text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
+        text += "trials that it was not fitted on."
+        if shares.explained < _WEAK:
+            text += " That is little: take the shares as a hint."
+        parts += [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
+    else:
+        parts.append(Paragraphs(f"No importance is given. {shares.reason}"))
+    parts.append(picture("effects.png", draw_effects(summary, shares), about_effects(summary, shares), EFFECTS_CAPTION))
+    return Section("What mattered", parts)
+
+
+def _notes(summary: SweepSummary) -> list[Section]:
+    failed = [trial for trial in summary.trials if trial.status == "failed"]
+    others = [trial for trial in summary.trials if trial.status != "failed" and trial.note]
+    population = "pbt" in summary.scheduler.lower() or "population" in summary.scheduler.lower()
+    sections = [("Failed trials", "why", failed), ("Takeovers" if population else "Notes", "note", others)]
+    return [
+        Section(title, [Table(["trial", "run", "step", name], [_note(trial) for trial in trials])])
+        for title, name, trials in sections
+        if trials
+    ]
+
+
+def _note(trial: Trial) -> list[Cell]:
+    text = shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS)
+    return [trial.number, trial.run_id, trial.step, text or "no reason was recorded"]
+
+
+def _how(summary: SweepSummary, resume_command: str) -> Section:
+    metrics = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
+    elapsed, summed = (
+        format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
+    )
+    rows = [
+        ["sweep", summary.sweep_id],
+        ["base", summary.base],
+        ["metric" if len(summary.metrics) == 1 else "metrics", metrics],
+        ["search", summary.search],
+        ["scheduler", summary.scheduler],
+        ["trials", f"{len(summary.trials)} of {summary.total_trials}: {counts(summary)}"],
+        [
+            "time",
+            f"{elapsed}; {summed} summed over trials",
+        ],
+    ]
+    parts: list[Part] = [Table(["", ""], rows)]
+    if summary.axes:
+        parts.append(Table(["axis", "in the ranking", "scale", "tried"], [_axis(summary, a) for a in summary.axes]))
+    if not is_done(summary):
+        parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
+    return Section("How the sweep was run", parts)
+
+
+def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
+    tried = plot_axis(axis, [trial for trial in summary.trials if trial.status != "waiting"])
+    if not tried.raw:
+        values = ""
+    elif tried.scale == "category":
+        names = ", ".join(tried.names[:_NAMES])
+        values = f"{names} and {len(tried.names) - _NAMES} more" if len(tried.names) > _NAMES else names
+    else:
+        ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
+        values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
+    return [axis.path, _names(summary)[axis.path], axis.scale, values]
+
+
+_CLOSE = 0.01
+"""Relative distance within which another seed would often change the order."""
+_SETTING_CHARACTERS = 60
+_SETTINGS = 6
+
+
+def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
+    """Summarise the result and the next step; `shares` are the importances by axis path."""
+    first = best(summary)
+    sentences = _nothing(summary) if first is None else _verdict(summary, first, shares)
+    return " ".join([*sentences, *_unfinished(summary)])
+
+
+def better(mode: str) -> str:
+    """Describe the mode: `lower is better`."""
+    return "lower is better" if mode == "min" else "higher is better"
+
+
+def is_done(summary: SweepSummary) -> bool:
+    """Return True if no trial is left to start or to resume."""
+    return len(summary.trials) >= summary.total_trials and all(trial.status in ENDED for trial in summary.trials)
+
+
+def counts(summary: SweepSummary) -> str:
+    """Count trials by status: `9 finished, 4 stopped, 1 failed`."""
+    order = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
+    number_of = Counter(trial.status for trial in summary.trials)
+    return ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status]) or "none yet"
+
+
+def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -> str:
+    """Format a trial's six most important values: `optimizer.lr = 0.0003, batch.size = 64`."""
+    used = [axis.path for axis in summary.axes if axis.path in trial.values]
+    used.sort(key=lambda path: -shares.get(path, 0.0))
+    texts = [
+        f"{path} = {shorten(describe_value(trial.values[path]), _SETTING_CHARACTERS)}" for path in used[:_SETTINGS]
+    ]
+    return ", ".join(texts) + (f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else "")
+
+
+def _nothing(summary: SweepSummary) -> list[str]:
+    failed = [trial for trial in rank(summary) if trial.status == "failed"]
+    if failed and len(failed) == len(summary.trials):
+        count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
+        return [f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {_one_line(failed[0].note)}"]
+    names = " and ".join(summary.metrics)
+    return [f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked."]
+
+
+def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
+    name, mode = summary.metrics[0], summary.modes[0]
+    value = first.metrics[name]
+    of = f"of the {len(summary.trials)} trials" if len(summary.trials) > 1 else "and only trial"
+    head = f"Trial {first.number} is the best {of}: {name} = {format_number(value)} ({better(mode)})"
+    chosen = settings(summary, first, shares)
+    sentences = [f"{head}, with {chosen}." if chosen else f"{head}."]
+    if first.status != "finished":
+        sentences.append(
+            f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has finished yet."
+        )
+    if len(summary.metrics) == 1:
+        return [*sentences, *_distance(summary, first)]
+    sentences[0] = sentences[0].replace("is the best", f"is, in {name} alone, the best")
+    return [_trade_off(summary), *sentences]
+
+
+def _trade_off(summary: SweepSummary) -> str:
+    front = pareto(summary)
+    listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
+    names = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
+    if not front:
+        return f"No trial has finished with a value of each of {names}."
+    if len(front) == 1:
+        return f"Trial {listed} is better than or equal to every other finished one in each of {names}: no trade-off."
+    return (
+        f"{len(front)} trials are Pareto-optimal in {names}, best in the first to last: {listed}. Choose among these."
+    )
+
+
+def _distance(summary: SweepSummary, first: Trial) -> list[str]:
+    """Compare the best trial with the next one and the median, among trials of its status."""
+    name = summary.metrics[0]
+    peers = [
+        trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial) is not None
+    ]
+    if len(peers) < 2:
+        return []
+    top, values = first.metrics[name], [trial.metrics[name] for trial in peers]
+    if values[0] == values[-1]:
+        return [f"All {len(peers)} {first.status} trials reached this value: the axes made no difference, any will do."]
+    middle = median(values)
+    sentences = [
+        f"The next, trial {peers[1].number}, is at {format_number(values[1])} ({_gap(values[1], top)}); "
+        f"the median {first.status} trial is at {format_number(middle)} ({_gap(middle, top)})."
+    ]
+    close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
+    if close:
+        others = "Trial " + str(peers[1].number) + " is" if close == 1 else f"{close} others are"
+        sentences.append(f"{others} within 1 % of it: repeat these with other seeds before you rely on the order.")
+    return sentences
+
+
+def _gap(value: float, top: float) -> str:
+    if value == top:
+        return "the same"
+    share = abs(value - top) / abs(top) if top else float("inf")
+    return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
+
+
+def _unfinished(summary: SweepSummary) -> list[str]:
+    if is_done(summary):
+        return []
+    ended = sum(trial.status in ENDED for trial in summary.trials)
+    return [f"The sweep is not complete: {ended} of {summary.total_trials} trials have ended ({counts(summary)})."]
+
+
+def _one_line(note: str) -> str:
+    return shorten(" ".join(note.split()), 300) or "no reason was recorded."
+
+
+def about_objective(summary: SweepSummary) -> str:
+    """Alternative text of the metric by trial, or of the trade-off of two metrics."""
+    if len(summary.metrics) == 1:
+        return f"{summary.metrics[0]} of each trial ({counts(summary)}), by number. {_best(summary)}"
+    return f"{summary.metrics[1]} over {summary.metrics[0]}, a mark a trial ({counts(summary)}). {_best(summary)}"
+
+
+def about_effects(summary: SweepSummary, shares: Importance) -> str:
+    """Alternative text of the panels by axis."""
+    ordered = sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0))
+    names = [
+        f"{axis.path} ({100 * shares.shares[axis.path]:.0f} % of the importance)" if shares.shares else axis.path
+        for axis in ordered
+    ]
+    what = f"{summary.metrics[0]} over each axis, a panel an axis and a mark a trial"
+    return f"{what}: {', '.join(names)}. {_best(summary)}"
+
+
+def about_parallel(summary: SweepSummary) -> str:
+    """Alternative text of the parallel coordinates."""
+    names = ", ".join(axis.path for axis in summary.axes)
+    what = f"Parallel coordinates, a line a trial ({counts(summary)})"
+    return f"{what}: {names}, then {summary.metrics[0]}. {_best(summary)}"
+
+
+def about_curves(summary: SweepSummary) -> str:
+    """Alternative text of the learning curves."""
+    what = f"{summary.metrics[0]} and the training loss over steps"
+    return f"{what}, a line a trial ({counts(summary)}). {_best(summary)}"
+
+
+def _best(summary: SweepSummary) -> str:
+    first = best(summary)
+    if first is None:
+        return "No trial has a value yet."
+    values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
+    chosen = settings(summary, first, {})
+    return f"Best: trial {first.number}, {values}{f', with {chosen}' if chosen else ''}."
