@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from ditlab.cluster.autoscaling import growth_within, limits_of
 from ditlab.cluster.capacity import check_capacity, cpu_share
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.clusters.launcher import CHECKOUT
 
 FOLDER = CHECKOUT / "docs" / "kubernetes"
@@ -89,7 +89,7 @@ def test_no_secret_is_written_down():
 
 
 def test_mlflow_asks_for_a_password_and_answers_under_its_services_name():
-    from ditlab.cli.ui import ui
+    from ditlab.cli.pages import ui
 
     every = {each["kind"]: each for each in documents("ditlab.yaml")}
     command = every["Deployment"]["spec"]["template"]["spec"]["containers"][0]["command"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from support.trainings.workers import tiny
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "slurm" / "ditlab.sbatch"

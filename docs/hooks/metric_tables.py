@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from ditlab.quality.eligibility import AGREEMENT, AGREEMENT_CHANCE, AGREEMENT_REAL, ENCODER_DISTANCES, QUALITY_METRICS
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 
 TRAINING = {
     "loss": "the weighted sum of the components below; what is minimised",

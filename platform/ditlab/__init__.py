@@ -9,18 +9,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ditlab.api.analysis import compare, evaluate_averages, figures, load_export
+    from ditlab.api.checks import prove, replay, verify
+    from ditlab.api.removal import remove_runs
+    from ditlab.api.run import Run, find_runs, open_run
+    from ditlab.api.specs import count_parameters, load, load_sweep, quick, trace_shapes
+    from ditlab.api.sweeps import plan_sweep, tune
+    from ditlab.api.training import TrainingResult, plan_training, train
     from ditlab.errors import RunFailed, UserError
-    from ditlab.interface.analysis import compare, evaluate_averages, figures, load_export
-    from ditlab.interface.proving import prove
-    from ditlab.interface.removal import remove_runs
-    from ditlab.interface.replaying import replay
-    from ditlab.interface.run import Run, find_runs, open_run
-    from ditlab.interface.specs import count_parameters, load, load_sweep, quick, trace_shapes
-    from ditlab.interface.sweeps import plan_sweep, tune
-    from ditlab.interface.training import TrainingResult, plan_training, train
-    from ditlab.interface.verifying import verify
     from ditlab.spec.experiment import Experiment
-    from ditlab.spec.sweep.spec import Sweep
+    from ditlab.spec.sweep import Sweep
 
 __version__ = "0.1.0"
 
@@ -55,30 +53,30 @@ __all__ = [
 
 _MODULES = {
     "Experiment": "ditlab.spec.experiment",
-    "Run": "ditlab.interface.run",
+    "Run": "ditlab.api.run",
     "RunFailed": "ditlab.errors",
-    "Sweep": "ditlab.spec.sweep.spec",
-    "TrainingResult": "ditlab.interface.training",
+    "Sweep": "ditlab.spec.sweep",
+    "TrainingResult": "ditlab.api.training",
     "UserError": "ditlab.errors",
-    "compare": "ditlab.interface.analysis",
-    "count_parameters": "ditlab.interface.specs",
-    "evaluate_averages": "ditlab.interface.analysis",
-    "figures": "ditlab.interface.analysis",
-    "find_runs": "ditlab.interface.run",
-    "load": "ditlab.interface.specs",
-    "load_export": "ditlab.interface.analysis",
-    "load_sweep": "ditlab.interface.specs",
-    "open_run": "ditlab.interface.run",
-    "plan_sweep": "ditlab.interface.sweeps",
-    "plan_training": "ditlab.interface.training",
-    "prove": "ditlab.interface.proving",
-    "quick": "ditlab.interface.specs",
-    "remove_runs": "ditlab.interface.removal",
-    "replay": "ditlab.interface.replaying",
-    "trace_shapes": "ditlab.interface.specs",
-    "train": "ditlab.interface.training",
-    "tune": "ditlab.interface.sweeps",
-    "verify": "ditlab.interface.verifying",
+    "compare": "ditlab.api.analysis",
+    "count_parameters": "ditlab.api.specs",
+    "evaluate_averages": "ditlab.api.analysis",
+    "figures": "ditlab.api.analysis",
+    "find_runs": "ditlab.api.run",
+    "load": "ditlab.api.specs",
+    "load_export": "ditlab.api.analysis",
+    "load_sweep": "ditlab.api.specs",
+    "open_run": "ditlab.api.run",
+    "plan_sweep": "ditlab.api.sweeps",
+    "plan_training": "ditlab.api.training",
+    "prove": "ditlab.api.checks",
+    "quick": "ditlab.api.specs",
+    "remove_runs": "ditlab.api.removal",
+    "replay": "ditlab.api.checks",
+    "trace_shapes": "ditlab.api.specs",
+    "train": "ditlab.api.training",
+    "tune": "ditlab.api.sweeps",
+    "verify": "ditlab.api.checks",
 }
 """Module of each name."""
 

@@ -7,7 +7,7 @@ import torch
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

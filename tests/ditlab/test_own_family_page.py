@@ -14,10 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.plugin_packages import plugin_packages
-from ditlab.spec.sweep.loading import load_sweep
-from ditlab.spec.sweep.space import check_sweep, enumerate_trials
+from ditlab.spec.files import load_experiment
+from ditlab.spec.plugins import plugin_packages
+from ditlab.spec.sweep import load_sweep
+from ditlab.spec.sweep_space import check_sweep, enumerate_trials
 from ditlab.training.export import load_export
 from support.command import Said, run_inside, run_process
 from support.installed_package import install

@@ -8,7 +8,7 @@ import pytest
 
 from ditlab import load, load_sweep
 from ditlab.cli.main import cli
-from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.files import is_sweep
 from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, command_lines, documented_commands
 
 PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "README.md", *CHECKOUT.glob("experiments/*/README.md")])

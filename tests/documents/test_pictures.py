@@ -13,7 +13,7 @@ from PIL import Image
 
 from denoisers.figures import Curve, Figure, ImageGrid, Lines
 from ditlab.reports.rendering.description import read_description
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.documents import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

@@ -11,8 +11,7 @@ from PIL import Image
 
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.recorded import encode_recorded
+from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.storage.files import add_checksum
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import create_run, update_record

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ditlab.api.imports import import_data
 from ditlab.data.block_imports import plan
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.interface.imports import import_data
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, encoded, smooth
 

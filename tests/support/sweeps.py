@@ -7,9 +7,8 @@ from typing import Any
 import mlflow
 
 from ditlab.home import Home, RunFolder
-from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.spec.sweep.loading import build_sweep
-from ditlab.spec.sweep.spec import Sweep
+from ditlab.spec.sweep import Sweep, build_sweep
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
 from ditlab.sweeps.start import StartedSweep, create_sweep
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment

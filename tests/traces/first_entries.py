@@ -29,7 +29,7 @@ SHORT = (
     "tracking.report=false",  # the page at a run's end reads the files that the run left, its spec among them
 )  # fmt: skip
 ROOMS = (
-    "cli", "interface", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
+    "cli", "api", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
     "engine data checkpoints tracking reports planning", "encoders", "spec", "storage receipts averages",
     "home secrets errors numerics notebook_html progress",
     "denoisers",

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from denoisers.contract import Sampler, TextCodec
-from ditlab.analysis.sampling.drawing import changes_of, draw_all, origin_of
-from ditlab.analysis.sampling.options import SampleKeywords, sample_options
-from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
-from ditlab.analysis.sampling.sample_set import SampleSet
+from ditlab.analysis.drawing import changes_of, draw_all, origin_of
+from ditlab.analysis.sample_options import SampleKeywords, sample_options
+from ditlab.analysis.sample_request import folder_name, num_samples, sample_request
+from ditlab.analysis.sample_set import SampleSet
 from ditlab.analysis.user_errors import building
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.overrides import assign
+from ditlab.spec.files import build_experiment
+from ditlab.spec.overrides import assign
 from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
 
 

@@ -1,8 +1,9 @@
-"""A training run, whether or not it has a checkpoint yet."""
+"""A training run, whether or not it has a checkpoint yet, and records that are added to it after its training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ditlab.analysis.saved_run import SavedRun
@@ -11,10 +12,10 @@ from ditlab.home import Home, RunFolder
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.request import checkpoint_store
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.plugin_packages import check_installed
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.plugins import check_installed
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
-from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,22 @@ def open_found(
         warn(found.note)
     check_installed(found.record.plugins, f"run {found.folder.run_id}")
     return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn, progress)
+
+
+@dataclass
+class LoggedRecords:
+    """Records of a block, written to the run's journal at once."""
+
+    tracker: RunTracker
+    num_unsent: int = 0
+    """After the block: records of the run that have not reached MLflow, and wait for `ditlab runs sync`."""
+
+
+@contextmanager
+def logged_records(tracker: RunTracker) -> Iterator[LoggedRecords]:
+    """Add records by the tracker during the block, then send them; a server that does not answer is waited for 30 s."""
+    records = LoggedRecords(tracker)
+    try:
+        yield records
+    finally:
+        records.num_unsent = tracker.close(CATCH_UP_TIMEOUT)

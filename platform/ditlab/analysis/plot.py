@@ -1,8 +1,9 @@
-"""A figure that is drawn when it is shown or saved."""
+"""A figure that is drawn when it is shown or saved, and curves of a run's metrics over its steps."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 from PIL import Image
 
-from denoisers.figures import Figure
+from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.user_errors import writing
+from ditlab.reports.figures import loss_figure, smoothed
 from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
+from ditlab.tracking.history import Series
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,26 @@ class Plot:
         content = BytesIO()
         self.image.save(content, format="PNG")
         return content.getvalue()
+
+
+SMOOTHED_FROM = 100
+"""Points from which on a curve gets a running mean."""
+
+
+def metric_plot(history: Mapping[str, Series]) -> Plot:
+    """One panel a metric; a curve of many points gets its running mean."""
+    return Plot(Figure([_panel(name, series) for name, series in history.items()]))
+
+
+def loss_plot(history: Mapping[str, Series]) -> Plot:
+    """Training loss, raw and smoothed, and the held-out metrics."""
+    return Plot(loss_figure(history))
+
+
+def _panel(name: str, series: Series) -> Lines:
+    steps, values = series.steps, series.values
+    curves = [Curve(steps, values, "as logged")]
+    if len(values) >= SMOOTHED_FROM:
+        window = len(values) // 50
+        curves.append(Curve(steps, smoothed(values, window), f"mean of {window} points"))
+    return Lines(curves, name, "step", log_y=bool(len(values) and (values > 0).all() and name.endswith("loss")))

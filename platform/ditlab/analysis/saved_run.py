@@ -20,10 +20,10 @@ from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
-from ditlab.spec.composition.packing import packing_of
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.overrides import Assignment, assign
+from ditlab.spec.files import build_experiment
+from ditlab.spec.mixture import packing_of
+from ditlab.spec.overrides import Assignment, assign
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.export import load_network
 

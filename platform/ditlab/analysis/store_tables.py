@@ -1,7 +1,6 @@
-"""A store's manifest as tables for a terminal and as JSON.
+"""Tables of data for a terminal and as JSON: a store's manifest, an experiment's data, records an import left out."""
 
-No table breaks a number or a word in 80 columns; what is the same in all rows of one stands in its title.
-"""
+from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from denoisers.contract import ANY
+from ditlab.data.mixture_store import JoinedStore
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn
+from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
+from ditlab.spec.experiment import Experiment
 
 TEXT_SHOWN = 600
 """Characters of a row of text in a table."""
@@ -235,3 +238,102 @@ def _format_bytes(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
+
+
+def data_tables(experiment: Experiment, data: DataSplits) -> Iterator[Table]:
+    """Tables of the parts, of the columns that all of them hold alike, and of those that they do not."""
+    draws = f"drawn by {data.mixture.draw}" if data.mixture else "one source"
+    parts = Table(title=f"data of {experiment.name}: {draws}", title_justify="left", box=box.SIMPLE)
+    for header in ("part", "store", "share", "training", "held out", "passes"):
+        parts.add_column(header, justify="left" if header in ("part", "store") else "right", overflow="fold")
+    for name, part in _parts(experiment, data).items():
+        passes = "" if part["passes"] is None else f"{part['passes']:.3g}"
+        numbers = (f"{part['share']:.4g}", f"{part['train']:,}", f"{part['held_out']:,}", passes)
+        parts.add_row(name, part["store"], *numbers)
+    yield parts
+    columns = Table(title="columns", title_justify="left", box=box.SIMPLE)
+    for header in ("column", "shape", "type"):
+        columns.add_column(header)
+    for name, column in data.train.columns.items():
+        columns.add_row(name, str(column.shape).replace(str(ANY), "any"), column.dtype)
+    yield columns
+    if problems := _problems(data):
+        left_out = Table(title="columns that the parts do not hold alike", title_justify="left", box=box.SIMPLE)
+        left_out.add_column("column")
+        left_out.add_column("reason", overflow="fold")
+        for name, reason in problems.items():
+            left_out.add_row(name, reason)
+        yield left_out
+
+
+def data_facts(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
+    """Return what the tables of an experiment's data show, in JSON's types."""
+    return {
+        "name": data.name,
+        "fingerprint": data.fingerprint,
+        "draw": data.mixture.draw if data.mixture else None,
+        "parts": _parts(experiment, data),
+        "columns": {
+            name: {"shape": list(column.shape), "dtype": column.dtype} for name, column in data.train.columns.items()
+        },
+        "problems": dict(_problems(data)),
+        "note": data.note,
+    }
+
+
+def _parts(experiment: Experiment, data: DataSplits) -> dict[str, dict[str, Any]]:
+    kind: str = experiment.data.kind
+    parts = data.mixture.parts if data.mixture else {kind: data}
+    shares = data.mixture.shares if data.mixture else {kind: 1.0}
+    steps = experiment.training.steps
+    return {
+        name: {
+            "store": part.name,
+            "fingerprint": part.fingerprint,
+            "share": shares[name],
+            "train": len(part.train),
+            "held_out": len(part.held_out),
+            "passes": steps and shares[name] * steps * experiment.batch.size / max(1, len(part.train)),
+        }
+        for name, part in parts.items()
+    }
+
+
+def _problems(data: DataSplits) -> Mapping[str, str]:
+    return data.train.store.problems if isinstance(data.train.store, JoinedStore) else {}
+
+
+def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:
+    """Return what was left out or changed, by reason, most first.
+
+    Of captions that are cut, the images are in the store.
+    """
+    store = written.store
+    if not isinstance(store, BucketedStore):
+        return sorted(written.left_out, key=lambda each: -each.number)
+    facts = store.manifest.facts
+    total = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
+    by_number = sorted(facts.items(), key=lambda fact: -fact[1])
+    notes = store.manifest.notes
+    return [LeftOutRecords(reason, number, total, _example(reason, notes)) for reason, number in by_number]
+
+
+def left_out_table(records: Sequence[LeftOutRecords]) -> Table:
+    """Return a table of counts by reason, their share of the source's records of that kind, and one of each."""
+    table = Table(title="left out or cut", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table.add_column("reason")
+    table.add_column("records", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("for one", overflow="fold")
+    for each in records:
+        share = each.number / each.total
+        shown = f"{share:.2%}" if share >= 0.0001 else "under 0.01%"
+        table.add_row(each.reason, f"{each.number:,}", shown, Text(each.example))
+    return table
+
+
+def _example(reason: str, notes: Sequence[str]) -> str:
+    """Return the first note about a reason without it: `a.png (15x900 pixels)`; empty where none is noted."""
+    part = f": {reason} ("
+    note = next((note for note in notes if part in note), "")
+    return note.replace(part, " (", 1)

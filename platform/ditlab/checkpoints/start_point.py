@@ -9,9 +9,8 @@ from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedChe
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable, UserError
-from ditlab.spec.composition.content import content_of_data
-from ditlab.spec.composition.start import Start
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.experiment import Experiment, content_of_data
+from ditlab.spec.start import Start
 
 
 @dataclass(frozen=True)

@@ -17,35 +17,35 @@ import click
 from click.shell_completion import CompletionItem
 
 from ditlab.cli.examples import with_examples
-from ditlab.cli.visible import shown
+from ditlab.cli.terminal import shown
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
 COMMANDS = {
     "train": ("train", "Train an experiment."),
-    "tune": ("tune", "Run a sweep: trials, ranking, report."),
-    "submit": ("submit", "Run an experiment or a sweep as a job of a Ray cluster."),
-    "sample": ("sample", "Draw samples from a run's weights."),
-    "evaluate": ("evaluate", "Measure a run on held-out data, and add the metrics to it."),
-    "prove": ("prove", "Compare a spec's engine with plain readings of its steps."),
-    "replay": ("replay", "Do a step of a run again: its samples, losses, gradients; check it."),
-    "verify": ("verify", "Check a run's receipts, files and data, and some steps again."),
-    "compare": ("compare", "Compare runs: parameters, curves, speed, samples."),
-    "report": ("report", "Write one page for a run: curves, samples, speed, failures, spec."),
-    "watch": ("watch", "Show a run's page live in a browser, while it trains."),
-    "params": ("params", "Count a model's parameters by component."),
+    "tune": ("sweeps", "Run a sweep: trials, ranking, report."),
+    "submit": ("train", "Run an experiment or a sweep as a job of a Ray cluster."),
+    "sample": ("analysis", "Draw samples from a run's weights."),
+    "evaluate": ("analysis", "Measure a run on held-out data, and add the metrics to it."),
+    "prove": ("checks", "Compare a spec's engine with plain readings of its steps."),
+    "replay": ("checks", "Do a step of a run again: its samples, losses, gradients; check it."),
+    "verify": ("checks", "Check a run's receipts, files and data, and some steps again."),
+    "compare": ("analysis", "Compare runs: parameters, curves, speed, samples."),
+    "report": ("pages", "Write one page for a run: curves, samples, speed, failures, spec."),
+    "watch": ("pages", "Show a run's page live in a browser, while it trains."),
+    "params": ("specs", "Count a model's parameters by component."),
     "plan": ("plan", "Tell memory, time and cost of a run before a GPU is taken."),
-    "profile": ("profile", "Show where the time of a training step goes."),
-    "figures": ("figures", "Draw the figures of a run's family, or those that need no run."),
-    "validate": ("validate", "Check specs without running them."),
-    "show": ("show", "Print a spec with its parents, overrides and defaults resolved."),
-    "schema": ("schema", "Print the JSON schema of experiments, for editors."),
+    "profile": ("specs", "Show where the time of a training step goes."),
+    "figures": ("analysis", "Draw the figures of a run's family, or those that need no run."),
+    "validate": ("specs", "Check specs without running them."),
+    "show": ("specs", "Print a spec with its parents, overrides and defaults resolved."),
+    "schema": ("specs", "Print the JSON schema of experiments, for editors."),
     "data": ("data", "Import data into Arrow stores, inspect and upload them."),
-    "export": ("export", "Write a run's weights as safetensors with the spec that rebuilds the network."),
+    "export": ("analysis", "Write a run's weights as safetensors with the spec that rebuilds the network."),
     "runs": ("runs", "List, show and delete runs; send MLflow what it missed; relocate a moved home."),
-    "ui": ("ui", "Open the MLflow UI on the runs in DITLAB_HOME."),
-    "doctor": ("doctor", "Check this machine, or a cluster."),
-    "completion": ("completion", "Print a script that completes commands and runs in a shell."),
+    "ui": ("pages", "Open the MLflow UI on the runs in DITLAB_HOME."),
+    "doctor": ("machine", "Check this machine, or a cluster."),
+    "completion": ("machine", "Print a script that completes commands and runs in a shell."),
 }
 
 

@@ -1,16 +1,33 @@
-"""`ditlab plan`."""
+"""`ditlab plan`: a plan as a table, as lines and as JSON."""
 
+from __future__ import annotations
+
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich import box
+from rich.table import Table
 
-from ditlab.cli.common import console, emit, json_option, print_line, say, set_option, spec_argument
-from ditlab.cli.hints import hint, repeated_arguments, short_path
+from ditlab.cli.options import (
+    console,
+    emit,
+    hint,
+    json_option,
+    print_line,
+    repeated_arguments,
+    say,
+    set_option,
+    short_path,
+    spec_argument,
+)
+from ditlab.reports.formatting import format_duration
 
 if TYPE_CHECKING:
-    from ditlab.interface.planning import PlannedTrials
+    from ditlab.api.planning import PlannedTrials
     from ditlab.planning.plan import Plan
+    from ditlab.planning.settings import PlannedSetting
 
 
 @click.command()
@@ -43,9 +60,9 @@ def plan(
 
     SPEC is an experiment, or a sweep, of which the total is told.
     """
-    from ditlab.cli.progress_bars import ProgressBars
+    from ditlab.cli.progress import ProgressBars
     from ditlab.errors import UserError
-    from ditlab.spec.reading.files import is_sweep
+    from ditlab.spec.files import is_sweep
 
     if price is not None and not 0 < price < float("inf"):
         raise UserError(f"--price={price:g} is no price of a GPU hour; give a number above 0, or leave it out.")
@@ -59,7 +76,7 @@ def plan(
         given = "--apply" if target else "--out"
         raise UserError(f"{given} is for an experiment, and {spec} is a sweep; give its base.")
     with ProgressBars("loading PyTorch") as progress:
-        from ditlab.interface import planning
+        from ditlab.api import planning
 
         progress.stage("measuring steps" if measure else "tracing the network")
         options: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
@@ -83,9 +100,8 @@ def plan(
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
 
 
-def _show(planned: "Plan", found: "PlannedTrials | None", price: float | None, as_json: bool) -> None:
+def _show(planned: Plan, found: PlannedTrials | None, price: float | None, as_json: bool) -> None:
     """Print the table and the lines for people."""
-    from ditlab.cli.plan_table import plan_lines, plan_table, sweep_lines
 
     terminal = console(as_json)
     terminal.print(plan_table(planned, terminal.width))
@@ -94,10 +110,9 @@ def _show(planned: "Plan", found: "PlannedTrials | None", price: float | None, a
 
 
 def _result(
-    planned: "Plan", found: "PlannedTrials | None", price: float | None, picture: Path | None, written: Path | None
+    planned: Plan, found: PlannedTrials | None, price: float | None, picture: Path | None, written: Path | None
 ) -> dict[str, Any]:
     """The keys of `--json`."""
-    from ditlab.cli.plan_table import plan_dict
 
     result = plan_dict(planned, price)
     if found is not None:
@@ -105,3 +120,178 @@ def _result(
         result |= {"trials": found.num_trials, "sweep_gpu_hours": hours, "sweep_fits": found.fits}
         result["sweep_cost"] = None if price is None or hours is None else hours * price
     return result | {"picture": picture and str(picture), "applied": written and str(written)}
+
+
+WIDE = 118
+"""Columns of a terminal from which on every part has a column of its own."""
+
+
+def plan_table(plan: Plan, width: int) -> Table:
+    """Memory and time by setting; sizes in GiB. In few columns the parts of the state are one sum."""
+    wide = width >= WIDE
+    parts = ["params", "grads", "optim", "EMA"] if wide else ["state"]
+    device = plan.machine.device
+    title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.machine.memory)})"
+    rest = ["act.", "work", "margin", "total", "host"] if wide else ["act.", "work", "total", "host"]
+    table = Table(
+        "ZeRO", "ckpt", *parts, *rest, "micro", "most", "ms", title=title, box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.columns[0].no_wrap = True
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for setting in plan.settings:
+        table.add_row(*_row(plan, setting, wide), style="bold" if setting is _chosen(plan) else "")
+    return table
+
+
+def _chosen(plan: Plan) -> PlannedSetting | None:
+    """The row of the recommended setting: of the spec's own, the one like it."""
+    chosen = plan.recommended
+    if chosen is None:
+        return None
+    same = [each for each in plan.settings if (each.zero, each.checkpointing) == (chosen.zero, chosen.checkpointing)]
+    return same[0] if same else None
+
+
+def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
+    peak = setting.memory.worker.peak
+    state = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
+    mark = "*" if setting is _chosen(plan) else ""
+    host = setting.memory.worker.host
+    numbers = [
+        *(state if wide else [sum(state)]),
+        peak.activations,
+        peak.workspace,
+        *([setting.margin] if wide else []),
+    ]
+    most = f"{setting.largest_micro:,}" if setting.largest_micro else "none"
+    return [
+        f"{setting.zero.label}{mark}", "yes" if setting.checkpointing else "no", *map(gib, numbers),
+        gib(setting.total) if setting.fits else f">{gib(setting.total)}", gib(host), f"{setting.micro:,}", most,
+        _three(1000 * setting.seconds.total),
+    ]  # fmt: skip
+
+
+def plan_lines(plan: Plan, price: float | None) -> list[str]:
+    """Sentences on the recommended setting, time, cost and files."""
+    chosen = plan.recommended or plan.own
+    flops, seconds = chosen.flops, chosen.seconds.total
+    lines = [
+        "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. work: temporary tensors and "
+        "buffers. total: the peak with a margin. micro: samples at once; most: largest that fits. ms: of a step.",
+        f"recommended: {plan.recommended.label}, micro-batches of {plan.recommended.micro:,}: {plan.why}"
+        if plan.recommended
+        else plan.why,
+    ]
+    more = {"recomputed": flops.recomputed, "of frozen encoders": plan.encoder_flops, "of Muon": plan.optimizer_flops}
+    beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
+    lines.append(
+        f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {_three(1000 * seconds)} ms, "
+        f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.machine.rates.source}"
+    )
+    whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
+    if whole is None or hours is None:
+        lines.append("run: of unknown length, as the data that its epochs are of are not here")
+    else:
+        unit = "GPU" if plan.machine.device.is_gpu else "worker"
+        cost = f", cost {hours * price:,.2f}" if price is not None else ""
+        lines.append(
+            f"run: {plan.size.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
+            "evaluations and saves"
+        )
+    data = "" if plan.size.data_bytes is None else f"; data {size(plan.size.data_bytes)}"
+    number = "" if plan.size.snapshots is None else f"{plan.size.snapshots} of "
+    kept = f"; snapshots of averages {number}{size(plan.size.snapshot_bytes)}" if plan.size.snapshot_bytes else ""
+    lines.append(
+        f"files: checkpoint {size(plan.size.checkpoint_bytes)}, {plan.size.checkpoints} kept{kept}{data}; host copy of "
+        f"a checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
+    )
+    return [*lines, f"left out: {'; '.join(plan.left_out)}"]
+
+
+def sweep_lines(found: PlannedTrials, price: float | None) -> list[str]:
+    """Sentences on a sweep's total."""
+    hours = found.gpu_hours
+    if hours is None:
+        return [f"sweep: {found.num_trials:,} trials, of unknown length"]
+    cost = f", cost {hours * price:,.2f}" if price is not None else ""
+    about = "" if found.is_exact else ", each like the base with typical values"
+    fits = "all fit" if found.fits else "some do not fit"
+    return [f"sweep: {found.num_trials:,} trials{about}, {hours:,.3g} GPU hours{cost}; {fits}"]
+
+
+def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
+    """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
+    own, chosen = plan.own, plan.recommended
+    hours = plan.gpu_hours(chosen or own)
+    return {
+        "fits": own.fits,
+        "per_gpu_bytes": own.total,
+        "step_seconds": own.seconds.total,
+        "gpu": plan.machine.device.name,
+        "gpus": plan.workers,
+        "gpu_memory": plan.machine.memory,
+        "parameters": plan.parameters,
+        "rates": plan.machine.rates.source,
+        "own": _setting_dict(own),
+        "recommended": chosen and _setting_dict(chosen),
+        "why": plan.why,
+        "settings": [_setting_dict(each) for each in plan.settings],
+        "samples_per_second": plan.experiment.batch.size / (chosen or own).seconds.total,
+        "steps": plan.size.steps,
+        "run_seconds": plan.run_seconds(chosen or own),
+        "gpu_hours": hours,
+        "cost": None if price is None or hours is None else hours * price,
+        "checkpoint_bytes": plan.size.checkpoint_bytes,
+        "checkpoints_kept": plan.size.checkpoints,
+        "snapshot_bytes": plan.size.snapshot_bytes,
+        "snapshots": plan.size.snapshots,
+        "data_bytes": plan.size.data_bytes,
+        "encoder_flops": plan.encoder_flops,
+        "optimizer_flops": plan.optimizer_flops,
+        "left_out": list(plan.left_out),
+    }
+
+
+def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
+    worker = setting.memory.worker
+    return {
+        "stage": setting.zero.stage,
+        "offload": setting.zero.offload,
+        "offload_parameters": setting.zero.offload_parameters,
+        "activation_checkpointing": setting.checkpointing,
+        "micro": setting.micro,
+        "largest_micro": setting.largest_micro,
+        "fits": setting.fits,
+        "per_gpu_bytes": setting.total,
+        "margin_bytes": setting.margin,
+        "host_bytes": worker.host,
+        "checkpoint_copy_bytes": setting.memory.checkpoint_copy,
+        "peak": worker.peak_phase,
+        "passes": asdict(worker.passes),
+        "update": asdict(worker.update),
+        "evaluation": asdict(worker.evaluation),
+        "flops": asdict(setting.flops),
+        "seconds": asdict(setting.seconds),
+        "step_seconds": setting.seconds.total,
+    }
+
+
+def _three(value: float) -> str:
+    """A number with three digits or more, never in powers of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def gib(num: int) -> str:
+    """Bytes in GiB, three digits."""
+    value = num / 2**30
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def size(num: int) -> str:
+    """Bytes with the unit that leaves the fewest digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num < 1024:
+            return f"{num:,.3g} {unit}"
+        num /= 1024  # type: ignore[assignment]
+    return f"{num:,.3g} TiB"

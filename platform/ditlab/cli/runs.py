@@ -1,23 +1,22 @@
-"""`ditlab runs`: recent runs, and the upload of records that MLflow has not received; beside it `runs_*.py`."""
+"""`ditlab runs`: recent runs; one run and its events; deletion, upload to MLflow, moved homes."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.common import console, emit, json_option, print_line, say
-from ditlab.cli.hints import hint
-from ditlab.cli.runs_log import log
-from ditlab.cli.runs_relocate import relocate
-from ditlab.cli.runs_rm import rm
-from ditlab.cli.runs_show import show
+from ditlab.cli.options import console, emit, hint, json_option, print_line, relative, run_argument, say
 
 if TYPE_CHECKING:
+    from ditlab.api.removal import RemovalPlan
     from ditlab.home import Home
+    from ditlab.runs.description import RunDescription
+    from ditlab.runs.events import RunEvent
 
 
 @click.group(invoke_without_command=True)
@@ -35,16 +34,12 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
 
     home = Home.from_environment()
     rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
-    _print(rows, tracking or str(home.root), as_json)
+    _print_list(rows, tracking or str(home.root), as_json)
     for remark in remarks:
         say(remark)
     emit({"runs": rows}, as_json)
     if rows and not tracking:
         hint(as_json, "runs show", rows[0]["run_id"])
-
-
-for _command in (show, log, rm, relocate):
-    runs.add_command(_command)
 
 
 @runs.command()
@@ -53,7 +48,7 @@ for _command in (show, log, rm, relocate):
 @json_option
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all."""
-    from ditlab.cli.progress_bars import ProgressBars
+    from ditlab.cli.progress import ProgressBars
     from ditlab.errors import UserError
     from ditlab.home import Home
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
@@ -137,11 +132,10 @@ def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
+def _print_list(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
     from rich.table import Table
 
-    from ditlab.cli.terminal import status_text
-    from ditlab.cli.visible import shown_line
+    from ditlab.cli.terminal import shown_line, status_text
 
     if not rows:
         print_line(f"no runs under {where}", as_json)
@@ -170,3 +164,271 @@ def _age(created: str) -> str:
 def _finite(value: float | None) -> float | None:
     """The value, or None for NaN and infinities, which JSON has not."""
     return value if value is not None and math.isfinite(value) else None
+
+
+_MOST_METRICS = 24
+_ELSEWHERE = ("system/", "time/", "perf/")
+"""Metrics of the machine, and those of the table of times."""
+
+
+@click.command(short_help="Show one run.")
+@run_argument
+@json_option
+def show(run: str, as_json: bool) -> None:
+    """Show RUN: its status, spec, last metrics, files, checkpoints, and what MLflow has not received.
+
+    RUN is an id, a prefix of one, or a name; a sweep has one as well.
+    """
+    from ditlab.home import Home
+    from ditlab.runs.description import describe_run
+    from ditlab.tracking.records import find_run
+
+    home = Home.from_environment()
+    found = describe_run(home, find_run(home, run))
+    _print_run(found, as_json)
+    for note in found.notes:
+        say(note)
+    emit(found.to_dict(), as_json)
+    _hint(found, as_json)
+
+
+def size_text(num_bytes: int) -> str:
+    """A size for people: `4.1 MiB`."""
+    size, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{num_bytes} B" if unit == "B" else f"{size:,.1f} {unit}"
+
+
+def _print_run(found: RunDescription, as_json: bool) -> None:
+    from rich.table import Table
+
+    from ditlab.cli.terminal import shown_line
+
+    record = found.record
+    print_line(f"run {record.run_id}: {record.name}", as_json)
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(no_wrap=True, style="dim")
+    facts.add_column(overflow="fold")
+    for name, text in _facts(found).items():
+        facts.add_row(name, "\n".join(map(shown_line, text.split("\n"))))
+    out = console(as_json)
+    out.print(facts)
+    if not found.metrics:
+        return
+    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("metric", overflow="fold")
+    table.add_column("last value", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    for name in names[:_MOST_METRICS]:
+        step, value = found.metrics[name]
+        table.add_row(shown_line(name), f"{value:.5g}", f"{step:,}")
+    print_line("", as_json)
+    out.print(table)
+    if left := len(found.metrics) - len(names[:_MOST_METRICS]):
+        print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
+    if found.time:
+        from ditlab.cli.options import time_lines
+
+        print_line("", as_json)
+        for line in time_lines(found.time):
+            print_line(line, as_json)
+
+
+def _facts(found: RunDescription) -> dict[str, str]:
+    """Lines of the description by their headings, without empty ones."""
+    from ditlab.cli.terminal import shown_line
+    from ditlab.runs.lineage import lineage_lines
+
+    record, kept = found.record, found.checkpoints
+    kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+    status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
+    if found.is_locked:
+        status += "; a process trains it now"
+    elif record.status == "running":
+        status += "; no process trains it on this machine"
+    of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
+    steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
+    checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
+    parts = ", ".join(f"{name} {size_text(size)}" for name, size in found.sizes.items() if name != "total" and size)
+    queued = "" if found.unsent is None else f"{found.unsent:,} records wait for MLflow"
+    if found.unsent in (0, 1):
+        queued = "1 record waits for MLflow" if found.unsent else "nothing: MLflow has every record"
+    facts = {
+        "kind": kind,
+        "status": status,
+        "message": record.message,
+        "trial": f"{record.trial} of sweep {record.parent}" if record.parent else "",
+        "trials": of_trials,
+        "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
+        "created": _moment(record.created),
+        "updated": _moment(record.updated),
+        "spec": "\n".join(f"{name}: {shown_line(value)}" for name, value in found.spec.items()),
+        "proof": found.proof,
+        "checkpoints": "" if record.trials else checkpoints,
+        "folder": str(found.folder.path),
+        "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),
+        "tracking": found.tracking_uri,
+        "queued": queued,
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _hint(found: RunDescription, as_json: bool) -> None:
+    """Print the next useful command."""
+    record = found.record
+    if record.trials and record.status != "finished":
+        hint(as_json, "tune", "--resume", record.run_id)
+    elif record.status in ("failed", "interrupted") and not record.trials:
+        hint(as_json, "train", relative(found.folder.spec), "--resume", record.run_id)
+        hint(as_json, "runs log", record.run_id)
+    elif found.unsent:
+        hint(as_json, "runs sync", record.run_id)
+    elif found.checkpoints.steps and not record.trials:
+        hint(as_json, "sample", record.run_id)
+
+
+def _moment(iso: str) -> str:
+    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+@click.command(short_help="Print the events of one run.")
+@run_argument
+@click.option("--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N events.")
+@click.option("--follow", is_flag=True, help="Go on with new events as they come, until the run ends or Ctrl-C.")
+@json_option
+def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
+    """Print RUN's events in their order: starts, evaluations, checkpoints that are kept, failures, logged files, ends.
+
+    RUN is an id, a prefix of one, or a name. Metrics of single steps are left out; MLflow and `ditlab runs show` have
+    them.
+    """
+    from ditlab.errors import UserError, first_line
+    from ditlab.home import Home
+    from ditlab.runs.events import EventReader
+    from ditlab.tracking.records import find_run
+
+    found = find_run(Home.from_environment(), run)
+    if found.note:
+        say(found.note)
+    reader = EventReader(found.folder)
+    try:
+        events = reader.read_all()
+        shown = events[-tail:] if tail else events
+        for event in shown:
+            _print_events(event, as_json)
+        for event in reader.follow() if follow else ():
+            shown.append(event)
+            _print_events(event, as_json)
+    except OSError as error:
+        raise UserError(
+            f"{found.folder.journal} cannot be read ({first_line(error)}); restore it from a copy."
+        ) from error
+    if not shown:
+        say(f"run {found.record.run_id} has no events yet.")
+    if reader.num_damaged:
+        lines = "1 damaged line was" if reader.num_damaged == 1 else f"{reader.num_damaged} damaged lines were"
+        say(f"{found.folder.journal}: {lines} passed over.")
+    emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
+
+
+def _print_events(event: RunEvent, as_json: bool) -> None:
+    from ditlab.cli.terminal import shown_line
+
+    print_line(f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}  {shown_line(event.text)}", as_json)
+
+
+@click.command(short_help="Delete runs, with their checkpoints and journals.")
+@click.argument("which", metavar="RUN...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
+@click.option("--mlflow", is_flag=True, help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.")
+@json_option
+def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> int:
+    """Delete runs with their checkpoints, journals and pictures; a sweep with its trials.
+
+    RUN is an id, a unique prefix of one, or a name that one run has. A run that a process trains stays, and so does
+    one that a sweep, a best.yaml, another run or a store needs.
+    """
+    from ditlab.api.removal import plan_removal
+    from ditlab.errors import UserError
+
+    plan = plan_removal(which)
+    _print_removal(plan, mlflow, as_json)
+    if not dry_run:
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError(f"nobody can be asked whether to delete {_runs(plan)}; add --yes, or --dry-run.")
+            if not click.confirm(f"Delete {_runs(plan)}?", err=True):
+                say("nothing was deleted.")
+                return 130
+        plan.remove(mlflow=mlflow)
+        say(f"deleted {_runs(plan)}, {size_text(plan.size)}")
+    emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
+    return 0
+
+
+def _runs(plan: RemovalPlan) -> str:
+    return f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
+
+
+def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
+    """Print a table of the runs, and sentences on what stays and what is lost."""
+    from rich.table import Table
+
+    from ditlab.cli.terminal import shown_line, status_text
+    from ditlab.tracking.access import redact
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("run", no_wrap=True)
+    table.add_column("name", overflow="fold")
+    table.add_column("status")
+    table.add_column("size", justify="right", no_wrap=True)
+    for run in plan.runs:
+        table.add_row(shown_line(run.folder.run_id), shown_line(run.name), status_text(run.status), size_text(run.size))
+    console(as_json).print(table)
+    for run in plan.runs:
+        if run.unsent:
+            records = "1 record" if run.unsent == 1 else f"{run.unsent:,} records"
+            say(f"run {run.folder.run_id}: {records} that MLflow has not received will be lost.")
+        if run.checkpoints:
+            say(f"run {run.folder.run_id}: its checkpoints at {run.checkpoints} stay.")
+    if not mlflow:
+        for address in dict.fromkeys(redact(run.address) for run in plan.runs):
+            say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+
+
+@click.command(short_help="Make a moved or copied DITLAB_HOME one of its own.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@json_option
+def relocate(dry_run: bool, as_json: bool) -> None:
+    """Make a DITLAB_HOME that was moved or copied one of its own: its runs write where it is now, and nowhere else.
+
+    Absolute paths in MLflow's database and in the runs' records and specs are changed, the database in one transaction
+    after a backup beside it. Files of the folder from which it comes are neither read nor written.
+    """
+    from ditlab.home import Home
+    from ditlab.runs.relocation import relocate_home
+
+    done = relocate_home(Home.from_environment(), dry_run=dry_run)
+    if not done.former:
+        print_line(f"{done.present} is where it was made; there is nothing to relocate", as_json)
+    else:
+        former = ", ".join(map(str, done.former))
+        verb = "would be relocated" if dry_run else "relocated"
+        print_line(f"{done.present}: {verb} from {former}", as_json)
+        counts = [f"{number:,} in {place}" for place, number in done.database.changes.items()]
+        print_line(f"  MLflow's database: {', '.join(counts) or 'no path'}", as_json)
+        print_line(f"  files of runs: {len(done.files):,}", as_json)
+        if done.database.backup:
+            print_line(f"  backup: {done.database.backup}", as_json)
+    for remark in done.left:
+        say(remark)
+    emit({"dry_run": dry_run, **done.to_dict()}, as_json)
+
+
+for _command in (show, log, rm, relocate):
+    runs.add_command(_command)

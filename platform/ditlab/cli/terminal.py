@@ -1,13 +1,44 @@
-"""Text on a terminal: secrets hidden, control characters as visible escapes, nothing of it read as markup."""
+"""Text on a terminal or in a log: secrets hidden, control characters as visible escapes, nothing of it read as markup.
 
-from collections.abc import Iterable
+Progress is plain lines where standard error is no terminal: job logs, Slurm's output, CI.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ditlab.cli.visible import shown
+from ditlab.errors import UserError
+from ditlab.secrets import hide
+
+# Line breaks and tabs are layout. Any other control character moves the cursor, erases lines, sets a window's title or
+# reverses what is read; lone surrogates (bytes of a file's name that are no UTF-8) cannot be printed at all.
+_CONTROLS = (
+    *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0),
+    0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
+)  # fmt: skip
+_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
+
+
+def shown(text: str) -> str:
+    """Hide secrets in a text, and make its control characters visible: an escape byte becomes `\\x1b`."""
+    return hide(text).translate(_ESCAPES)
+
+
+def shown_line(text: str) -> str:
+    """Text in one line: line breaks and tabs become `\\n` and `\\t`."""
+    return shown(text).replace("\n", "\\n").replace("\t", "\\t")
+
 
 STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
 
@@ -32,3 +63,104 @@ class TerminalConsole(Console):
 def status_text(status: str) -> Text:
     """A run's status in its colour."""
     return Text(shown(status), STATUS_COLOURS.get(status, ""))
+
+
+FIRST_LINE = 2.0
+"""Seconds after which the first line is printed: what takes less needs none."""
+INTERVAL_VARIABLE = "DITLAB_PROGRESS_SECONDS"
+"""Environment variable with the longest time between two lines in the first hour; 0: no lines."""
+INTERVAL = 30.0  # seconds, where the variable is not set
+LONGEST_INTERVAL = 20  # times the interval, after days
+_SHARE = 0.01  # of the time since the start: where that is longer than the interval, it takes its place
+_POLL = 0.25  # seconds
+
+
+class LineSchedule:
+    """Times of plain lines: 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour."""
+
+    def __init__(self, start: float, interval: float) -> None:
+        self._start, self._interval = start, interval
+        self._next = start + min(FIRST_LINE, interval)
+
+    def is_due(self, now: float) -> bool:
+        """Return True if a line is due, and plan the next one."""
+        if not self._interval or now < self._next:
+            return False
+        elapsed = now - self._start
+        longest = min(max(self._interval, _SHARE * elapsed), LONGEST_INTERVAL * self._interval)
+        self._next = now + min(elapsed, longest)
+        return True
+
+
+class PlainLines:
+    """Thread that prints a line of progress whenever one is due, also where nothing has been reported since the last.
+
+    Use between `start` and `stop`. A line begins with the time since the start: `[0:32] step 120/600 · ...`.
+    """
+
+    def __init__(
+        self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic, interval: float | None = None
+    ) -> None:
+        """Plan the lines; `describe` gives the text of each. Raises UserError where the variable holds no number."""
+        self._describe, self._clock = describe, clock
+        self._start = clock()
+        self._schedule = LineSchedule(self._start, line_interval() if interval is None else interval)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ditlab-progress", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; nothing is printed after."""
+        self._stop.set()
+        self._thread.join()
+
+    def tick(self) -> None:
+        """Print a line if one is due."""
+        now = self._clock()
+        if self._schedule.is_due(now):
+            print_plain(f"[{format_clock(now - self._start)}] {self._describe()}")
+
+    def _run(self) -> None:
+        while not self._stop.wait(_POLL):
+            self.tick()
+
+
+@contextmanager
+def waiting_lines(text: str) -> Iterator[None]:
+    """Print plain lines with one text during the block, on a terminal as well: where another process prints beside."""
+    lines = PlainLines(lambda: f"{text} ...")
+    lines.start()
+    try:
+        yield
+    finally:
+        lines.stop()
+
+
+def print_plain(message: str) -> None:
+    """Print a line on standard error in one write, without secrets and control characters."""
+    sys.stderr.write(f"{shown(message)}\n")
+    sys.stderr.flush()
+
+
+def line_interval() -> float:
+    """Longest time between two lines in the first hour. Raises UserError where the variable holds no number."""
+    text = os.environ.get(INTERVAL_VARIABLE, "")
+    try:
+        seconds = float(text) if text else INTERVAL
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UserError(
+            f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no lines of progress, or unset it."
+        )
+    return seconds
+
+
+def format_clock(seconds: float) -> str:
+    """Seconds as `0:35`, `2:05:09` or `73:00:00`: hours go on past a day."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

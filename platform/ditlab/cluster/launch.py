@@ -14,7 +14,7 @@ from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.request import RunCallbacks, RunRequest
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.training.reporting import RunOutcome
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, 
     found = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
     if not with_code:
         return found
-    from ditlab.spec.plugin_packages import installed_version
+    from ditlab.spec.plugins import installed_version
 
     return {**found, "ditlab": code_version(), **{name: installed_version(name) for name in packages}}
 

@@ -18,7 +18,7 @@ from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, node_name, ru
 from ditlab.errors import UserError
 from ditlab.home import Home, followed, writable_folder
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
 
 REPORT_TIMEOUT = 60.0  # seconds for all reports: a node starts a process for its own, in one to ten

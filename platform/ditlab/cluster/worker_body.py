@@ -32,7 +32,7 @@ from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
 from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.secrets import hide, raise_hidden
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.plan import plan_run
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory

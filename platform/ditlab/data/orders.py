@@ -14,9 +14,9 @@ from ditlab.data.remote.streamed_store import StreamedStore
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.composition.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
-from ditlab.spec.sizes import num_bytes
+from ditlab.spec.mixture import DataSpec, MixtureData, in_part
+from ditlab.spec.values import num_bytes
 
 
 def training_order(

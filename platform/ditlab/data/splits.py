@@ -32,7 +32,6 @@ from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.tokenizer import packed, store_codec
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.composition.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.data import (
     ArrowData,
     CaptionedDigitsData,
@@ -47,8 +46,9 @@ from ditlab.spec.data import (
     SourceSpec,
     TextData,
 )
-from ditlab.spec.data_sources import DATA_SOURCES, DataSource
-from ditlab.spec.sizes import num_bytes
+from ditlab.spec.mixture import DataSpec, MixtureData, in_part
+from ditlab.spec.plugins import DATA_SOURCES, DataSource
+from ditlab.spec.values import num_bytes
 
 _FULL = FullOrderSpec()
 MOST_OVERLAPPING = 2**16

@@ -12,7 +12,7 @@ from torch import Tensor
 from ditlab.averages import START, PowerProfile, field_of
 from ditlab.engine.partitions import ParameterSlice, Partitions
 from ditlab.engine.update import Update
-from ditlab.spec.optimisation.training import Ema
+from ditlab.spec.optimization import Ema
 
 SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 

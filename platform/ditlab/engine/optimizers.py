@@ -17,7 +17,7 @@ from torch.optim.adamw import adamw
 
 from denoisers.parameter_roles import ParameterRole, parameter_roles
 from ditlab.engine.partitions import Partitions
-from ditlab.spec.optimisation.optimisers import GATHERED_VALUES, AdamW, GroupRates, Muon
+from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from ditlab.spec.optimisation.clipping import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
+from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ditlab.errors import UserError
-from ditlab.spec.sizes import num_bytes
+from ditlab.spec.values import num_bytes
 
 TERA, GIGA, MIB = 10**12, 10**9, 2**20
 

@@ -14,8 +14,8 @@ from ditlab.planning.hardware import GPUS
 from ditlab.planning.settings import SETTINGS, Machine, PlannedSetting, Planner, checkpoint_bytes, snapshot_bytes
 from ditlab.planning.worker_memory import ZeroSetting
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.files import load_experiment
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 
 

@@ -30,7 +30,7 @@ from ditlab.planning.worker_memory import (
 )
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.optimisers import GroupRates
+from ditlab.spec.optimization import GroupRates
 
 SETTINGS = (
     ZeroSetting(0),

@@ -13,7 +13,7 @@ from typing import Literal
 from ditlab.planning.frozen_encoders import EncoderWork
 from ditlab.planning.pass_memory import PassMemory
 from ditlab.spec.engine import LARGEST_BUCKET
-from ditlab.spec.optimisation.optimisers import GATHERED_VALUES
+from ditlab.spec.optimization import GATHERED_VALUES
 
 MASTER = 4
 """Bytes of a master weight, a moment and an averaged weight: float32 always."""

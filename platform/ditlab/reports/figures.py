@@ -14,12 +14,7 @@ from denoisers.figures import Bars, Curve, Figure, Lines
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.render import DPI, save_canvas
 from ditlab.reports.rendering.theme import LIGHT, TICK_POINTS, TITLE_POINTS, Theme, label_axes, light_grid, style_axes
-from ditlab.spec.optimisation.schedules import (
-    ConstantSchedule,
-    ScheduleSpec,
-    SteppedCosineRestartSchedule,
-    WarmupCosineSchedule,
-)
+from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
 
 MOST_TIMES = 5.0
 """Largest ratio of the sizes of curves in one panel."""

@@ -13,10 +13,10 @@ from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, followed
 from ditlab.runs.request import checkpoint_store
-from ditlab.spec.composition.mixture import MixtureData
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
-from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.mixture import MixtureData
+from ditlab.spec.uris import refuse_secrets
 from ditlab.tracking.records import read_record
 
 RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")

@@ -15,8 +15,8 @@ from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
 from ditlab.runs.lineage import LineageRun, lineage
 from ditlab.runs.locks import is_locked
 from ditlab.secrets import hide
-from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.spec.uris import is_uri
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.files import folder_size
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain

@@ -14,10 +14,10 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.lineage import ancestors
 from ditlab.runs.request import checkpoint_store, recorded_checkpoints, start_point
-from ditlab.spec.composition.start import Start, StartState, parse_start
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.start import Start, StartState, parse_start
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_parameters, persistent_buffers

@@ -25,10 +25,10 @@ from ditlab.runs.lineage import lineage_tags
 from ditlab.runs.relocation import check_run_place
 from ditlab.runs.request import PreparedRun, RecordedProof, RunRequest
 from ditlab.spec.compiling import CompileDecision, compile_decision
-from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
-from ditlab.spec.recorded import encode_recorded
+from ditlab.spec.files import encode_recorded
+from ditlab.spec.plugins import plugin_packages, plugin_tags
+from ditlab.spec.start import first_step
 from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 from ditlab.tracking.environment import source_tags

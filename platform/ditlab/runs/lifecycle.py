@@ -10,7 +10,7 @@ from ditlab.errors import RunFailed, StorageOutage, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.recorded import encode_recorded
+from ditlab.spec.files import encode_recorded
 from ditlab.storage.files import write_durably
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record

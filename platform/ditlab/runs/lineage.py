@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ditlab.spec.composition.start import NamedStart, parse_start
+from ditlab.spec.start import NamedStart, parse_start
 from ditlab.tracking.records import RunRecord
 
 LINEAGE_TAG = "ditlab.lineage"

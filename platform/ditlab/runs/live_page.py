@@ -19,7 +19,7 @@ from ditlab.runs.page import collect, report_source
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
 from ditlab.storage.plain_files import open_plain
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
 from ditlab.tracking.journal_index import read_content

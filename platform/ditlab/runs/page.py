@@ -28,8 +28,8 @@ from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import series_of

@@ -12,8 +12,8 @@ from typing import Any
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import is_locked
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
+from ditlab.spec.files import build_experiment
+from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 from ditlab.storage.files import encode_json_line, read_json_lines, stamped, write_durably
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.cursor import cursor_moves

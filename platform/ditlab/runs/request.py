@@ -13,7 +13,7 @@ from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.reading.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import read_plain
 from ditlab.training.plan import RunPlan, TrainingRun

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import Spec
-from ditlab.spec.sizes import SizeText
 from ditlab.spec.uris import refuse_storage
+from ditlab.spec.values import SizeText
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
-from ditlab.spec.format_value import format_value
-from ditlab.spec.optimisation.numbers import Count
+from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_storage
+from ditlab.spec.values import format_value
 
 LARGEST_BUCKET = 500_000_000
 """Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""

@@ -1,7 +1,15 @@
-"""The experiment: everything that decides what is trained, how, on what, and where it is written down."""
+"""The experiment: everything that decides what is trained, how, on what, and where it is written down.
 
+The classes of its model, objective, sampling and data are those of its family, and of other packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,26 +17,117 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.families import AnyFamily, family_of
-from ditlab.errors import UserError
+from denoisers.extensions import extended_objective, fully_extended_objective
+from denoisers.families import AnyFamily, families, family_names, family_of, find_family
+from denoisers.plugins import PluginError
+from denoisers.spec_unions import kinds_of
+from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import never_failing
-from ditlab.spec.composition.content import LATER_SECTIONS, content_of_data, digest_of, without_defaults
-from ditlab.spec.composition.mixture import DataSpec, MixtureData, check_orders
-from ditlab.spec.composition.packing import check_packing
-from ditlab.spec.composition.start import Start, check_length
+from ditlab.spec.cards import experiment_card
 from ditlab.spec.data import DigitsData
-from ditlab.spec.display.experiment_card import experiment_card
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
-from ditlab.spec.experiment_parts import ExperimentParts, parts_for
-from ditlab.spec.format_value import format_value
-from ditlab.spec.no_secrets import refuse_secrets
-from ditlab.spec.optimisation.optimisers import LATER, AdamW, OptimizerSpec
-from ditlab.spec.optimisation.schedules import ConstantSchedule, ScheduleSpec
-from ditlab.spec.optimisation.training import Batch, Training
-from ditlab.spec.reading.messages import explain
-from ditlab.spec.reading.overrides import Assignment, assign
+from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, check_packing, source_kinds, with_sources
+from ditlab.spec.optimization import LATER, AdamW, Batch, ConstantSchedule, OptimizerSpec, ScheduleSpec, Training
+from ditlab.spec.overrides import Assignment, assign, explain
+from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.resources import Resources
+from ditlab.spec.start import Start, check_length
+from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.values import format_value
+
+LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
+"""Sections that came after the first runs, with the content under which a run is what it was without them."""
+LATER_DATA_FIELDS: dict[str, Any] = {"packing": "joined", "order": {"kind": "full"}}
+"""Fields of `data` that came after the first runs, with the value under which a run is what it was without them."""
+PLACES = ("access", "cache")
+"""Fields of `kind: arrow` that say how rows are read, which changes no number."""
+
+
+def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a section without later fields that have the value of a run without them."""
+    return {key: value for key, value in section.items() if key not in later or later[key] != value}
+
+
+def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of `data`, parts of a mixture included, without later fields that change nothing."""
+    kept = without_defaults(data, LATER_DATA_FIELDS)
+    if kept.get("kind") == "arrow":
+        kept = {key: value for key, value in kept.items() if key not in PLACES}
+    if isinstance(parts := kept.get("parts"), Mapping):
+        kept["parts"] = {name: content_of_data(part) for name, part in parts.items()}
+    return kept
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return 16 hex digits over plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ExperimentParts:
+    """The classes that differ between experiments."""
+
+    family: AnyFamily
+    objective: type[ObjectiveSpec]
+    """The family's, with fields for the loss components and the time density of other packages."""
+    data: tuple[type[DataSource], ...]
+    """Data sources of other packages."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that an experiment of these parts has, as `pydantic.create_model` takes them."""
+        family = self.family
+        objective: Any = self.objective
+        fields: dict[str, Any] = {
+            "model": (family.model, Field(description="The network.")),
+            "objective": (objective, Field(default=objective(), description="The loss.")),
+            "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
+        }
+        if self.data:
+            data = Field(default=DigitsData(), description="Where samples come from.")
+            fields["data"] = (with_sources(self.data), data)
+        return fields
+
+
+def parts_for(mapping: Any) -> ExperimentParts:
+    """Return the classes that a mapping names.
+
+    Raises UserError for an unknown family, and for a part of another package whose code cannot be used.
+    """
+    top = mapping if isinstance(mapping, dict) else {}
+    try:
+        family = _family(top.get("model"))
+        objective = extended_objective(family.objective, top.get("objective"))
+        return ExperimentParts(family, objective, _data_sources(top.get("data")))
+    except PluginError as error:
+        raise UserError(str(error)) from error
+
+
+def all_parts() -> list[ExperimentParts]:
+    """Return the classes of every family with all parts of other packages, for the JSON schema."""
+    data = tuple(DATA_SOURCES.load_all().values())
+    return [ExperimentParts(each, fully_extended_objective(each.objective), data) for each in families().values()]
+
+
+def _family(model: Any) -> AnyFamily:
+    if not isinstance(model, dict) or model.get("family") is None:
+        raise UserError(f"model.family is missing; set it to one of {', '.join(family_names())}.")
+    name = model["family"]
+    family = find_family(name) if isinstance(name, str) else None
+    if family is None:
+        hint = nearest(str(name), family_names())
+        raise UserError(
+            f"model.family={format_value(name)} is no known family; {hint}{'' if hint.endswith('?') else '.'} A family "
+            "of another package needs that package installed here (an entry point in the group denoisers.families), or "
+            "its folder denoisers/NAME on the Python path."
+        )
+    return family
+
+
+def _data_sources(data: Any) -> tuple[type[DataSource], ...]:
+    sources = [DATA_SOURCES.load(kind) for kind in source_kinds(data) if kind not in kinds_of(DataSpec)]
+    return tuple(source for source in sources if source is not None)
+
 
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
 NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
@@ -91,7 +190,7 @@ class Experiment(Spec):
         return name
 
     @model_validator(mode="after")
-    def batch_divides(self) -> "Experiment":
+    def batch_divides(self) -> Experiment:
         """Every worker gets equally many whole micro-batches; of an elastic run's, at least one."""
         size, workers = self.batch.size, self.resources.max_workers
         elastic = self.resources.min_workers != workers
@@ -117,7 +216,7 @@ class Experiment(Spec):
         return self
 
     @model_validator(mode="after")
-    def low_precision_has_masters(self) -> "Experiment":
+    def low_precision_has_masters(self) -> Experiment:
         """Stage 0 keeps no float32 weights beside half-precision ones."""
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
@@ -127,7 +226,7 @@ class Experiment(Spec):
         return self
 
     @model_validator(mode="after")
-    def schedule_fits(self) -> "Experiment":
+    def schedule_fits(self) -> Experiment:
         """Warm-up ends before the run; for a run of epochs, its plan checks that. A mixture has no epochs."""
         check_length(self.start, self.training.steps)
         if isinstance(self.data, MixtureData):
@@ -141,7 +240,7 @@ class Experiment(Spec):
         return self
 
     @model_validator(mode="after")
-    def parts_fit(self) -> "Experiment":
+    def parts_fit(self) -> Experiment:
         """The loss and the sampler are ones of this model, and each encoder is used; the optimiser's state has room."""
         self.optimizer.check(self.engine.zero.offload)
         self.objective.check(self.model)
@@ -178,7 +277,7 @@ class Experiment(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
-    def replace(self, path: str, value: Any) -> "Experiment":
+    def replace(self, path: str, value: Any) -> Experiment:
         """Return the experiment with the field at a dotted path changed, validated again as a whole.
 
         `spec.replace("optimizer.lr", 3e-4)`; a mapping is merged into the fields that it names. Raises UserError,
@@ -186,7 +285,7 @@ class Experiment(Spec):
         """
         return self.replace_all({path: value})
 
-    def replace_all(self, values: Mapping[str, Any]) -> "Experiment":
+    def replace_all(self, values: Mapping[str, Any]) -> Experiment:
         """As `replace`, for several fields at once: only the result must be valid."""
         plain = {path: _plain(value) for path, value in values.items()}
         changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in plain.items()]

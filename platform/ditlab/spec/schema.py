@@ -4,9 +4,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.spec.experiment import experiment_class
-from ditlab.spec.experiment_parts import all_parts
-from ditlab.spec.sweep.spec import Sweep
+from ditlab.spec.experiment import all_parts, experiment_class
+from ditlab.spec.sweep import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:

@@ -1,7 +1,13 @@
-"""Checks of places named by a path or a URI, before anything is opened."""
+"""Checks of places named by a path or a URI, before anything is opened, and that a spec holds no secret."""
+
+from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from ditlab.secrets import hide_in_urls
 
 # Names of query keys that carry a secret with S3, GCS, Azure and fsspec's other file systems.
 _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key|account_?key|api_?key|^key$", re.I)
@@ -49,3 +55,21 @@ def refuse_storage(knob: str, place: str) -> None:
         raise ValueError(f"{knob}={place} is no URI ({error}); write scheme://bucket/prefix.") from None
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"\s", place):
         raise ValueError(f"{knob}={place!r} is no URI; write scheme://bucket/prefix.")
+
+
+def refuse_secrets(value: Any, path: str = "") -> None:
+    """Raise ValueError for a URL with a password or a secret key anywhere in a spec's mapping; it does not repeat
+    them."""
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            refuse_secrets(below, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for below in value:
+            refuse_secrets(below, path)
+    elif isinstance(value, str):
+        if path.endswith("tracking.uri") and (shown := hide_in_urls(value)) != value:
+            raise ValueError(
+                f"{path}={shown} holds a password, which would be written into every checkpoint; give it by "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+            )
+        refuse_secret(path, value)

@@ -15,12 +15,11 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.spec.reading.overrides import value_at
-from ditlab.spec.recorded import load_recorded, load_recorded_experiment
-from ditlab.spec.sweep.axes import Axis, LogUniform, Uniform
-from ditlab.spec.sweep.loading import load_sweep
-from ditlab.spec.sweep.space import draw_values, experiment_for, written
-from ditlab.spec.sweep.spec import Sweep
+from ditlab.spec.files import load_recorded, load_recorded_experiment
+from ditlab.spec.overrides import value_at
+from ditlab.spec.sweep import Sweep, load_sweep
+from ditlab.spec.sweep_axes import Axis, LogUniform, Uniform
+from ditlab.spec.sweep_space import draw_values, experiment_for, written
 from ditlab.storage.files import append_json_line, encode_json_line, parse_json_line, read_json_lines, write_durably
 from ditlab.storage.plain_files import read_plain
 from ditlab.sweeps.trials import PlannedTrial

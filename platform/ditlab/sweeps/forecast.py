@@ -16,9 +16,9 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
 from ditlab.reports.formatting import format_duration
-from ditlab.spec.composition.start import first_step
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.start import first_step
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.sweeps.trials import PastTrial
 from ditlab.tracking.history import metric_history

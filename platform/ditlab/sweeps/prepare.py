@@ -25,11 +25,11 @@ from ditlab.quality import check_quality
 from ditlab.runs.checks import absolute_paths, check_devices, check_network, check_storage, count_and_build
 from ditlab.runs.forks import check_start
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.reading.overrides import nested, value_at
+from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
-from ditlab.spec.sweep.axes import Axis, Choice, Grid
-from ditlab.spec.sweep.space import check_sweep, draw_values, enumerate_trials, experiment_for, written
-from ditlab.spec.sweep.spec import Pbt, Sweep
+from ditlab.spec.sweep import Pbt, Sweep
+from ditlab.spec.sweep_axes import Axis, Choice, Grid
+from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.tracking.relocation import check_place

@@ -7,9 +7,9 @@ import numpy as np
 
 from ditlab.home import Home, RunFolder
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
-from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.spec.sweep.axes import Axis, Choice, Grid, LogUniform
-from ditlab.spec.sweep.spec import Pbt, Sweep
+from ditlab.spec.sweep import Pbt, Sweep
+from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trials import PastCurve, PlannedTrial, read_takeovers, trial_experiment

@@ -25,9 +25,9 @@ from ray.tune.schedulers import (
 from ray.tune.search import Searcher
 
 from ditlab.errors import UserError
-from ditlab.spec.sweep.axes import Axis, Choice, Grid, Integer, LogUniform, same
-from ditlab.spec.sweep.space import draw_values, experiment_for
-from ditlab.spec.sweep.spec import Asha, Median, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
+from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.trials import PastCurve, PastTrial, PlannedTrial
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment

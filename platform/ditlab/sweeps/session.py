@@ -13,7 +13,7 @@ from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.reports.sweep_records import ENDED, Trial
 from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
-from ditlab.spec.sweep.spec import Sweep
+from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.finish import SweepResult, count_ended, finish_sweep
 from ditlab.sweeps.folder import find_record
 from ditlab.sweeps.parent import ParentRun

@@ -8,9 +8,9 @@ from ditlab.home import Home
 from ditlab.runs.forks import hold_start
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
-from ditlab.spec.recorded import encode_recorded
-from ditlab.spec.sweep.space import check_sweep, differences
-from ditlab.spec.sweep.spec import Sweep
+from ditlab.spec.files import encode_recorded
+from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep_space import check_sweep, differences
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder, check_ledger, find_record, write_ledger
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep

@@ -26,9 +26,9 @@ from ditlab.runs.locks import lock_run
 from ditlab.runs.request import RunCallbacks, RunRequest, checkpoint_store
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.plugin_packages import plugin_packages, plugin_tags
-from ditlab.spec.recorded import encode_recorded, load_recorded_experiment
-from ditlab.spec.sweep.spec import NoScheduler, Sweep
+from ditlab.spec.files import encode_recorded, load_recorded_experiment
+from ditlab.spec.plugins import plugin_packages, plugin_tags
+from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.trials import PlannedTrial, Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags

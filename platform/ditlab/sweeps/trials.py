@@ -14,8 +14,8 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.reports.sweep_records import ENDED
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.sweep.space import experiment_for
-from ditlab.spec.sweep.spec import Pbt, Sweep
+from ditlab.spec.sweep import Pbt, Sweep
+from ditlab.spec.sweep_space import experiment_for
 from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.tracking.journal_writer import JournalWriter
 

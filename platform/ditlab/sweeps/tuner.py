@@ -19,7 +19,7 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
 from ditlab.cluster.workers import WorkerPool
 from ditlab.home import Home
-from ditlab.spec.sweep.spec import OptunaSearch
+from ditlab.spec.sweep import OptunaSearch
 from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep

@@ -15,9 +15,8 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.recorded import load_recorded_experiment
-from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.files import build_experiment, load_recorded_experiment
+from ditlab.spec.sweep import load_sweep
 from ditlab.storage.files import sync_file
 from ditlab.storage.plain_files import check_plain, open_plain
 from ditlab.tracking.access import (

@@ -27,9 +27,9 @@ from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
 from ditlab.errors import UserError, first_line
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.plugin_packages import check_installed, plugin_packages
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.files import load_experiment
+from ditlab.spec.plugins import check_installed, plugin_packages
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
 

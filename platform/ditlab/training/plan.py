@@ -15,12 +15,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.schedules import (
-    ConstantSchedule,
-    ScheduleSpec,
-    SteppedCosineRestartSchedule,
-    WarmupCosineSchedule,
-)
+from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
 from ditlab.training.recovery import MemoryPlan
 
 

@@ -28,7 +28,7 @@ from ditlab.receipts.records import (
 )
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 from ditlab.spec.compiling import compile_decision
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import MemoryPlan

@@ -33,7 +33,7 @@ from ditlab.averages import (
 )
 from ditlab.engine.engine import Engine
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.trainings.workers import tiny, train_here
 
 LENGTHS = (0.06, 0.10, 0.15, 0.20, 0.25)

@@ -21,7 +21,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import journal_of, processes_of, wait_until, worker_processes
 from support.trainings.workers import tiny
 

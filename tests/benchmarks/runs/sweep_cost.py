@@ -25,9 +25,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.spec.sweep.loading import build_sweep
-from ditlab.spec.sweep.space import enumerate_trials, experiment_for
+from ditlab.spec.sweep import build_sweep
+from ditlab.spec.sweep_space import enumerate_trials, experiment_for
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import metric_history
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.trainer import train

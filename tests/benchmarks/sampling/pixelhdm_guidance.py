@@ -27,7 +27,7 @@ from denoisers.pixelhdm.guided_velocity import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
 from denoisers.processes.flow.guidance import Guidance
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 SCALE, T = 3.0, torch.tensor(0.5)
 

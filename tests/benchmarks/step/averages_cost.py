@@ -24,7 +24,7 @@ from ditlab.engine import engine
 from ditlab.engine.averages import PowerAverages
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training import checkpointing, trainer
 from ditlab.training.checkpointing import AverageSnapshots
 from ditlab.training.reporting import ProgressMarker, SilentReporter

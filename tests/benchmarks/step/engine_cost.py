@@ -28,7 +28,7 @@ from ditlab.engine.distributed import Rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 STAGES = (0, 1, 2)
 WARM_UP = 3

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import single_process
 from ditlab.engine.phase_clock import PhaseClock
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training import trainer
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from support.trainings.timings import phase_log

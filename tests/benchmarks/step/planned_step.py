@@ -63,14 +63,14 @@ def apart(work: Callable[..., float], *arguments: Any) -> float:
 
 def planned_step(spec: str, changes: list[str]) -> float:
     """Return the seconds that a plan gives a step of a spec as it is."""
-    from ditlab.interface.planning import plan
+    from ditlab.api.planning import plan
 
     return plan(spec, changes, measure=True).own.seconds.total
 
 
 def trained_step(spec: str, changes: list[str], settle: float) -> float:
     """Return the median seconds of a real run's steps, from `settle` seconds after its first one on."""
-    from ditlab.interface.training import train
+    from ditlab.api.training import train
 
     seen: dict[int, float] = {}
     train(

@@ -25,7 +25,7 @@ from ditlab.engine.distributed import Rank, single_process
 from ditlab.home import RunFolder
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training import stepping, trainer
 from ditlab.training.plan import TrainingRun
 from ditlab.training.receipts import FedPass, StepDigester, attempt_facts

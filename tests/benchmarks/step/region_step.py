@@ -28,7 +28,7 @@ from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.models.plain_region import plain_forward
 from support.peak_memory import peak_bytes
 

@@ -30,7 +30,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run

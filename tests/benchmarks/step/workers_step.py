@@ -30,7 +30,7 @@ from benchmarks.rounds import describe_ratios, report
 from benchmarks.step.step_time import TakingTurns, generated_store
 from ditlab.engine.distributed import current_rank
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training.trainer import train
 from support.trainings.groups import run_group
 from support.trainings.workers import training_run

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.tracking.mlflow_connection import load_mlflow
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker

@@ -9,10 +9,8 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Prompt, SampleRequest
-from ditlab.analysis.sampling.labels import class_number
-from ditlab.analysis.sampling.options import SampleKeywords, SampleOptions, sample_options
-from ditlab.analysis.sampling.overrides import sampling_changes
-from ditlab.analysis.sampling.request import folder_name, num_samples, sample_request
+from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sample_options, sampling_changes
+from ditlab.analysis.sample_request import class_number, folder_name, num_samples, sample_request
 from ditlab.errors import UserError
 from support.special_files import KINDS, put
 from support.watchdog import watchdog

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import ditlab as package
-from ditlab.analysis.comparison.frontier_table import AverageColumn, FrontierTable
+from ditlab.analysis.averages import AverageColumn, FrontierTable
 from support.command import run_inside
 from support.damaged.home import copied_home
 from support.trainings.averaged import keep_averages

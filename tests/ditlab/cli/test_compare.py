@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ditlab.analysis.comparison.runs import open_runs, summarise
-from ditlab.analysis.comparison.samples import SampleSettings, draw
+from ditlab.analysis.comparison import SampleSettings, draw, open_runs, summarise
 from ditlab.analysis.saved_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers

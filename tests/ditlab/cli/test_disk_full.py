@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk
 from support.trainings.steps import act_after_step

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ditlab.cli.main import cli
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 SPEC = """
 name: tiny

@@ -7,9 +7,16 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from ditlab.analysis.profiling.events import OUTSIDE, OperatorEvent
-from ditlab.analysis.profiling.profile import Profile, kind_of, module_times, operator_times
-from ditlab.analysis.profiling.summary import profile_figure, profile_lines
+from ditlab.analysis.profiling import (
+    OUTSIDE,
+    OperatorEvent,
+    Profile,
+    kind_of,
+    module_times,
+    operator_times,
+    profile_figure,
+    profile_lines,
+)
 from ditlab.cli.main import cli
 from ditlab.errors import UserError
 

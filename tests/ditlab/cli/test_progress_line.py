@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.cli.progress_line import describe_progress
+from ditlab.cli.progress import describe_progress
 from ditlab.training.reporting import TrainingProgress
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 SWEEP = """\
 name: small-sweep

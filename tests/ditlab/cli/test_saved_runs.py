@@ -9,8 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ditlab.analysis.opened_run import open_training_run
+from ditlab.api.analysis import figures
 from ditlab.home import Home
-from ditlab.interface.analysis import figures
 from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
 from ditlab.training.export import load_export
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from ditlab.spec.loading import build_experiment, load_experiment
-from ditlab.spec.reading.yaml_text import parse_yaml
-from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.files import build_experiment, load_experiment
+from ditlab.spec.sweep import load_sweep
+from ditlab.spec.yaml_text import parse_yaml
 
 SWEEP = """\
 name: small-sweep

@@ -86,7 +86,7 @@ def test_from_another_folder_the_code_travels_beside_it(tmp_path):
 
 
 def test_the_file_for_ray_job_submit_says_the_same():
-    from ditlab.spec.reading.yaml_text import parse_yaml
+    from ditlab.spec.yaml_text import parse_yaml
 
     written = parse_yaml((CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml")
     assert written["env_vars"] == runtime_env(CHECKOUT)["env_vars"]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ditlab.home import Home
-from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.sweep import load_sweep
 from ditlab.tracking.access import launch_address
 from support import databases
 
@@ -90,7 +90,7 @@ def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri
 
 
 def test_a_sweep_takes_the_address_at_its_begin_and_keeps_it(home, spec, tmp_path, monkeypatch):
-    from ditlab.spec.sweep.space import differences
+    from ditlab.spec.sweep_space import differences
     from ditlab.sweeps.prepare import portable_sweep
 
     path = tmp_path / "sweep.yaml"

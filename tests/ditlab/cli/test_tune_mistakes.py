@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
-from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.sweep import load_sweep
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.prepare import local_nodes, prepare_sweep
 from ditlab.sweeps.start import create_sweep
 from ditlab.tracking.records import create_run, list_runs

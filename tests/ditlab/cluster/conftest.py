@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ditlab.interface.training import TrainingResult, train
+from ditlab.api.training import TrainingResult, train
 from ditlab.spec.experiment import Experiment
 from support import databases
 from support.clusters.faults import tracked

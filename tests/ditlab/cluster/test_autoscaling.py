@@ -14,8 +14,8 @@ import pytest
 from ditlab.cluster.autoscaling import AutoscalerLimits, growth_within, limits_of
 from ditlab.cluster.capacity import CpuShare, Growth, NodeType, check_capacity, cpu_share, waiting_message
 from ditlab.errors import UserError
-from ditlab.spec.reading.yaml_text import dump_yaml
 from ditlab.spec.resources import Resources
+from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import wait_until
 from support.clusters.launcher import FakeCluster, cluster_file, workers_by_look
 from support.trainings.workers import tiny

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import has_step, processes_of, tracked, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
 from support.command import run_process

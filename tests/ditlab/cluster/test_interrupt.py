@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import processes_of
 from support.trainings.workers import tiny
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import list_runs
 from support.clusters.faults import wait_until
 from support.clusters.followed import Followed

@@ -5,8 +5,8 @@ import pytest
 from ditlab.data.orders import check_cache_room, training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
-from ditlab.spec.composition.mixture import MixtureData
 from ditlab.spec.data import ArrowData
+from ditlab.spec.mixture import MixtureData
 
 ROW_BYTES = 3 * 4 + 8
 LANES = {"kind": "lanes", "lanes": 4, "window": 5}

@@ -9,7 +9,7 @@ import torch
 
 from ditlab.engine.distributed import single_process
 from ditlab.engine.update import Ratio, ZScore, statistics
-from ditlab.spec.optimisation.clipping import RatioZClip, ZClip
+from ditlab.spec.optimization import RatioZClip, ZClip
 from support.trainings.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
 from support.trainings.workers import tiny
 

@@ -13,7 +13,7 @@ from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.garbage import exempt_imports
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
 from support.trainings.workers import newest, same_state, tiny, train_here

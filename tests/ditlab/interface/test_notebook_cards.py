@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ditlab
-from ditlab.interface import run_card
+from ditlab.api import run_card
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.storage.files import add_checksum
 from ditlab.sweeps.finish import SweepResult

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ditlab.api.sweeps import plan_sweep, tune
 from ditlab.errors import UserError
-from ditlab.interface.sweeps import plan_sweep, tune
 from support.sweeps import sweep_of, written_sweep
 
 

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ditlab.api.training import plan_training, train
 from ditlab.errors import UserError
-from ditlab.interface.training import plan_training, train
 from support.trainings.workers import tiny
 
 

@@ -15,7 +15,7 @@ from ditlab.planning.hardware import find_gpu
 from ditlab.planning.settings import Machine, Planner
 from ditlab.planning.step_time import assumed_rates
 from ditlab.planning.worker_memory import ZeroSetting
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 COLUMNS = frozenset({"image", "caption"})

@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 

@@ -16,7 +16,7 @@ from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step
 

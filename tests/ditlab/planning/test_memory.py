@@ -11,7 +11,7 @@ from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.settings import CPU_GAPS
 from ditlab.planning.worker_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from support.peak_memory import peak_bytes
 from support.trainings.predicted import predicted_memory
 from support.trainings.tracked import TrackedStep, first_step, track_step, track_workers

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ditlab.api.training import train
 from ditlab.home import Home
-from ditlab.interface.training import train
 from ditlab.runs.relocation import relocate_home
 from support import databases
 from support.trainings.workers import tiny

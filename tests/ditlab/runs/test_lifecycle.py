@@ -5,7 +5,7 @@ import pytest
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.runs.lifecycle import RunLifecycle
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.training.reporting import RunOutcome

@@ -11,8 +11,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
 from ditlab.runs.relocation import check_run_place, relocate_home
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.files import load_experiment
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import append_json_line, is_edited, read_json_lines, stamped
 from ditlab.tracking.cursor import Cursor, CursorFile
 from ditlab.tracking.journal_writer import JournalWriter

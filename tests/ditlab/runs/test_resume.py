@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from ditlab import numerics
+from ditlab.api.training import train
 from ditlab.errors import RunFailed, UserError
-from ditlab.interface.training import train
 from ditlab.runs.locks import lock_run
-from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.trainer import StepLoop

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ditlab.spec.sweep.spec import Sweep
+    from ditlab.spec.sweep import Sweep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def small() -> dict[str, Any]:
 @pytest.fixture
 def sweep_of(small: dict[str, Any]) -> Callable[..., "Sweep"]:
     """A sweep of the small experiment, 8 random draws along the axes given; `**changes` are fields of the sweep."""
-    from ditlab.spec.sweep.loading import build_sweep
+    from ditlab.spec.sweep import build_sweep
 
     def build(space: dict[str, Any], **changes: Any) -> "Sweep":
         mapping = {"name": "small", "base": small, "space": space, "metric": "eval/velocity", "trials": 8}
@@ -35,7 +35,7 @@ def sweep_of(small: dict[str, Any]) -> Callable[..., "Sweep"]:
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Writes a file by name, of text or of a mapping."""
-    from ditlab.spec.reading.yaml_text import dump_yaml
+    from ditlab.spec.yaml_text import dump_yaml
 
     def put(name: str, content: Any) -> Path:
         path = tmp_path / name

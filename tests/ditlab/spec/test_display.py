@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 
 import ditlab
 from ditlab.notebook_html import never_failing, shown
-from ditlab.spec.display.spec_fields import spec_fields
+from ditlab.spec.cards import spec_fields
 from support.plain_html import PlainHtml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.overrides import merge
-from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
+from ditlab.spec.files import build_experiment
+from ditlab.spec.overrides import merge
+from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 SMALL = {
     "name": "small",

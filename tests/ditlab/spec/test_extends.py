@@ -3,9 +3,8 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import read_with_parents
-from ditlab.spec.reading.overrides import merge
+from ditlab.spec.files import load_experiment, read_with_parents
+from ditlab.spec.overrides import merge
 
 
 def test_mappings_merge_lists_replace_later_wins():

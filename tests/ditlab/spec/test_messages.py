@@ -4,9 +4,9 @@ import pytest
 
 from denoisers.families import families
 from ditlab.errors import UserError
-from ditlab.spec.format_value import format_value
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.overrides import merge
+from ditlab.spec.files import build_experiment
+from ditlab.spec.overrides import merge
+from ditlab.spec.values import format_value
 
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),

@@ -6,12 +6,11 @@ from typing import Literal
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.composition.mixture import MixtureData, source_kinds
-from ditlab.spec.data_sources import DataSource
-from ditlab.spec.experiment import class_for, experiment_class, validate_experiment
-from ditlab.spec.experiment_parts import parts_for
-from ditlab.spec.reading.overrides import apply_overrides
-from ditlab.spec.sweep.space import check_sweep, enumerate_trials, experiment_for
+from ditlab.spec.experiment import class_for, experiment_class, parts_for, validate_experiment
+from ditlab.spec.mixture import MixtureData, source_kinds
+from ditlab.spec.overrides import apply_overrides
+from ditlab.spec.plugins import DataSource
+from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
 DIGITS = {"kind": "digits"}
 TWO = {"kind": "mixture", "parts": {"b": DIGITS, "a": {**DIGITS, "hold_out": 0.2}}, "weights": {"a": 3, "b": 1}}

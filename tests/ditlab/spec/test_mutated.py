@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import build_experiment, load_experiment
-from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.reading.overrides import merge, nested, value_at
-from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
-from ditlab.spec.sweep.loading import load_sweep
-from ditlab.spec.sweep.space import check_sweep
+from ditlab.spec.files import build_experiment, is_sweep, load_experiment
+from ditlab.spec.overrides import merge, nested, value_at
+from ditlab.spec.sweep import load_sweep
+from ditlab.spec.sweep_space import check_sweep
+from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 CHARACTERS = ["\0", "\x1b", "\x85", "\u2028", "\ufeff", "\ud800", "\t", "\r", "\n", *"!&*%@`'\"#:,[]{}?-|>0~=."]

@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.spec.resources import Resources
 
 SPEC = """\

@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.data import FullOrderSpec, order_of
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 
 LANES = {"kind": "lanes", "lanes": 8}
 

@@ -4,8 +4,8 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.overrides import apply_overrides
+from ditlab.spec.files import load_experiment
+from ditlab.spec.overrides import apply_overrides
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import pytest
 
 import ditlab
 from ditlab.errors import UserError
-from ditlab.spec.quick import BATCH, STEPS, load_quick_experiment, shorten_experiment
-from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.sweep.quick import RHYTHM, load_quick_sweep
-from ditlab.spec.sweep.space import check_sweep, enumerate_trials, experiment_for
+from ditlab.spec.files import is_sweep
+from ditlab.spec.quick import BATCH, RHYTHM, STEPS, load_quick_experiment, load_quick_sweep, shorten_experiment
+from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]

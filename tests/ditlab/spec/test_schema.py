@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 from ditlab.spec.schema import experiment_schema
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -8,12 +8,11 @@ import pytest
 from denoisers.parameter_counts import count_parameters
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.schema import experiment_schema, sweep_schema
-from ditlab.spec.sweep.loading import load_sweep
-from ditlab.spec.sweep.space import check_sweep
+from ditlab.spec.sweep import load_sweep
+from ditlab.spec.sweep_space import check_sweep
+from ditlab.spec.yaml_text import parse_yaml
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]

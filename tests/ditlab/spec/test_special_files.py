@@ -8,9 +8,8 @@ import time
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import spec_files
-from ditlab.spec.sweep.loading import load_sweep
+from ditlab.spec.files import load_experiment, spec_files
+from ditlab.spec.sweep import load_sweep
 
 SPEC = "give the path of an experiment's YAML."
 PARENT = "give a path relative to this file."

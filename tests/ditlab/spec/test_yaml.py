@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.reading.yaml_text import MAX_BYTES, MAX_LINES, MAX_WORDS, dump_yaml, parse_yaml
+from ditlab.spec.yaml_text import MAX_BYTES, MAX_LINES, MAX_WORDS, dump_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n" for above, own in zip("abcdefgh", "bcdefghi", strict=True)

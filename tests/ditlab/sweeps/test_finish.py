@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ditlab.cli.tune import summary_lines
+from ditlab.cli.sweeps import summary_lines
 from ditlab.errors import RunFailed
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading import edits
+from ditlab.spec import yaml_text
+from ditlab.spec.files import load_experiment
 from ditlab.sweeps.finish import count_ended, finish_sweep
 from ditlab.tracking.records import read_record
 from support.sweeps import METRIC, planned, started, sweep_of, trial_run
@@ -59,7 +59,7 @@ def test_sweep_whose_trials_have_all_ended(sweep_with, home):
 
 
 def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog, monkeypatch):
-    monkeypatch.setattr(edits, "_said", set())
+    monkeypatch.setattr(yaml_text, "_said", set())
     one = sweep_with("finished")
     finish(one, "finished")
     best = one.folder.report / "best.yaml"

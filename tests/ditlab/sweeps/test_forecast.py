@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from ditlab.cli.forecast_table import forecast_table
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.cli.sweeps import forecast_table
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import forecast
 from ditlab.sweeps.prepare import prepare_sweep
 from ditlab.sweeps.start import read_past_trials

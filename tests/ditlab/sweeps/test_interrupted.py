@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import RunRecord, list_runs
 from support.clusters.faults import processes_of, wait_until

@@ -6,7 +6,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import best, rank
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
 from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run

@@ -7,9 +7,9 @@ from typing import Any
 import mlflow
 import pytest
 
-from ditlab.interface.sweeps import tune
-from ditlab.interface.training import train
-from ditlab.spec.sweep.loading import build_sweep
+from ditlab.api.sweeps import tune
+from ditlab.api.training import train
+from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.finish import SweepResult
 from ditlab.sweeps.session import SweepProgress, SweepSession
 from ditlab.sweeps.trials import read_takeovers

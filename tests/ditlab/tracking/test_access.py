@@ -16,7 +16,7 @@ from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import check_run, startup_lines
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports

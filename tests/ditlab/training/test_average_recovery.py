@@ -11,7 +11,7 @@ from ditlab.checkpoints.kept_averages import average_snapshots, open_averages
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import single_process
-from ditlab.spec.composition.start import Start
+from ditlab.spec.start import Start
 from ditlab.training.trainer import train
 from support.planted.faulty_losses import faulty, poison
 from support.trainings.averaged import (

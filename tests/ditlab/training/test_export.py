@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ditlab.checkpoints.store import open_checkpoint
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training.export import export_weights, load_export, load_network
 from support.trainings.workers import tiny, train_here
 

@@ -17,9 +17,8 @@ from denoisers.processes.flow.objective import VelocityObjective
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.training import timing
 from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS

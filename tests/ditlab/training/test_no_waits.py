@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ditlab.interface.training import train
+from ditlab.api.training import train
 from ditlab.training.stepping import Stepper
 from support.databases import seed
 from support.devices.meta_device import DATA_DEPENDENT, place

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ditlab.spec.optimisation.schedules import ConstantSchedule, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimization import ConstantSchedule, SteppedCosineRestartSchedule, WarmupCosineSchedule
 from ditlab.training.plan import learning_rate
 
 TOTAL, EPOCH = 1000, 100

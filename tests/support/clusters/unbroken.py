@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ditlab.api.training import TrainingResult
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.home import Home
-from ditlab.interface.training import TrainingResult
 from ditlab.spec.experiment import Experiment
 from support.trainings.workers import newest, tiny
 

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ditlab.analysis.comparison.runs import summarise
+from ditlab.analysis.comparison import summarise
 from ditlab.analysis.exported import open_export
 from ditlab.analysis.opened_run import open_training_run
+from ditlab.api.removal import needs
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer import open_tokenizer
 from ditlab.home import RunFolder
-from ditlab.interface.run_needs import needs
 from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.page_pictures import load_picture
 from ditlab.runs.request import recorded_checkpoints
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading import edits
+from ditlab.spec import yaml_text
+from ditlab.spec.files import load_experiment
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
 from ditlab.sweeps.trials import read_takeovers
@@ -61,7 +61,7 @@ def spoken() -> Iterator[list[str]]:
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
-    edits._said.clear()
+    yaml_text._said.clear()
     relocation_places._said.clear()
     try:
         yield found

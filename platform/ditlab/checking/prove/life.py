@@ -34,7 +34,7 @@ from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise, derived_seed, fixed_noise
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimization import SteppedCosineRestartSchedule, WarmupCosineSchedule
 from ditlab.training.evaluation import RunEvaluation, part_objectives
 from ditlab.training.plan import RunPlan, TrainingRun, learning_rate, worker_share
 from ditlab.training.reporting import ProgressMarker, Reporter, SilentReporter

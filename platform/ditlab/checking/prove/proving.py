@@ -23,7 +23,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.receipts import code_digest, library_versions
 from ditlab.training.recovery import OutOfMemory

@@ -20,8 +20,7 @@ from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.clipping import RatioZClip, ZClip
-from ditlab.spec.optimisation.schedules import SteppedCosineRestartSchedule
+from ditlab.spec.optimization import RatioZClip, SteppedCosineRestartSchedule, ZClip
 from ditlab.training.plan import RunPlan, TrainingRun, WorkerShare
 from ditlab.training.reporting import ProgressMarker, SilentReporter
 from ditlab.training.state import TrainingState

@@ -22,8 +22,7 @@ from ditlab.checking.prove.life import closed_form
 from ditlab.checking.prove.recording import WholeStep, by_module
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm, stored_dtype
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimisation.clipping import ClipSpec, NormClip, RatioZClip, ZClip
-from ditlab.spec.optimisation.optimisers import AdamW, Muon
+from ditlab.spec.optimization import AdamW, ClipSpec, Muon, NormClip, RatioZClip, ZClip
 from ditlab.training.plan import RunPlan
 
 

@@ -21,7 +21,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
-from ditlab.spec.composition.start import first_step
+from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent
 from ditlab.tracking.journal_index import read_content

@@ -23,7 +23,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.runs.request import checkpoint_store
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest
 
 

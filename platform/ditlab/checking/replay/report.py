@@ -26,8 +26,8 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.loading import build_experiment
-from ditlab.spec.reading.overrides import assign, parse_overrides
+from ditlab.spec.files import build_experiment
+from ditlab.spec.overrides import assign, parse_overrides
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError, first_line
-from ditlab.spec.reading.yaml_text import MAX_BYTES
+from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import is_as_stamped, is_edited
 from ditlab.storage.plain_files import read_plain
 

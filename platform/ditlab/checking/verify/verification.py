@@ -26,7 +26,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.runs.locks import is_locked
 from ditlab.runs.request import checkpoint_store
-from ditlab.spec.plugin_packages import plugin_packages
+from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest, library_versions
 
 GIB = 2**30

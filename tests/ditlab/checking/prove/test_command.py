@@ -9,8 +9,7 @@ import pytest
 from ditlab.checking.prove.findings import PHASES, Compared, Proof, proof_lines
 from ditlab.checking.prove.proving import LEAST_PROCESSES, check_processes, describe_engine
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.files import is_sweep, load_experiment
 from support.command import run_inside
 from support.documents import CHECKOUT
 from support.planted.copies import copies

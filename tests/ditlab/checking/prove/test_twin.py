@@ -4,8 +4,7 @@ import pytest
 
 from ditlab.checking.prove.scaled_down import MOST_FLOPS, MOST_PARAMETERS, Twin, twin_of
 from ditlab.planning.flops import step_flops
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.files import is_sweep, load_experiment
 from support.documents import CHECKOUT
 
 EXPERIMENTS = CHECKOUT / "experiments"

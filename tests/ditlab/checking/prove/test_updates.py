@@ -7,8 +7,7 @@ import torch
 
 from denoisers.parameter_roles import ParameterRole
 from ditlab.checking.prove.updates import adamw, clip, ema_decay, muon, orthogonalise, power_decay
-from ditlab.spec.optimisation.clipping import NoClip, NormClip, RatioZClip, ZClip
-from ditlab.spec.optimisation.optimisers import AdamW, Muon
+from ditlab.spec.optimization import AdamW, Muon, NoClip, NormClip, RatioZClip, ZClip
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -14,15 +14,15 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
-from ditlab.analysis.comparison.samples import SampleSettings, draw
-from ditlab.analysis.family_evaluation import evaluate_by_family
+from ditlab.analysis.comparison import SampleSettings, draw
+from ditlab.analysis.evaluation import evaluate_by_family
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 from support.command import Said, run_here, run_inside
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import ditlab
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer
-from ditlab.spec.reading.yaml_text import parse_yaml
+from ditlab.spec.yaml_text import parse_yaml
 from support.command import Said, run_here, run_inside
 
 TEXT = "It is a truth universally acknowledged, that a test in possession of a small corpus must be in want of speed. "

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ditlab.cli.completing import MOST_RUNS, complete_resume, complete_run
+from ditlab.cli.options import MOST_RUNS, complete_resume, complete_run
 from ditlab.home import Home
 from ditlab.tracking.records import create_run, update_record
 

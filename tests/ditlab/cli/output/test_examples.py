@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
+from ditlab.api.specs import load, load_sweep
 from ditlab.cli.examples import EXAMPLES
 from ditlab.cli.main import COMMANDS, cli
-from ditlab.interface.specs import load, load_sweep
-from ditlab.spec.reading.files import is_sweep
+from ditlab.spec.files import is_sweep
 
 CHECKOUT = Path(__file__).parents[4]
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from ditlab.cli.forecast_table import forecast_table
+from ditlab.cli.sweeps import forecast_table
 from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
 from ditlab.sweeps.forecast import Forecast

@@ -5,10 +5,8 @@ import threading
 
 import pytest
 
-from ditlab.cli.plain_lines import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines
-from ditlab.cli.progress_bars import ProgressBars, describe_amount, describe_rate
-from ditlab.cli.progress_line import ProgressLine
-from ditlab.cli.terminal import TerminalConsole
+from ditlab.cli.progress import ProgressBars, ProgressLine, describe_amount, describe_rate
+from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines, TerminalConsole
 from ditlab.errors import UserError
 from ditlab.training.reporting import TrainingProgress
 
@@ -129,8 +127,8 @@ def test_bars_on_a_terminal_print_no_plain_lines(clock, capsys):
 def test_thread_prints_without_a_report(monkeypatch, capsys):
     """A task that is silent is seen to live."""
     printed = threading.Event()
-    monkeypatch.setattr("ditlab.cli.plain_lines._POLL", 0.001)
-    monkeypatch.setattr("ditlab.cli.plain_lines.print_plain", lambda text: printed.set())
+    monkeypatch.setattr("ditlab.cli.terminal._POLL", 0.001)
+    monkeypatch.setattr("ditlab.cli.terminal.print_plain", lambda text: printed.set())
     monkeypatch.setenv(INTERVAL_VARIABLE, "0.01")
     with ProgressBars("opening", console=TerminalConsole(file=io.StringIO())):
         assert printed.wait(10)

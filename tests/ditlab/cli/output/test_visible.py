@@ -9,11 +9,10 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.cli.terminal import TerminalConsole, status_text
-from ditlab.cli.visible import shown, shown_line
+from ditlab.cli.terminal import TerminalConsole, shown, shown_line, status_text
 from ditlab.home import Home
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.files import load_experiment
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.sweeps import BASE, LR, sweep_of
 

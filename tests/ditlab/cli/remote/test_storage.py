@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.training.export import load_export
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here

@@ -15,7 +15,7 @@ import ditlab
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import append_json_line
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, list_runs, update_record

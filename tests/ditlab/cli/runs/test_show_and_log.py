@@ -14,7 +14,7 @@ import ditlab as api
 from ditlab.home import Home, RunFolder
 from ditlab.runs.events import EventReader
 from ditlab.runs.locks import lock_run
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.damaged.home import copied_home

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ditlab.api.imports import import_data
 from ditlab.data.block_imports import plan
 from ditlab.data.genome import get_import
 from ditlab.data.stores import block_index
-from ditlab.interface.imports import import_data
 from ditlab.spec.importing import GetOptions
 from support.clusters.nodes import ray_nodes
 from support.datasets.get_sources import GetSource, peaks_of, scores

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ditlab.api.imports import import_data
 from ditlab.data.block_imports import plan
-from ditlab.interface.imports import import_data
 from ditlab.spec.importing import TextOptions
 from support.clusters.nodes import ray_nodes
 from support.datasets.text_corpus import prose, write_corpus

@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.runs.request import checkpoint_store
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.tracking.records import list_runs
 from support.clusters.followed import Followed
 from support.clusters.kills import Scene

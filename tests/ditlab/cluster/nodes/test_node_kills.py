@@ -10,7 +10,7 @@ import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
 from support.clusters.faults import wait_until

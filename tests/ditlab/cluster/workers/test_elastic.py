@@ -10,7 +10,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from ditlab.home import Home
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import has_step, tracked, wait_until
 from support.clusters.followed import Followed
 from support.trainings.workers import newest, tiny, train_here

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from ditlab.api.training import train
 from ditlab.errors import UserError
-from ditlab.interface.training import train
 from ditlab.spec.experiment import class_for
 from support.clusters.faults import tracked
 from support.trainings.workers import tiny

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ditlab.api.training import train
 from ditlab.home import Home
-from ditlab.interface.training import train
 from ditlab.tracking.journal import read_records
 from support.clusters.unbroken import checkpoint_of
 from support.trainings.workers import same_state, tiny

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import mlflow
 import pytest
 
+from ditlab.api.training import TrainingResult, train
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.cluster.channel import KeyValueChannel
 from ditlab.errors import RunFailed
 from ditlab.home import Home
-from ditlab.interface.training import TrainingResult, train
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.tracking.records import list_runs, read_record
 from support.clusters.faults import in_turn, kill_worker, tracked

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ditlab.api.imports import encode_store
 from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import run_import
@@ -12,7 +13,6 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.interface.imports import encode_store
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder

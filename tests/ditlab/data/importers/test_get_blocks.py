@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.analysis.left_out_table import left_out_records
+from ditlab.analysis.store_tables import left_out_records
 from ditlab.data.block_imports import plan
 from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor
 from ditlab.data.genome import get_import

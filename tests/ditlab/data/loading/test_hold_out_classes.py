@@ -8,7 +8,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
-from ditlab.spec.loading import build_experiment
+from ditlab.spec.files import build_experiment
 
 CHROMOSOMES = np.array([0, 0, 2, 1, 1, 2, 0, 2, 2, 0] * 30)
 

@@ -12,8 +12,8 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.spec.composition.mixture import MixtureData
 from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
+from ditlab.spec.mixture import MixtureData
 from support.datasets.bucketed import bucketed
 
 IMAGE = Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255))

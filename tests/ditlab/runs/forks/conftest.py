@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ditlab.api.training import TrainingResult, train
 from ditlab.home import Home
-from ditlab.interface.training import TrainingResult, train
 from support.trainings.forks import small
 
 NewRun = Callable[..., TrainingResult]

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from ditlab.analysis.comparison.runs import open_runs, summarise
+from ditlab.analysis.comparison import open_runs, summarise
+from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
-from ditlab.interface.removal import plan_removal, remove_runs
 from ditlab.reports.comparison_page import fork_parts
 from ditlab.reports.comparison_records import Comparison
 from ditlab.reports.comparison_summary import summary_text
@@ -15,7 +15,7 @@ from ditlab.runs.description import describe_run
 from ditlab.runs.lineage import lineage, lineage_lines
 from ditlab.runs.page import spec_changes
 from ditlab.runs.request import recorded_checkpoints
-from ditlab.spec.recorded import load_recorded_experiment
+from ditlab.spec.files import load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
 from support.command import run_here
 

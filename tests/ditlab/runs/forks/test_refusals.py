@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
+from ditlab.api.training import plan_training
 from ditlab.errors import UserError
-from ditlab.interface.training import plan_training
 from ditlab.runs.forks import check_start
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.checkpoints import edit_bytes, shard_of
 from support.trainings.workers import TINY, tiny

@@ -3,10 +3,10 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.composition.start import NamedStart, parse_start
-from ditlab.spec.loading import load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.spec.quick import shorten_experiment
-from ditlab.spec.reading.yaml_text import dump_yaml
+from ditlab.spec.start import NamedStart, parse_start
+from ditlab.spec.yaml_text import dump_yaml
 from support.trainings.workers import TINY, tiny
 
 START = {"run": "3f2a1b9c", "step": 400}

@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import validate_experiment
-from ditlab.spec.optimisation.optimisers import AdamW, Muon
+from ditlab.spec.optimization import AdamW, Muon
 from support.trainings.workers import TINY, tiny
 
 

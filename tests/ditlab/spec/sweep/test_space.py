@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from ditlab.errors import UserError
-from ditlab.spec.sweep.axes import Axis
-from ditlab.spec.sweep.conditions import num_combinations
-from ditlab.spec.sweep.loading import build_sweep
-from ditlab.spec.sweep.space import differences, draw_values, enumerate_trials, experiment_for
+from ditlab.spec.sweep import build_sweep
+from ditlab.spec.sweep_axes import Axis, num_combinations
+from ditlab.spec.sweep_space import differences, draw_values, enumerate_trials, experiment_for
 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 DECAY = {"kind": "uniform", "low": 0.9, "high": 0.999}

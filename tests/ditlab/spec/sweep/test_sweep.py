@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.errors import UserError
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.reading.files import is_sweep
-from ditlab.spec.reading.yaml_text import dump_yaml, parse_yaml
+from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.schema import sweep_schema
-from ditlab.spec.sweep.loading import build_sweep, load_sweep
+from ditlab.spec.sweep import build_sweep, load_sweep
+from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 SWEEP = """\
 name: small-sweep

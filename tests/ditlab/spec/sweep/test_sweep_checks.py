@@ -6,7 +6,7 @@ import pytest
 
 from denoisers.families import families
 from ditlab.errors import UserError
-from ditlab.spec.sweep.space import check_sweep, enumerate_trials
+from ditlab.spec.sweep_space import check_sweep, enumerate_trials
 
 FAMILIES = ", ".join(families())
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}

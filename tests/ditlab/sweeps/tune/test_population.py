@@ -8,8 +8,8 @@ import pytest
 from ray.tune.schedulers import TrialScheduler
 
 from ditlab.errors import UserError
-from ditlab.spec.sweep.axes import Choice, Integer, LogUniform, Uniform
-from ditlab.spec.sweep.space import enumerate_trials, experiment_for
+from ditlab.spec.sweep_axes import Choice, Integer, LogUniform, Uniform
+from ditlab.spec.sweep_space import enumerate_trials, experiment_for
 from ditlab.sweeps.search import make_scheduler, nearest_value
 from support.sweeps import METRIC, sweep_of
 

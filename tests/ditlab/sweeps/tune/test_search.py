@@ -7,7 +7,7 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from ditlab.spec.sweep.space import experiment_for
+from ditlab.spec.sweep_space import experiment_for
 from ditlab.sweeps.search import OptunaTrials, index_of, make_study
 from ditlab.sweeps.start import create_sweep, resume_sweep
 from ditlab.sweeps.trials import PastTrial, PlannedTrial

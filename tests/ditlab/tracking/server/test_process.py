@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ditlab.cli.ui import ui
+from ditlab.cli.pages import ui
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.records import create_run

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.spec.loading import load_experiment
-from ditlab.spec.recorded import encode_recorded
+from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
 from ditlab.tracking.upload import sync_runs

@@ -1,0 +1,306 @@
+"""Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported, compared by their metrics.
+
+Metrics under averages of several lengths need no training again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from denoisers.figures import Curve, Figure, Lines
+from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
+from ditlab.analysis.plot import Plot
+from ditlab.analysis.saved_run import SavedRun
+from ditlab.analysis.user_errors import output_folder
+from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
+from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
+from ditlab.errors import UserError
+from ditlab.home import writable_folder
+from ditlab.runs.request import checkpoint_store
+from ditlab.spec.optimization import LONGEST, SHORTEST
+from ditlab.spec.values import format_value
+from ditlab.training.export import write_export
+
+_DECAY = "decay="
+ROUGH = 0.05
+"""Distance of profiles, relative, from which on a rebuilt average is called rough: below it, all that were tried were
+within 1e-3 of averages that had been kept."""
+
+
+def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
+    """Return the profiles of texts such as `0.1` (a relative length) and `decay=0.999`, or of numbers.
+
+    Raises UserError for a text that is neither, a length or decay out of range, and for none at all.
+    """
+    found = [_profile(str(each).strip()) for each in requested]
+    if not found:
+        raise UserError("--ema names no average; name relative lengths such as 0.05,0.1,0.2.")
+    return list(dict.fromkeys(found))
+
+
+def _profile(text: str) -> AverageProfile:
+    is_decay = text.startswith(_DECAY)
+    low, high = (0.0, 1.0) if is_decay else (SHORTEST, LONGEST)
+    try:
+        value = float(text.removeprefix(_DECAY))
+    except ValueError:
+        value = math.nan
+    if not (low < value < high if is_decay else low <= value <= high):
+        raise UserError(
+            f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length such as 0.1, from "
+            f"the shortest of training.averages.lengths (0.05 by default) to {LONGEST:g}, or decay= with a number "
+            "between 0 and 1."
+        )
+    return ExponentialProfile(value) if is_decay else PowerProfile(value)
+
+
+@contextmanager
+def kept_averages(saved: SavedRun) -> Iterator[KeptAverages]:
+    """Open the averages that a run keeps. Raises UserError where there are none."""
+    store = checkpoint_store(saved.folder, saved.experiment().checkpoint.storage)
+    with open_averages(store, saved.checkpoint, saved.warn, saved.progress) as kept:
+        yield kept
+
+
+@contextmanager
+def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[SavedRun]:
+    """Open a run with one rebuilt average in place of its own; None: with its own.
+
+    Raises UserError as `requested_profiles` and `KeptAverages.rebuild` do.
+    """
+    if requested is None:
+        yield saved
+        return
+    profiles = requested_profiles(str(requested).split(","))
+    if len(profiles) > 1:
+        raise UserError(f"--ema {requested} names {len(profiles)} averages, and one is used here; name one.")
+    with kept_averages(saved) as kept:
+        rebuilt = kept.rebuild(profiles[0])
+        saved.warn(described(rebuilt))
+        yield replace(saved, average=rebuilt)
+
+
+def described(rebuilt: RebuiltAverage) -> str:
+    """Return a sentence on how near a rebuilt average is to one that was kept all along."""
+    error = rebuilt.combination.profile_error
+    how = "exactly as it was kept" if not rebuilt.num_snapshots else f"with a profile error of {error:.1e}"
+    rough = "; it is approximate, as the profile is not a power function" if _is_exponential(rebuilt) else ""
+    if not rough and error > ROUGH:
+        rough = "; it is rough, as there are few snapshots"
+    return (
+        f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} snapshots and the checkpoint of step "
+        f"{rebuilt.checkpoint.manifest.step}, {how}{rough}."
+    )
+
+
+def _is_exponential(rebuilt: RebuiltAverage) -> bool:
+    return isinstance(rebuilt.profile, ExponentialProfile)
+
+
+def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None) -> list[Path]:
+    """Write the files of an export: the trained weights, the checkpoint's average where `averaged`, or a rebuilt one.
+
+    Raises UserError where the disk refuses, and for an average that cannot be rebuilt.
+    """
+    if ema is not None and not averaged:
+        raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
+    with with_average(saved, ema) as chosen:
+        weights = chosen.weights() if averaged else saved.checkpoint.weights(averaged=False)
+        facts = {} if chosen.average is None else {"average": chosen.average.profile.label}
+        return write_export(saved.checkpoint.manifest, weights, output_folder(folder), saved.folder.tokenizer, facts)
+
+
+MOST_PANELS = 12
+"""Metrics that are drawn."""
+EXACT = 1e-9
+"""Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
+
+
+@dataclass(frozen=True)
+class AveragedPoint:
+    """Metrics under one average."""
+
+    profile: AverageProfile
+    profile_error: float
+    """Distance of the rebuilt profile from the wanted one, relative; 0 but for rounding where it was kept."""
+    evaluation: CheckpointEvaluation
+
+    @property
+    def nearness(self) -> str:
+        """Word on the average for a table."""
+        if isinstance(self.profile, ExponentialProfile):
+            return "approximate"
+        return "rough" if self.profile_error > ROUGH else ""
+
+
+@dataclass(frozen=True)
+class AverageFrontier:
+    """Metrics of a run's checkpoint under averages of several lengths; none of them is added to the run."""
+
+    run_id: str
+    step: int
+    """Optimiser step at which the averages end."""
+    num_snapshots: int
+    """Whole snapshots, beside the checkpoint, from which they are rebuilt."""
+    points: Sequence[AveragedPoint]
+    files: list[Path] = field(default_factory=list)
+    """Figure in the run's folder, where there are two lengths or more."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics, in the order of the evaluation."""
+        return list(dict.fromkeys(name for point in self.points for name in point.evaluation.metrics))
+
+    def terminal_tables(self) -> Iterator[RenderableType]:
+        """A column for each average: its error, whether it is rough or approximate, and its metrics."""
+        evaluation = self.points[0].evaluation
+        changes = f", {', '.join(evaluation.changes)}" if evaluation.changes else ""
+        yield Text(
+            f"run {self.run_id}, step {self.step}, {evaluation.num_samples} samples{changes}; averages rebuilt from "
+            f"{self.num_snapshots} snapshots and the checkpoint, not added to the run"
+        )
+        names = self.metrics
+        columns = [
+            AverageColumn(
+                point.profile.label,
+                ("exact" if point.profile_error < EXACT else f"{point.profile_error:.1e}", point.nearness),
+                ["" if (value := point.evaluation.metrics.get(name)) is None else f"{value:.5f}" for name in names],
+            )
+            for point in self.points
+        ]
+        yield FrontierTable(("profile error", ""), names, columns)
+
+    @property
+    def plot(self) -> Plot | None:
+        """Each metric against the relative length; None for fewer than two lengths."""
+        points = sorted((each for each in self.points if isinstance(each.profile, PowerProfile)), key=_length)
+        if len(points) < 2:
+            return None
+        lengths = np.array([_length(point) for point in points])
+        panels = [
+            Lines([Curve(lengths, np.array(values), marked=True)], name, "relative length")
+            for name in self.metrics[:MOST_PANELS]
+            if None not in (values := [point.evaluation.metrics.get(name) for point in points])
+        ]
+        return Plot(Figure(panels, title=f"run {self.run_id}, step {self.step}: metrics by length of the average"))
+
+    def to_dict(self) -> dict[str, object]:
+        """The frontier in JSON's types, for `--json`."""
+        return {
+            "run_id": self.run_id,
+            "step": self.step,
+            "snapshots": self.num_snapshots,
+            "averages": [
+                {
+                    "profile": point.profile.label,
+                    "profile_error": point.profile_error,
+                    "evaluation": point.evaluation.evaluation,
+                    "metrics": point.evaluation.metrics,
+                }
+                for point in self.points
+            ],
+            "files": [str(file) for file in self.files],
+        }
+
+
+def evaluate_averages(
+    saved: SavedRun,
+    requested: Sequence[str | float],
+    quality: int | None,
+    rows: int | None,
+    batch_size: int,
+    overrides: Sequence[str],
+) -> AverageFrontier:
+    """Evaluate a run's newest checkpoint under each requested average, as `evaluate_run` does; adds nothing to the run.
+
+    Raises UserError for what is no average or cannot be rebuilt, before the first is evaluated, and as `evaluate_run`.
+    """
+    profiles = requested_profiles(requested)
+    with kept_averages(saved) as kept:
+        rebuilt = [kept.rebuild(profile) for profile in profiles]
+        points = []
+        for number, each in enumerate(rebuilt, 1):
+            saved.progress(f"average {each.profile.label}, {number} of {len(rebuilt)}", 0, None, "")
+            evaluation = evaluate_run(replace(saved, average=each), quality, rows, batch_size, overrides)
+            points.append(AveragedPoint(each.profile, each.combination.profile_error, evaluation))
+        frontier = AverageFrontier(saved.folder.run_id, saved.step, kept.num_snapshots, points)
+    plot = frontier.plot
+    if plot is None:
+        return frontier
+    knob = f"the folder of run {saved.folder.run_id}"
+    place = writable_folder(saved.folder.path / "figures", knob, "make room, or make DITLAB_HOME writable")
+    return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])
+
+
+def _length(point: AveragedPoint) -> float:
+    assert isinstance(point.profile, PowerProfile)
+    return point.profile.length
+
+
+FRAME = 3
+"""Characters that a column takes beside its text."""
+
+
+@dataclass(frozen=True)
+class AverageColumn:
+    """Column of one average."""
+
+    head: str
+    notes: Sequence[str]
+    """Texts above the metrics, one for each of the table's `notes`."""
+    metrics: Sequence[str]
+    """Values, one for each of the table's `metrics`; "" where there is none."""
+
+    @property
+    def width(self) -> int:
+        """Characters that the column takes."""
+        return max(map(len, (self.head, *self.notes, *self.metrics))) + FRAME
+
+
+@dataclass(frozen=True)
+class FrontierTable:
+    """Columns of averages side by side; those that do not fit into the terminal follow in further tables."""
+
+    notes: Sequence[str]
+    """Heads of the rows above the metrics."""
+    metrics: Sequence[str]
+    """Names of the metrics."""
+    columns: Sequence[AverageColumn]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw as many tables as the width takes."""
+        yield from (self._table(columns) for columns in self._blocks(options.max_width))
+
+    def _blocks(self, width: int) -> Iterator[list[AverageColumn]]:
+        """Yield the columns of one table after another, at least one in each."""
+        left = width - max(map(len, ("metric", *self.notes, *self.metrics))) - FRAME - 1
+        block: list[AverageColumn] = []
+        for column in self.columns:
+            if block and sum(each.width for each in (*block, column)) > left:
+                yield block
+                block = []
+            block.append(column)
+        yield block
+
+    def _table(self, columns: Sequence[AverageColumn]) -> Table:
+        table = Table("metric", *(column.head for column in columns))
+        for shown in table.columns:
+            shown.no_wrap = True
+        for shown in table.columns[1:]:
+            shown.justify = "right"
+        for index, head in enumerate(self.notes):
+            if any(texts := [column.notes[index] for column in columns]):
+                table.add_row(head, *texts)
+        table.add_section()
+        for index, name in enumerate(self.metrics):
+            table.add_row(name, *(column.metrics[index] for column in columns))
+        return table

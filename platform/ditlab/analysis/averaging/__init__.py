@@ -1,1 +1,0 @@
-"""Averages of other lengths than a run has kept, as users ask for them."""

@@ -1,0 +1,363 @@
+"""Comparison of runs: a page, its pictures and its numbers.
+
+Samples are drawn in batches, timed, and measured against the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import Samples
+from denoisers.parameter_counts import count_parameters
+from ditlab.analysis.opened_run import OpenedRun, logged_records, open_found
+from ditlab.analysis.saved_run import SavedRun, default_device
+from ditlab.analysis.user_errors import building, output_folder, writing
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home
+from ditlab.inputs.conditions import SampleConditions, rows_for_samples, sample_conditions
+from ditlab.inputs.noise import derived_seed
+from ditlab.progress import Progress, ignore_progress
+from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility
+from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
+from ditlab.quality.measurement import FLOAT
+from ditlab.receipts.records import TAG_PREFIX, Measurement
+from ditlab.reports.comparison_page import write_comparison
+from ditlab.reports.comparison_records import (
+    HELD_OUT,
+    TRAIN_LOSS,
+    ComparedRun,
+    Comparison,
+    ForkPoint,
+    RunSamples,
+    run_curve,
+    training_clock,
+)
+from ditlab.reports.comparison_summary import summary_text
+from ditlab.runs.lineage import ancestors
+from ditlab.runs.relocation import check_run_place
+from ditlab.spec.experiment import Experiment
+from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.journal import JournalContent
+from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.names import flatten
+from ditlab.tracking.records import find_training_run, list_runs
+
+FEWEST_SAMPLES = 100
+"""Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """A comparison of runs, written as a page."""
+
+    files: list[Path]
+    """`comparison.html` (one file), `comparison.md` and the pictures."""
+    runs: list[ComparedRun]
+    """The compared runs: parameters, curves, speed, samples and their quality."""
+    summary: str
+    """The result in a sentence or two."""
+    unsent: dict[str, int] = field(default_factory=dict)
+    """Records that wait for MLflow, by each run that the page was added to: 0 where it has arrived."""
+
+
+def compare_runs(
+    names: Sequence[str],
+    home: Home,
+    warn: Callable[[str], None],
+    progress: Progress = ignore_progress,
+    *,
+    out: Path | None,
+    samples: int,
+    grid: int,
+    seed: int,
+    batch: int,
+    log: bool,
+) -> RunComparison:
+    """Compare the runs that `names` name, and write the page into `out` (None: `comparisons/` below DITLAB_HOME).
+
+    `samples` (0, or at least FEWEST_SAMPLES) are drawn from each run for quality metrics, `grid` are shown; with `log`
+    the page becomes an artifact of every run. Raises UserError for runs that cannot be compared.
+    """
+    if 0 < samples < FEWEST_SAMPLES:
+        raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
+    opened = open_runs(names, home, warn, progress)
+    for run in opened if log else ():
+        check_run_place(home, run.folder)
+    name = "-".join(run.folder.run_id for run in opened)
+    folder = output_folder(out or home.root / "comparisons" / name)
+    settings = SampleSettings(samples, grid, seed, batch, default_device())
+    compared = add_samples(opened, [summarise(run) for run in opened], settings)
+    progress("drawing the page", 0, None, "")
+    with writing(folder):
+        comparison = Comparison(compared, seed, batch, settings.device.type, QUALITY_NOTE)
+        files = write_comparison(comparison, folder)
+    unsent = _log(opened, files[0], name, progress) if log else {}
+    return RunComparison(files, compared, summary_text(comparison), unsent)
+
+
+def _log(opened: Sequence[OpenedRun], page: Path, name: str, progress: Progress) -> dict[str, int]:
+    """Add the page to every run; return the numbers of records that have not reached MLflow, by run."""
+    unsent: dict[str, int] = {}
+    for run in opened:
+        progress("sending the page to MLflow", len(unsent), len(opened), "runs")
+        with logged_records(run.tracker()) as records:
+            records.tracker.log_artifact(page, f"comparisons/{name}")
+        unsent[run.folder.run_id] = records.num_unsent
+    return unsent
+
+
+EVAL_TAG = f"{TAG_PREFIX}eval"
+MAX_RUNS = 8
+"""Most runs of a comparison: the number of colours that can be told apart."""
+
+
+def open_runs(
+    texts: Sequence[str], home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
+) -> list[OpenedRun]:
+    """Open the runs that `texts` name (ids, prefixes or names). Raises UserError for any that cannot be compared."""
+    if len(texts) < 2:
+        raise UserError(f"RUN names {len(texts) or 'no'} run: a comparison needs two; `ditlab runs` lists them.")
+    if len(texts) > MAX_RUNS:
+        raise UserError(f"RUN names {len(texts)} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
+    opened: dict[str, OpenedRun] = {}
+    for text in texts:
+        found = find_training_run(home, text)
+        run_id = found.folder.run_id
+        if run_id in opened:
+            raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
+        opened[run_id] = open_found(found, home, warn, progress)
+    return list(opened.values())
+
+
+def summarise(run: OpenedRun) -> ComparedRun:
+    """Summarise a run from its record, spec and journal, without its weights."""
+    experiment, content = run.experiment, _read_journal(run)
+    history, events = series_of(content), _events(content)
+    with building():
+        batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
+    loss = history.get(TRAIN_LOSS, Series())
+    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
+    steps = np.unique(np.concatenate(evaluated)) if evaluated else ()
+    clock = training_clock(loss.steps, loss.times, events.starts, steps)
+    weights: dict[str, float] = experiment.objective.weights.model_dump()
+    speeds = history.get("train/samples_per_second", Series()).values
+    speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+    return ComparedRun(
+        run_id=run.folder.run_id,
+        name=run.record.name,
+        family=experiment.model.family,
+        status=run.record.status,
+        step=max([run.record.step, *loss.steps[-1:].tolist()]),
+        batch_size=batch_size,
+        spec=flatten(experiment.to_dict()),
+        weights=sorted(weights, key=lambda name: -weights[name]),
+        data=_data(experiment, events.fingerprint),
+        components=counts.components,
+        training_only=counts.training_only,
+        curves={
+            name: run_curve(series.steps, series.values, batch_size, clock)
+            for name, series in history.items()
+            if name == TRAIN_LOSS or name.startswith(HELD_OUT)
+        },
+        samples_per_second=float(np.median(speeds)) if len(speeds) else None,
+        measurement=events.measurement,
+        line=_line(run),
+    )
+
+
+def _line(run: OpenedRun) -> list[ForkPoint]:
+    if not run.record.start:
+        return []
+    records = {record.run_id: record for record in list_runs(run.home)}
+    return [ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)]
+
+
+@dataclass
+class _Events:
+    starts: list[int]
+    """Times of its start and its resumptions, milliseconds since 1970."""
+    fingerprint: str
+    """Fingerprint of the training store; empty where the journal holds none."""
+    measurement: Measurement | None = None
+    """Measurement behind the last held-out metrics; None: the journal holds no tag of it."""
+
+
+def _read_journal(run: OpenedRun) -> JournalContent:
+    try:
+        content = read_content(run.folder.journal)
+    except FileNotFoundError:
+        return JournalContent()
+    except OSError as error:
+        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
+        return JournalContent()
+    if content.num_damaged:
+        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
+    return content
+
+
+def _events(content: JournalContent) -> _Events:
+    events = _Events([], "")
+    for record in content.events:
+        if record["kind"] == "start":
+            events.starts.append(record["time"])
+        elif record["kind"] == "dataset":
+            events.fingerprint = record["fingerprint"]
+        elif record["kind"] == "tags" and EVAL_TAG in record["values"]:
+            events.measurement = Measurement.parse(record["values"][EVAL_TAG])
+    return events
+
+
+def _data(experiment: Experiment, fingerprint: str) -> str:
+    """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
+    spec: dict[str, Any] = experiment.data.model_dump(mode="json")
+    parts: dict[str, Any] = spec.get("parts", {})
+    held_out = {name: _hold_out(part) for name, part in sorted(parts.items())} if parts else _hold_out(spec)
+    return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
+
+
+def _hold_out(spec: dict[str, Any]) -> str:
+    """Take what decides the held-out samples out of the plain values of a source; return it as a text."""
+    order, hold_out = spec.pop("order", {"kind": "full"})["kind"], spec.pop("hold_out", None)
+    return f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """Settings of the samples that are drawn from every compared run."""
+
+    samples: int
+    """Number for quality metrics, where the family supports them; 0: none. A larger grid is measured as a whole."""
+    grid: int
+    """Number of samples that are shown."""
+    seed: int
+    batch: int
+    """Samples drawn in one batch: it bounds the memory."""
+    device: torch.device
+
+
+def add_samples(
+    opened: Sequence[OpenedRun], runs: Sequence[ComparedRun], settings: SampleSettings
+) -> list[ComparedRun]:
+    """`runs` with samples, or with the reason why there are none: no checkpoint, or one that cannot be read."""
+    found = []
+    for one, run in zip(opened, runs, strict=True):
+        if settings.samples or settings.grid:
+            one.progress(f"opening run {run.run_id} ({run.name})", 0, None, "")
+            try:
+                saved = one.saved_if_any()
+                drawn = None if saved is None else draw(saved, settings)
+                reason = "" if saved else "it has no checkpoint yet"
+            except UserError as error:
+                drawn, reason = None, _reason(error)
+            run = replace(run, drawn=drawn, why_no_samples=reason)
+        found.append(run)
+    return found
+
+
+def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
+    """Draw samples of a run under its own sampling settings; None where `settings` ask for none.
+
+    Raises UserError where the weights cannot be read, or there are no rows to complete.
+    """
+    experiment = saved.experiment()
+    evaluator, reason = _evaluator(saved, experiment, settings) if settings.samples else (None, "")
+    num = max(settings.grid, settings.samples if evaluator else 0)
+    if not num:
+        return None
+    network = saved.network(settings.device)
+    if evaluator:
+        sampler, conditions = evaluator.sampler, evaluator.conditions(num)
+    else:
+        sampler = saved.sampler(experiment)
+        rows = saved.data() if sampler.takes_rows != "none" else None
+        inputs = saved.inputs(rows, settings.device)
+        conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
+    num = conditions.num
+    evaluated = _count_evaluations(network)
+    begun = time.perf_counter()
+    samples = _draw(sampler, network, conditions, settings, saved.progress)
+    seconds = time.perf_counter() - begun
+    metrics: Mapping[str, float] = {}
+    measurement = None
+    if evaluator:
+        saved.progress("measuring the quality of samples", 0, None, "")
+        try:
+            metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
+            measurement = evaluator.measurement(num, settings.batch, FLOAT, noise_seed(settings))
+        except UserError as error:
+            reason = _reason(error)
+    return RunSamples(
+        step=saved.step,
+        settings=_settings(experiment),
+        num=num,
+        seconds=seconds / num,
+        evaluations=evaluated[0] / num if evaluated[0] else None,
+        grid=sampler.show(_first(samples, settings.grid)) if settings.grid else None,
+        quality=metrics,
+        why_no_quality=reason,
+        measurement=measurement,
+    )
+
+
+def _evaluator(
+    saved: SavedRun, experiment: Experiment, settings: SampleSettings
+) -> tuple[QualityEvaluator | None, str]:
+    """The evaluator of the run's samples; or None and the reason why there is none."""
+    try:
+        data = saved.data()
+        if reason := quality_ineligibility(experiment, data):
+            return None, reason
+        inputs = saved.inputs(data, settings.device)
+        evaluator = QualityEvaluator(experiment, data, saved.home, settings.device, saved.warn, inputs=inputs)
+        evaluator.basis.check()
+        return evaluator, ""
+    except UserError as error:
+        return None, _reason(error)
+
+
+def _reason(error: UserError) -> str:
+    return str(error).rstrip(".")
+
+
+def _count_evaluations(network: nn.Module) -> list[int]:
+    """Count the network's evaluations from now on: a list whose only number grows by the rows of every batch."""
+    count = [0]
+
+    def add(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim:
+            count[0] += len(inputs[0])
+
+    network.register_forward_pre_hook(add)
+    return count
+
+
+def _draw(
+    sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings, progress: Progress
+) -> Samples:
+    """Draw samples in batches; the first ones are those of `ditlab sample` with the same seed."""
+    generator = torch.Generator(settings.device).manual_seed(noise_seed(settings))
+    tensors, num = conditions.tensors, conditions.num
+    return draw_reported(progress, sampler, network, tensors, num, generator, settings.batch)
+
+
+def noise_seed(settings: SampleSettings) -> int:
+    """Return the seed of the generator that samples are drawn with."""
+    return derived_seed(settings.seed, "samples")
+
+
+def _first(samples: Samples, num: int) -> Samples:
+    conditions = {name: values[:num] for name, values in samples.conditions.items()}
+    return Samples(samples.values[:num], conditions, fields=samples.fields)
+
+
+def _settings(experiment: Experiment) -> str:
+    """The spec's sampling settings as text, such as `solver=heun, steps=25`."""
+    return ", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items())

@@ -1,0 +1,388 @@
+"""Profile of training steps: seconds by phase, module, operator and kind of work, as sentences, tables and a picture.
+
+Operators belong to modules: forward by nesting, backward by sequence number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.table import Table
+from torch import nn
+
+from denoisers.figures import Bars, Figure
+from ditlab.analysis.step_runner import StepRunner, open_steps
+from ditlab.engine.phase_clock import PHASES
+from ditlab.home import Home
+from ditlab.planning.matrix_rate import matrix_rate
+from ditlab.planning.meta_step import DTYPES
+from ditlab.spec.experiment import Experiment
+
+MOST_PASSES = 2
+"""Micro-batches of a profiled step; the rest of an accumulation is like them, and the trace as large again."""
+WARM_UP = 2
+"""Steps before the profiled ones: allocations, and compilation where it is on."""
+
+STEP_PHASES = ("data", "forward", "backward", "reduce", "update")
+"""Phases of a step that this profile has; `PHASES` also holds those of the loop around it."""
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "attention": ("scaled_dot_product", "flash_attention", "flex_attention"),
+    "convolutions": ("convolution", "conv2d", "conv_"),
+    "matrix products": ("mm", "linear", "matmul", "dot", "einsum"),
+    "normalisation": ("layer_norm", "rms_norm", "group_norm", "batch_norm"),
+    "optimiser": ("fused_adam", "optimizer.step", "lerp", "linalg_vector_norm", "foreach"),
+    "communication": ("c10d", "gloo", "nccl", "all_reduce", "all_gather", "reduce_scatter", "broadcast_"),
+    "copies and layout": ("copy", "clone", "contiguous", "cat", "to_copy", "memcpy", "memset", "fill_", "zero_"),
+    "random numbers": ("uniform", "normal_", "rand", "bernoulli"),
+    "views and bookkeeping": (
+        "view", "reshape", "expand", "transpose", "permute", "as_strided", "unsqueeze", "select", "slice", "empty",
+        "aten::t ", "detach", "chunk", "split", "flatten",
+    ),
+}  # fmt: skip
+"""Kinds of work by parts of operators' names; the first that fits. What fits none is elementwise."""
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """An operator, over all of its calls in a step."""
+
+    name: str
+    kind: str
+    seconds: float
+    num_calls: float
+    flops: float
+    """Floating-point operations, where torch counts them; else 0."""
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """A module without those inside it, or all of its copies in repeated blocks."""
+
+    path: str
+    """Numbers of repeated blocks are `*`."""
+    num_modules: int
+    forward: float
+    """Seconds of a step."""
+    backward: float
+
+    @property
+    def seconds(self) -> float:
+        """Both passes."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of a step, means over the profiled ones."""
+
+    name: str
+    device: str
+    num_steps: int
+    num_passes: int
+    """Micro-batches of each."""
+    phases: Mapping[str, float]
+    """Data, forward, backward, reduce, update: on the clock of `time/...`, profiler included."""
+    operators: Sequence[OperatorTime]
+    """Largest first."""
+    modules: Sequence[ModuleTime]
+    """Largest first."""
+    matrix_rate: float
+    """FLOP/s of a large matrix product in the same process."""
+    trace: Path
+
+    @property
+    def seconds(self) -> float:
+        """Sum over all operators."""
+        return sum(each.seconds for each in self.operators)
+
+    def kinds(self) -> dict[str, float]:
+        """Return seconds by kind of work, largest first."""
+        sums: dict[str, float] = {}
+        for each in self.operators:
+            sums[each.kind] = sums.get(each.kind, 0.0) + each.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def profile_steps(
+    experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Callable[[str], None]
+) -> Profile:
+    """Train a few steps of an experiment of one worker in this process, profile them, and write torch's trace.
+
+    Nothing else is kept: no run, no checkpoint. Raises OSError where the trace cannot be written.
+    """
+    with open_steps(experiment, home, MOST_PASSES) as runner:
+        say(f"warming up: {WARM_UP} steps")
+        _take(runner, WARM_UP)
+        say(f"profiling {num_steps} steps")
+        on_gpu = runner.device.type == "cuda"
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if on_gpu:
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with (
+            named_modules_recorded(runner.network),
+            torch.profiler.profile(
+                activities=activities,
+                with_flops=True,
+                # one step is recorded and dropped: the profiler's own start took 2 s of it
+                schedule=torch.profiler.schedule(wait=0, warmup=1, active=num_steps, repeat=1),
+            ) as profiler,
+        ):
+            _take(runner, 1)
+            profiler.step()
+            runner.clock.read_rest()
+            runner.clock.restart()
+            for _ in range(num_steps - 1):
+                _take(runner, 1)
+                profiler.step()
+            _take(runner, 1)
+            seconds = runner.clock.read_rest().seconds
+            profiler.step()
+        events = operator_events(list(profiler.events()), on_gpu)
+        profiler.export_chrome_trace(str(trace))
+        rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
+        num_passes, device = runner.num_passes, str(runner.device)
+    phases = {name: each / num_steps for name, each in zip(PHASES, seconds, strict=True) if name in STEP_PHASES}
+    return Profile(
+        experiment.name, device, num_steps, num_passes, phases, operator_times(events, num_steps),
+        module_times(events, num_steps), rate, trace,
+    )  # fmt: skip
+
+
+def _take(runner: StepRunner, num_steps: int) -> None:
+    for _ in range(num_steps):
+        runner.take_step()
+
+
+def operator_times(events: Iterable[OperatorEvent], num_steps: int) -> list[OperatorTime]:
+    """Sum events by operator, a step, largest first."""
+    groups: dict[str, list[OperatorEvent]] = {}
+    for event in events:
+        groups.setdefault(event.name, []).append(event)
+    found = [
+        OperatorTime(
+            name,
+            kind_of(name),
+            sum(each.seconds for each in calls) / num_steps,
+            len(calls) / num_steps,
+            sum(each.flops for each in calls) / num_steps,
+        )
+        for name, calls in groups.items()
+    ]
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def module_times(events: Iterable[OperatorEvent], num_steps: int) -> list[ModuleTime]:
+    """Sum events by module, a step, largest first."""
+    found = []
+    for path, calls in by_pattern(events).items():
+        passes = [sum(each.seconds for each in calls if each.is_backward == back) / num_steps for back in (False, True)]
+        found.append(ModuleTime(path, len({each.module for each in calls}), *passes))
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def kind_of(operator: str) -> str:
+    """Return the kind of work of an operator or kernel by its name."""
+    name = f"{operator.lower()} "  # a part may end in a space, where it is the end of a name
+    return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "elementwise")
+
+
+PREFIX = "module: "
+_BACKWARD = "autograd::engine::evaluate_function: "
+_OWN_RANGES = (PREFIX, _BACKWARD, "ProfilerStep", "Optimizer.step", "DistributedDataParallel")
+OUTSIDE = "(outside of modules)"
+
+
+@dataclass(frozen=True)
+class OperatorEvent:
+    """Time of one call of an operator, without that of operators within it."""
+
+    name: str
+    module: str
+    """Path of the module; `OUTSIDE` for loss, update and the like."""
+    is_backward: bool
+    seconds: float
+    """The host's seconds on a CPU, the device's on a GPU."""
+    flops: int
+    """Floating-point operations, where torch counts them (products and convolutions); else 0."""
+
+
+@contextmanager
+def named_modules_recorded(network: nn.Module) -> Iterator[None]:
+    """Record a range for each forward pass of each submodule, inside."""
+    opened: list[Any] = []
+
+    def begin(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            opened.append(torch.profiler.record_function(f"{PREFIX}{name}"))
+            opened[-1].__enter__()
+
+        return hook
+
+    def end(*_: Any) -> None:
+        opened.pop().__exit__(None, None, None)
+
+    hooks = []
+    for name, module in network.named_modules():
+        if name:
+            hooks += [module.register_forward_pre_hook(begin(name)), module.register_forward_hook(end)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def operator_events(events: Sequence[Any], on_gpu: bool) -> list[OperatorEvent]:
+    """Return the operators of a profile's events (`torch.profiler.profile.events()`) that took time."""
+    modules = {id(event): _module_of(event) for event in events}
+    by_sequence: dict[int, str] = {}
+    for event in events:
+        if event.sequence_nr >= 0 and not _is_backward(event) and modules[id(event)] != OUTSIDE:
+            by_sequence[event.sequence_nr] = modules[id(event)]
+    found = []
+    for event in events:
+        seconds = (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6
+        if event.name.startswith(_OWN_RANGES) or not seconds:
+            continue
+        backward = _backward_range(event)
+        module = modules[id(event)]
+        if backward is not None:
+            module = by_sequence.get(backward.sequence_nr, OUTSIDE)
+        found.append(OperatorEvent(event.name, module, backward is not None, seconds, int(event.flops or 0)))
+    return found
+
+
+def _ancestors(event: Any) -> Iterator[Any]:
+    while event is not None:
+        yield event
+        event = event.cpu_parent
+
+
+def _module_of(event: Any) -> str:
+    return next((each.name.removeprefix(PREFIX) for each in _ancestors(event) if each.name.startswith(PREFIX)), OUTSIDE)
+
+
+def _backward_range(event: Any) -> Any:
+    return next((each for each in _ancestors(event) if each.name.startswith(_BACKWARD)), None)
+
+
+def _is_backward(event: Any) -> bool:
+    return _backward_range(event) is not None
+
+
+def by_pattern(events: Iterable[OperatorEvent]) -> dict[str, list[OperatorEvent]]:
+    """Group events by their module's path, in which numbers of repeated blocks are `*`."""
+    groups: dict[str, list[OperatorEvent]] = defaultdict(list)
+    for event in events:
+        groups[re.sub(r"(?<=\.)\d+(?=\.|$)", "*", event.module)].append(event)
+    return groups
+
+
+MOST_ROWS = 12
+"""Rows of a table or bars of a panel; the rest is one more."""
+SMALL = 0.01
+"""Share of a step below which a kind of work is not told in a sentence."""
+
+
+def profile_lines(profile: Profile) -> list[str]:
+    """Say in sentences where the time of a step goes."""
+    total = profile.seconds
+    step = sum(profile.phases.values())
+    phases = ", ".join(f"{name} {seconds / step:.0%}" for name, seconds in profile.phases.items() if seconds)
+    shares = [f"{kind} {seconds / total:.0%}" for kind, seconds in profile.kinds().items() if seconds >= SMALL * total]
+    largest = next(each for each in profile.modules if each.path != OUTSIDE)
+    copies = f" (all {largest.num_modules})" if largest.num_modules > 1 else ""
+    lines = [
+        f"A step took {_milliseconds(step)} under the profiler: {phases}.",
+        f"Operators took {_milliseconds(total)} of it: {', '.join(shares)}.",
+        f"The module that takes most is {largest.path}{copies}: {_milliseconds(largest.seconds)}, "
+        f"{largest.seconds / total:.0%} of all operators.",
+    ]
+    counted = [each for each in profile.operators if each.flops and each.kind in ("matrix products", "convolutions")]
+    if counted:
+        rate = sum(each.flops for each in counted) / sum(each.seconds for each in counted)
+        lines.append(
+            f"Matrix products and convolutions ran at {rate / 1e9:,.3g} GFLOP/s, {rate / profile.matrix_rate:.0%} of a "
+            f"large matrix product's {profile.matrix_rate / 1e9:,.3g} here."
+        )
+    return lines
+
+
+def module_table(profile: Profile) -> Table:
+    """Modules without those inside them; repeated blocks are one row."""
+    table = _table("module", "copies", "forward ms", "backward ms", "share")
+    total = profile.seconds
+    for each in profile.modules[:MOST_ROWS]:
+        numbers = (f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}", f"{each.seconds / total:.1%}")
+        table.add_row(each.path, f"{each.num_modules}", *numbers)
+    if rest := profile.modules[MOST_ROWS:]:
+        forward, backward = sum(each.forward for each in rest), sum(each.backward for each in rest)
+        numbers = (f"{1e3 * forward:,.2f}", f"{1e3 * backward:,.2f}", f"{(forward + backward) / total:.1%}")
+        table.add_row(f"({len(rest)} others)", "", *numbers)
+    return table
+
+
+def operator_table(profile: Profile) -> Table:
+    """Operators of a CPU, kernels of a GPU, without those inside them."""
+    table = _table("operator", "calls", "ms", "share", "GFLOP/s")
+    total = profile.seconds
+    for each in profile.operators[:MOST_ROWS]:
+        rate = f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops and each.kind != "elementwise" else ""
+        name = each.name.removeprefix("aten::")
+        table.add_row(name, f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}", f"{each.seconds / total:.1%}", rate)
+    if rest := profile.operators[MOST_ROWS:]:
+        seconds, calls = sum(each.seconds for each in rest), sum(each.num_calls for each in rest)
+        table.add_row(f"({len(rest)} others)", f"{calls:,.0f}", f"{1e3 * seconds:,.2f}", f"{seconds / total:.1%}", "")
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(first, *columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    return table
+
+
+def profile_figure(profile: Profile) -> Figure:
+    """Draw a step by kind of work, and by module."""
+    kinds = profile.kinds()
+    modules = profile.modules[:MOST_ROWS]
+    panels = [
+        _bars("By kind of work", list(kinds), list(kinds.values()), profile.seconds),
+        _bars("By module", [each.path for each in modules], [each.seconds for each in modules], profile.seconds),
+    ]
+    return Figure(panels, title=f"{profile.name}: a training step on {profile.device}", columns=1)
+
+
+def _bars(title: str, names: list[str], seconds: list[float], total: float) -> Bars:
+    texts = [f"{each / total:.0%}" for each in seconds]
+    return Bars(names, 1e3 * np.array(seconds), title=title, x_label="ms a step", texts=texts)
+
+
+def profile_dict(profile: Profile) -> dict[str, Any]:
+    """The profile in JSON's types; seconds a step."""
+    return {
+        "steps": profile.num_steps,
+        "step_seconds": sum(profile.phases.values()),
+        "phases": dict(profile.phases),
+        "kinds": profile.kinds(),
+        "modules": [asdict(each) for each in profile.modules],
+        "operators": [asdict(each) for each in profile.operators],
+        "matrix_rate": profile.matrix_rate,
+        "trace": str(profile.trace),
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms"

@@ -1,1 +1,0 @@
-"""Where a training step's time goes, by module and by operator."""

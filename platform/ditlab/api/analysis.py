@@ -1,0 +1,142 @@
+"""Comparison of runs, figures without a run or at a run's end, and exported models. Imports torch on use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ditlab.api.pages import renew_report
+from ditlab.api.run import Run, open_run
+from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
+from ditlab.tracking.records import find_training_run
+
+if TYPE_CHECKING:
+    import torch
+
+    from ditlab.analysis.averages import AverageFrontier
+    from ditlab.analysis.comparison import RunComparison
+    from ditlab.analysis.exported import ExportedModel
+    from ditlab.analysis.figures import FigureSet
+
+
+_log = logging.getLogger("ditlab")
+
+
+def compare(
+    *runs: str | Run,
+    out: str | Path | None = None,
+    samples: int = 500,
+    grid: int = 25,
+    seed: int = 0,
+    batch: int = 64,
+    log: bool = True,
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+) -> RunComparison:
+    """Compare two to eight runs: spec differences, parameters, curves, speed, samples and their quality.
+
+    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
+    `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
+    page becomes an artifact of every run. `warn` receives warnings; None: the logger `ditlab`. `on_progress` is called
+    with (task, done, total or None, unit).
+
+    Raises UserError for runs that cannot be compared.
+    """
+    from ditlab.analysis.comparison import compare_runs
+
+    home, names = Home.from_environment(), [run.id if isinstance(run, Run) else run for run in runs]
+    folder = None if out is None else Path(out)
+    return compare_runs(
+        names, home, warn or _log.warning, on_progress,
+        out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
+    )  # fmt: skip
+
+
+def evaluate_averages(
+    run: str | Run,
+    *averages: str | float,
+    quality: int | None = None,
+    rows: int | None = None,
+    batch: int = 256,
+    overrides: Sequence[str] = (),
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+) -> AverageFrontier:
+    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept.
+
+    `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
+    `Run.evaluate`. Nothing is added to the run but a figure in its folder.
+
+    Raises UserError for a run that keeps no averages (`training.averages`), for a length that cannot be rebuilt, and as
+    `Run.evaluate` does.
+    """
+    opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
+    opened.check_writable()
+    from ditlab.analysis.averages import evaluate_averages as evaluate
+    from ditlab.analysis.opened_run import open_found
+
+    found = find_training_run(opened.home, opened.id)
+    saved = open_found(found, opened.home, opened.warn, opened.on_progress).saved()
+    return evaluate(saved, averages, quality, rows, batch, overrides)
+
+
+def figures() -> FigureSet:
+    """Figures that need no run: embeddings, schedules, each family's fixed tables."""
+    from ditlab.analysis.figures import general_figures
+
+    return general_figures()
+
+
+def load_export(
+    folder: str | Path, device: str | torch.device | None = None, *, warn: Callable[[str], None] | None = None
+) -> ExportedModel:
+    """Load a folder that `Run.export` or `ditlab export` wrote: its spec, its network and its sampler.
+
+    `device` None: the GPU where there is one, else the CPU. `warn` is called where spec.yaml was changed since; None:
+    the logger `ditlab`. Raises UserError for a folder that holds no export, and for damaged or altered weights.
+    """
+    import torch
+
+    from ditlab.analysis.exported import open_export
+    from ditlab.analysis.saved_run import default_device
+
+    place = default_device() if device is None else torch.device(device)
+    return open_export(Path(folder), place, warn or _log.warning)
+
+
+LARGEST_ON_CPU = 20_000_000
+"""Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
+
+
+def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
+    """Draw all figures of a finished run into its folder, and log them to it; return the files.
+
+    Draws nothing for `evaluation.samples: 0`, which asks for no pictures, and for large networks without a GPU. A
+    figure that fails is named in a warning: the run has ended well by then.
+    """
+    import torch
+
+    from denoisers.parameter_counts import count_parameters
+
+    if not run.spec.evaluation.samples:
+        return []
+    if not torch.cuda.is_available() and count_parameters(run.spec.model).total > LARGEST_ON_CPU:
+        return []
+    files: list[Path] = []
+    try:
+        figures = run.figures()
+        for kind in figures.kinds:
+            try:
+                files += figures.save_formats(kind, formats=("png", "svg"))
+            except Exception as error:
+                warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
+        run.log_figures([file for file in files if file.suffix in {".png", ".gif"}])
+        renew_report(run.home, run.folder, warn)  # written when training ended, before there were figures to show
+    except KeyboardInterrupt:
+        warn(f"figures were left at {len(files)} files; ditlab figures {run.id} draws them all.")
+    except Exception as error:
+        warn(f"figures were not drawn ({error}); ditlab figures {run.id} draws them.")
+    return files

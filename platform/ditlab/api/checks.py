@@ -1,0 +1,108 @@
+"""Checks of training: what `ditlab prove`, `ditlab replay` and `ditlab verify` call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ditlab.analysis.opened_run import open_found
+from ditlab.checking.replay.report import ReplayReport, ReplayRequest, replay_run
+from ditlab.checking.verify.findings import RunVerification
+from ditlab.checking.verify.verification import GIB, verify_run
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import load_experiment
+from ditlab.tracking.records import find_training_run
+
+if TYPE_CHECKING:
+    from ditlab.checking.prove.findings import Proof
+
+
+def prove(
+    experiment: Experiment | str | Path, overrides: Sequence[str] = (), *, on_progress: Progress = ignore_progress
+) -> Proof:
+    """Compare the engine that an experiment configures with plain float64 and float32 readings of the same steps.
+
+    `experiment`: validated, or the path of its YAML; `overrides`: `field.path=value` changes of it. A large one is
+    proved on a twin of less width, depth and batch (`Proof.twin`). The proof runs in processes of its own and leaves no
+    run behind: a program that calls this keeps its start behind `if __name__ == "__main__"`.
+
+    Raises:
+        UserError: the spec is wrong, its data are not here, or it has more workers than this machine starts.
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    from ditlab.checking.prove.proving import prove_experiment
+
+    if isinstance(experiment, str | Path):
+        experiment = load_experiment(Path(experiment), overrides)
+    elif overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    return prove_experiment(experiment, Home.from_environment(), on_progress)
+
+
+_log = logging.getLogger("ditlab")
+
+
+def replay(
+    run: str,
+    step: int | None = None,
+    to: int | None = None,
+    *,
+    check: bool = False,
+    worst: int | None = None,
+    overrides: Sequence[str] = (),
+    anyway: bool = False,
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+) -> ReplayReport:
+    """Do steps `step` to `to` (from 1; None: one step) of a run again, without writing anything into the run.
+
+    With `check`, loss, gradient norm, learning rate and samples are compared with journal and receipts (`holds`). With
+    `worst` instead of a step, that many steps which stand out are found, replayed and explained. With `overrides`
+    (`training.clip.max_norm=0.5`) the step is done once more under another spec. `anyway`: go on with other code, data
+    or device than the run's. The steps run in processes of their own: a program that calls this keeps its start behind
+    `if __name__ == "__main__"`.
+
+    Raises:
+        UserError: the run has no such step, a checkpoint of a fork's parent is gone, or code, data or device are other
+            than the run's.
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    request = ReplayRequest(step, to, check, worst, tuple(overrides), anyway)
+    request.check_options()
+    home = Home.from_environment()
+    found = find_training_run(home, run)
+    return replay_run(open_found(found, home, warn or _log.warning, on_progress), request)
+
+
+def verify(
+    run: str,
+    *,
+    steps: int = 3,
+    seed: int = 0,
+    seconds: float = 300.0,
+    data_limit: int = 16 * GIB,
+    anyway: bool = False,
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+) -> RunVerification:
+    """Check receipts, checkpoints, journal, spec and data of a run, and do `steps` of its steps, chosen by `seed`,
+    again, within about so many `seconds`.
+
+    Stores of data up to `data_limit` bytes are hashed whole. Nothing is written into the run. The steps run in
+    processes of their own: a program that calls this keeps its start behind `if __name__ == "__main__"`.
+
+    Raises:
+        UserError: an unknown run, a sweep, an option out of its range, or checkpoints that cannot be reached.
+    """
+    least_of = {"steps": (steps, 0), "seed": (seed, 0), "seconds": (seconds, 1), "data_limit": (data_limit, 0)}
+    for name, (value, least) in least_of.items():
+        if not value >= least:
+            raise UserError(f"{name}={value} is below {least}; give {least} or more.")
+    found = find_training_run(home := Home.from_environment(), run)
+    opened = open_found(found, home, warn or _log.warning, on_progress)
+    return verify_run(opened, steps=steps, seed=seed, seconds=seconds, data_limit=data_limit, anyway=anyway)

@@ -1,0 +1,91 @@
+"""Pages of runs: one HTML file, or served live on this machine. Import no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.records import FoundRun, find_run
+
+if TYPE_CHECKING:
+    from ditlab.runs.live_page import LivePage
+
+
+def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) -> Path:
+    """Write the page of a run to `path` (None: `report.html` in its folder); return the file's path.
+
+    Raises UserError where the disk refuses, and where the run's record cannot be read.
+    """
+    from ditlab.runs.page import REPORT, report_source, write_run_report
+
+    place = folder.path / REPORT if path is None else Path(path)
+    if place.is_dir():
+        raise UserError(f"--out {place} is a folder; name a file, such as {place / REPORT}.")
+    if os.path.lexists(place) and not place.is_file():
+        raise UserError(f"--out {place} is no plain file whose place a page may take; name another file.")
+    try:
+        return write_run_report(report_source(home, folder), place)
+    except OSError as error:
+        raise UserError(f"{place} cannot be written ({error.strerror}); name another place with --out.") from error
+
+
+def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
+    """Write the page of a run anew, with what was added to it since its end, and log it; nothing for a run whose
+    `tracking.report` is false. Raises UserError as `write_report` and `log_report` do."""
+    from ditlab.spec.files import load_recorded_experiment
+
+    if load_recorded_experiment(folder.spec).tracking.report:
+        log_report(home, folder, write_report(home, folder), warn)
+
+
+def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], None]) -> int:
+    """Log a run's page as its artifact; return how many of the run's records wait for MLflow.
+
+    Raises UserError where what is added would go into the home from which this one was copied.
+    """
+    from ditlab.analysis.opened_run import logged_records
+    from ditlab.runs.relocation import check_run_place
+    from ditlab.spec.files import load_recorded_experiment
+    from ditlab.tracking.tracker import RunTracker
+
+    check_run_place(home, folder)
+    tracking = load_recorded_experiment(folder.spec).tracking
+    with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as records:
+        records.tracker.log_artifact(page)
+    return records.num_unsent
+
+
+def sweep_report(found: FoundRun) -> Path:
+    """The page that a sweep wrote at its end. Raises UserError where there is none."""
+    page = found.folder.path / "report" / "report.html"
+    if not os.path.lexists(page):
+        run = found.folder.run_id
+        raise UserError(
+            f"run '{run}' is a sweep without a page: a sweep writes it when it ends; `ditlab tune --resume {run}` goes "
+            "on with it, and `ditlab report` shows each of its trials."
+        )
+    return page
+
+
+def find_report(name: str, home: Home | None = None) -> FoundRun:
+    """Find the run or sweep that `name` names. Raises UserError for an unknown one."""
+    return find_run(home or Home.from_environment(), name)
+
+
+def serve_page(found: FoundRun, home: Home, port: int, warn: Callable[[str], None]) -> LivePage:
+    """Open the server of a run's live page on loopback; port 0 takes a free one. Use it as a context manager.
+
+    Raises UserError for a sweep, and for a port that cannot be listened on.
+    """
+    from ditlab.runs.live_page import LivePage
+
+    if found.record.trials:
+        raise UserError(
+            f"run '{found.folder.run_id}' is a sweep; name one of its trials, which `ditlab runs show "
+            f"{found.folder.run_id}` counts and `ditlab runs` lists."
+        )
+    return LivePage(home, found.folder, port, warn)

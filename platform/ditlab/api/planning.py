@@ -1,0 +1,268 @@
+"""Memory, time and cost of an experiment before it runs, and profiles of its steps.
+
+They are what `ditlab plan` and `ditlab profile` call, for notebooks and scripts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from ditlab.analysis.profiling import Profile, profile_steps
+from ditlab.analysis.user_errors import building, output_folder, writing
+from ditlab.api.specs import load, load_sweep
+from ditlab.data.splits import DataSplits, open_data
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.inputs.checks import data_shape
+from ditlab.planning.data_shape import DataShape
+from ditlab.planning.flops import step_flops
+from ditlab.planning.frozen_encoders import encoder_work
+from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
+from ditlab.planning.plan import Plan, make_plan, write_recommended
+from ditlab.planning.settings import Machine, Planner
+from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.start import first_step
+from ditlab.spec.sweep_space import enumerate_trials, experiment_for, written
+from ditlab.storage.files import folder_size
+from ditlab.sweeps.prepare import typical_values
+from ditlab.training.plan import plan_run
+
+
+def plan(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    measure: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to take.
+
+    Takes no GPU and no memory to speak of, but for `measure`. Prints nothing by itself.
+
+    Args:
+        experiment: a validated experiment, or the path of its YAML.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        gpus: workers, one a GPU; None: as many as the experiment has.
+        gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's GPU where there is one.
+        gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
+        measure: True to take a few real steps here, and to plan with their rates.
+        say: receives lines about what had to be assumed.
+
+    Raises:
+        UserError: the input is wrong; the message names the field, its value and the remedy.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load(experiment, overrides)
+    elif overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    if gpus is not None and gpus < 1:
+        raise UserError(f"--gpus={gpus} leaves nothing to plan for; give 1 or more.")
+    device = _device(experiment, gpu, gpus, say)
+    experiment = _on_device(experiment, device, gpus)
+    home = Home.from_environment()
+    data = _data(experiment, home, say)
+    shape = data_shape(experiment, data) if data else DataShape()
+    with building():
+        steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
+        encoders = encoder_work(experiment, shape, home.caches / "encoders")
+        planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None), encoders)
+        if measure:
+            rates = _measured_rates(experiment, shape, home, planner)
+            planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates), encoders)
+        steps = None if steps is None else steps - first_step(experiment.start)
+        size = folder_size(data.train.store.path) if data else None
+        return make_plan(planner, experiment, planner.machine, steps, size)
+
+
+def _device(experiment: Experiment, name: str | None, workers: int | None, say: Callable[[str], None]) -> Device:
+    """Return the device that is planned for."""
+    if name is None and not experiment.resources.gpus_per_worker:
+        name = CPU
+    if name is not None and name.strip().lower() == CPU:
+        num = workers or experiment.resources.max_workers
+        cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
+        return cpu_device(psutil.virtual_memory().total // num, cores)
+    if name is None and torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        known = known_gpu(found.name)
+        if known is None:
+            say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
+        return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
+    return find_gpu(DEFAULT if name is None else name)
+
+
+def _on_device(experiment: Experiment, device: Device, workers: int | None) -> Experiment:
+    """Return the experiment with one worker a GPU. Raises UserError where its batch does not divide."""
+    changes: dict[str, float | int] = {}
+    if workers is not None and experiment.resources.workers != workers:
+        changes["resources.workers"] = workers
+    if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
+        changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
+    return experiment.replace_all(changes) if changes else experiment
+
+
+def _data(experiment: Experiment, home: Home, say: Callable[[str], None]) -> DataSplits | None:
+    """Open the experiment's data; None, with a line for people, where they are not here."""
+    try:
+        return open_data(experiment.data, home, verify=False)
+    except UserError as error:
+        say(f"the data are not here, so their sizes are assumed: {error}")
+        return None
+
+
+def _machine(experiment: Experiment, device: Device, memory: str | None, rates: Rates | None) -> Machine:
+    if memory is not None:
+        device = replace(device, memory=device_memory(memory))
+    return Machine(device, device.memory, rates or assumed_rates(device, experiment.training.precision))
+
+
+def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
+    """Return the rates of real steps of one worker on this machine."""
+    from ditlab.analysis.step_runner import MOST_PASSES, measure_steps
+
+    num = min(experiment.accumulation, MOST_PASSES)
+    alone = experiment.replace_all(
+        {"resources.workers": 1, "batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
+    )
+    found = measure_steps(alone, home)
+    counted = step_flops(alone, shape).hardware / num + planner.encoder_flops / experiment.num_micro
+    flops = counted / found.passes
+    source = (
+        f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {flops / found.matrix_rate:.0%} of a large matrix "
+        "product's"
+    )
+    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
+
+
+@dataclass(frozen=True)
+class PlannedTrials:
+    """The trials of a sweep together."""
+
+    largest: Plan
+    """Plan of the trial that takes most memory."""
+    num_trials: int
+    gpu_hours: float | None
+    """Hours of all workers of all trials; None where their length is unknown."""
+    fits: bool
+    """True if every trial fits as it is."""
+    is_exact: bool
+    """True if each trial was planned by its own values; False where the search proposes values as it goes."""
+
+
+def plan_sweep(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    gpu_memory: str | None = None,
+    measure: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> PlannedTrials:
+    """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once.
+
+    With a scheduler that stops trials early, this is the most that the sweep takes. Raises UserError.
+    """
+    sweep = load_sweep(path, overrides)
+    values = enumerate_trials(sweep)
+    listed = [experiment_for(sweep, each) for each in values or [typical_values(sweep)]]
+    plans: dict[str, Plan] = {}
+    hours: list[float | None] = []
+    for number, experiment in enumerate(listed):
+        spec = experiment.to_dict()
+        key = repr([spec[part] for part in _SIZES])
+        if key not in plans:
+            try:
+                plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
+            except UserError as error:
+                if number and values is not None:  # what the first one bears is wrong with this one alone
+                    raise UserError(f"trial {number} ({written(values[number])}): {error}") from None
+                raise
+        found = plans[key]
+        hours.append(found.gpu_hours(found.own))
+    known = [each for each in hours if each is not None]
+    num = len(listed) if values is not None else sweep.trials or 1
+    total = sum(known) * num / len(listed) if len(known) == len(hours) else None
+    largest = max(plans.values(), key=lambda each: each.own.total)
+    return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
+
+
+_SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
+"""Sections of a spec that decide memory and time."""
+
+
+def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
+    """Write the recommended setting as a spec that extends `source`. Raises UserError where that cannot be done."""
+    return write_recommended(plan, source, path)
+
+
+def draw_plan(plan: Plan, path: Path) -> Path:
+    """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
+    from ditlab.reports.figures import MemoryBar, draw_memory
+
+    bars = []
+    for each in plan.settings:
+        peak = each.memory.worker.peak
+        parts = {
+            "parameters": peak.parameters, "gradients": peak.gradients, "optimiser": peak.optimizer,
+            "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
+            "margin": each.margin,
+        }  # fmt: skip
+        if peak.encoders:
+            parts["encoders"] = peak.encoders
+        chosen = plan.recommended
+        same = chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing)
+        bars.append(MemoryBar(each.label, parts, same))
+    device = plan.machine.device
+    with writing(path):
+        return draw_memory(bars, plan.machine.memory, f"{plan.experiment.name} on {plan.workers} x {device.name}", path)
+
+
+MOST_STEPS = 20
+"""Steps of a profile at most: a trace of a step of a large network takes some MB."""
+
+
+def profile(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    num_steps: int = 3,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Profile:
+    """Take some training steps of an experiment on one worker of this machine, and profile them.
+
+    Leaves no run behind: a trace, `trace.json.gz`, which Perfetto and Chrome open, in the folder `out` (None:
+    DITLAB_HOME/caches/profile/NAME).
+
+    Raises:
+        UserError: the input is wrong, or the machine has no GPU for an experiment that needs one.
+    """
+    import torch
+
+    if not 1 <= num_steps <= MOST_STEPS:
+        raise UserError(f"--steps={num_steps} is not between 1 and {MOST_STEPS}; a trace of more is too large to open.")
+    experiment = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
+    if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
+        raise UserError(
+            f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this machine has no GPU to "
+            "profile on; set resources.gpus_per_worker to 0, or profile on a machine with one."
+        )
+    home = Home.from_environment().ensure()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its remarks go to standard error
+    folder = output_folder(out or home.caches / "profile" / experiment.name)
+    alone = experiment.replace_all(
+        {"resources.workers": 1, "batch.micro": experiment.micro_size, "evaluation.every": None}
+    )
+    with building(), writing(folder):
+        return profile_steps(alone, home, num_steps, folder / "trace.json.gz", say)

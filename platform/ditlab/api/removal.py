@@ -1,0 +1,252 @@
+"""Deletion of runs: never one that trains, or that another needs."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home, RunFolder
+from ditlab.runs.description import storage_of
+from ditlab.runs.forks import release_start
+from ditlab.runs.lineage import forks_by_parent
+from ditlab.runs.locks import is_locked, lock_run
+from ditlab.spec.start import parse_start
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.storage.files import folder_size, sync_folder
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.sweeps.folder import SweepFolder
+from ditlab.tracking.access import redact, resolve_tracking_uri
+from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
+from ditlab.tracking.upload import num_unsent
+
+_REMOVED = ".removed"
+"""Folder beside the runs, to which a run is renamed before its files are deleted."""
+
+
+@dataclass(frozen=True)
+class DoomedRun:
+    """A run that is to be deleted."""
+
+    folder: RunFolder
+    name: str
+    status: str
+    size: int
+    """Bytes of its folder."""
+    unsent: int
+    """Records that MLflow has not received, and never will."""
+    address: str
+    """Resolved address of MLflow, which keeps what it has received."""
+    checkpoints: str
+    """Place of checkpoints outside the run's folder, which stay; empty where there are none."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run in JSON's types, for `--json`."""
+        return {
+            "run_id": self.folder.run_id, "name": self.name, "status": self.status, "bytes": self.size,
+            "unsent": self.unsent, "tracking_uri": redact(self.address), "checkpoints": self.checkpoints or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RemovalPlan:
+    """Runs that may be deleted together; nothing is deleted yet."""
+
+    home: Home
+    runs: list[DoomedRun] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all folders."""
+        return sum(run.size for run in self.runs)
+
+    def remove(self, *, mlflow: bool = False) -> None:
+        """Delete the runs, with `mlflow` first in MLflow. Each goes in one step: after a crash it is whole or gone.
+
+        Raises UserError for a run that a process has begun to train or that another has come to need, and RunFailed
+        where the disk refuses.
+        """
+        known = scan_runs(self.home)
+        _refuse_needed(self.home, known, [run.folder.run_id for run in self.runs])
+        if mlflow:
+            from ditlab.tracking.mlflow_runs import delete_mlflow_run
+
+            for run in self.runs:
+                delete_mlflow_run(run.folder.run_id, run.address, self.home)
+        trash = self.home.runs / _REMOVED
+        try:
+            trash.mkdir(exist_ok=True)
+            for run in self.runs:
+                _remove(run.folder, trash)
+                for record in known.records:
+                    if record.run_id == run.folder.run_id:
+                        release_start(self.home, record)
+            shutil.rmtree(trash)  # also what a killed process has left there
+        except OSError as error:
+            place = error.filename or trash
+            raise RunFailed(
+                f"{place} cannot be deleted ({error.strerror}); mend its permissions and try again."
+            ) from error
+
+
+def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
+    """Find the runs that `names` name, a sweep with its trials, and check that each may be deleted.
+
+    A name must be one run's alone. Raises UserError for a run that is unknown, that a process trains, or that a sweep,
+    another run or a store needs.
+    """
+    home = home or Home.from_environment()
+    known = scan_runs(home)
+    chosen = list(dict.fromkeys(run_id for name in names for run_id in _with_trials(home, known, name)))
+    for run_id in chosen:
+        folder = home.run(run_id)
+        if folder.path.is_symlink():
+            raise UserError(f"run {run_id} is a link to {folder.path.readlink()}; delete the link itself.")
+        if is_locked(folder):
+            raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
+    _refuse_needed(home, known, chosen)
+    records = {record.run_id: record for record in known.records}
+    return RemovalPlan(home, [_doomed(home, home.run(run_id), records.get(run_id)) for run_id in chosen])
+
+
+def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
+    """Delete runs by id or name, a sweep with its trials; returns the ids. With `mlflow`, MLflow's runs as well.
+
+    Asks nothing: see `plan_removal`. Raises UserError for a run that trains, or that another needs.
+    """
+    plan = plan_removal(names)
+    plan.remove(mlflow=mlflow)
+    return [run.folder.run_id for run in plan.runs]
+
+
+def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
+    """Id of the run that a name names, and those of its trials. Raises UserError for a name of several runs."""
+    if name in known.unreadable:
+        return [name]
+    if len(named := [record.run_id for record in known.records if record.name == name]) > 1:
+        raise UserError(f"{len(named)} runs are named '{name}' ({', '.join(named[:8])}); name one by its id.")
+    record = find_run(home, name).record
+    if not record.trials:
+        return [record.run_id]
+    trials = {each.run_id for each in known.records if each.parent == record.run_id}
+    trials |= {trial.run_id for trial in SweepFolder(home.run(record.run_id)).planned_trials()}
+    return [record.run_id, *sorted(run_id for run_id in trials if home.run(run_id).path.is_dir())]
+
+
+def _refuse_needed(home: Home, known: RunList, chosen: Sequence[str]) -> None:
+    """Raise UserError for the first run that others need."""
+    reasons = needs(home, known, chosen)
+    for run_id in chosen:
+        if reason := reasons.get(run_id):
+            raise UserError(f"run {run_id} {reason}.")
+
+
+def _doomed(home: Home, folder: RunFolder, record: RunRecord | None) -> DoomedRun:
+    address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
+    unsent = 0
+    with suppress(OSError):
+        unsent = num_unsent(folder, address, home)
+    storage = storage_of(folder)
+    return DoomedRun(
+        folder=folder,
+        name=record.name if record else "?",
+        status=record.status if record else "unreadable",
+        size=folder_size(folder.path),
+        unsent=unsent,
+        address=address,
+        checkpoints=f"{storage.rstrip('/')}/{folder.run_id}" if storage else "",
+    )
+
+
+def _remove(folder: RunFolder, trash: Path) -> None:
+    """Rename a run's folder under its lock, then delete its files. Raises UserError where it has come into use."""
+    renamed = trash / f"{folder.run_id}-{secrets.token_hex(4)}"
+    with lock_run(folder):
+        folder.path.rename(renamed)
+        sync_folder(folder.path.parent)
+    shutil.rmtree(renamed)
+
+
+_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
+
+
+def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
+    """Reason by run id why a run must stay, of those that are to be `leaving` together; `known` are all runs."""
+    found: dict[str, str] = {}
+    staying = [record for record in known.records if record.run_id not in leaving]
+    trial_of = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
+    for record in staying:
+        if record.trials:
+            trials = SweepFolder(home.run(record.run_id)).planned_trials()
+            trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
+    sweeps = {record.run_id: f"{record.run_id} ({record.name})" for record in staying if record.trials}
+    sweeps |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
+    for run_id in leaving:
+        sweep_id, number = trial_of.get(run_id, ("", -1))
+        if sweep := sweeps.get(sweep_id):
+            found[run_id] = (
+                f"is trial {number} of sweep {sweep}, whose ranking, report and best.yaml need it; delete the sweep, "
+                "and its trials go with it"
+            )
+    forks = forks_by_parent(staying)
+    for run_id in leaving:
+        if run_id not in found and (below := forks.get(run_id)):
+            found[run_id] = _needed_by_forks(below)
+    users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
+    users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
+    for user, text in _texts(home, users):
+        for run_id in leaving:
+            if run_id not in found and run_id.encode() in text and _refers(text, run_id):
+                found[run_id] = f"is needed by {user}, which names it or a file in its folder; delete that first"
+    return found
+
+
+def _needed_by_forks(forks: Sequence[RunRecord]) -> str:
+    """Reason why a run with forks stays."""
+    listed = ", ".join(f"{fork.run_id} ({fork.name}, from step {parse_start(fork.start).step})" for fork in forks[:8])
+    if len(forks) == 1:
+        return f"is the parent of fork {listed}, which needs its checkpoint; delete that first"
+    more = f" and {len(forks) - 8} more" if len(forks) > 8 else ""
+    return f"is the parent of {len(forks)} forks, {listed}{more}, which need its checkpoints; delete those first"
+
+
+def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Specs of runs, by their ids, and records of stores that may name a run, each with what it belongs to."""
+    for run_id, user in users.items():
+        for name in _SPECS:
+            yield user, _read(home.runs / run_id / name, MAX_BYTES)
+    for store in sorted(home.stores.iterdir()) if home.stores.is_dir() else ():
+        for path in sorted(store.glob("*.json")):
+            yield f"store {store.name}", _read(path, 16 * MIB)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        return read_plain(path, limit)
+    except OSError:
+        return b""
+
+
+def _refers(text: bytes, run_id: str) -> bool:
+    """Return True if a value of YAML or JSON is the run's id, or a path with it as a part; names are none."""
+    try:
+        return any(run_id in value.split("/") for value in _values(parse_yaml(text.decode(), "")))
+    except (UserError, ValueError):
+        return True  # it cannot be known
+
+
+def _values(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in ("name", "run_id"):
+                yield from _values(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _values(inner)

@@ -1,0 +1,74 @@
+"""Loading specs, and counting what they describe. Imports torch on use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from ditlab.errors import UserError
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
+from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import load_sweep as read_sweep
+from ditlab.spec.sweep_space import check_sweep
+
+if TYPE_CHECKING:
+    from denoisers.parameter_counts import ParameterCount
+    from denoisers.shape_trace import ShapeRow
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Load an experiment's YAML with its parents (`extends`) and `overrides` (`optimizer.lr=1e-4`), and validate it.
+
+    Raises UserError, naming file and field, for anything wrong in them.
+    """
+    return load_experiment(Path(path), overrides)
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Load a sweep's YAML with its base and `overrides` (`trials=4`), and check every axis against the experiment.
+
+    Raises UserError, naming file and field, for anything wrong in them.
+    """
+    sweep = read_sweep(Path(path), overrides)
+    check_sweep(sweep, str(path))
+    return sweep
+
+
+@overload
+def quick(spec: Experiment) -> Quick[Experiment]: ...
+@overload
+def quick(spec: Sweep) -> Quick[Sweep]: ...
+@overload
+def quick(spec: str | Path, overrides: Sequence[str] = ()) -> Quick[Any]: ...
+def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) -> Quick[Any]:
+    """Make a run of about a minute out of an experiment, or out of each of a few trials of a sweep, as `--quick` does.
+
+    `spec` is a validated one or the path of its YAML, whose `overrides` stay as they are. The result's `spec` is the
+    short one, its `changes` are the values before and after by path. Raises UserError for a spec that is wrong.
+    """
+    if isinstance(spec, Experiment | Sweep):
+        if overrides:
+            raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+        return shorten_experiment(spec) if isinstance(spec, Experiment) else shorten_sweep(spec)
+    path = Path(spec)
+    return load_quick_sweep(path, overrides) if is_sweep(path) else load_quick_experiment(path, overrides)
+
+
+def count_parameters(spec: Experiment) -> ParameterCount:
+    """Count an experiment's parameters by component, on the meta device: no memory is taken, whatever the size.
+
+    Raises UserError for a network or objective that cannot be built.
+    """
+    from ditlab.analysis.parameters import experiment_parameters
+
+    return experiment_parameters(spec)
+
+
+def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:
+    """Trace the forward pass of `batch` samples on the meta device: every module's input and output shapes."""
+    from ditlab.analysis.parameters import experiment_shapes
+
+    return experiment_shapes(spec, batch)

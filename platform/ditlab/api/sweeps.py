@@ -1,0 +1,160 @@
+"""Sweeps over experiments, as functions: what `ditlab tune` calls, for notebooks and scripts."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ditlab.cluster.session import cluster_address, ray_session
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.spec.sweep import Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from ditlab.sweeps.finish import SweepResult
+    from ditlab.sweeps.forecast import Forecast
+    from ditlab.sweeps.prepare import PreparedSweep
+    from ditlab.sweeps.session import SweepProgress
+    from ditlab.sweeps.start import StoredSweep
+
+
+_log = logging.getLogger("ditlab")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep that has passed every check and was not started."""
+
+    prepared: "PreparedSweep"
+    """The sweep's trials, and how many of them train at once."""
+    forecast: "Forecast"
+    """Expected duration of each trial and of the sweep."""
+    notes: list[str]
+    """Lines that describe the sweep, and messages of the checks."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of `ditlab tune --dry-run --json`."""
+        return {"status": "dry-run", **self.forecast.to_dict(self.prepared)}
+
+
+def tune(
+    sweep: Sweep | str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    address: str | None = None,
+    resume: str | None = None,
+    on_progress: "Callable[[SweepProgress], None] | None" = None,
+    say: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> "SweepResult":
+    """Run the trials of a sweep, rank them, write a report, and return the result. Prints nothing by itself.
+
+    In the main thread the first Ctrl-C ends the sweep after a checkpoint of each running trial, and the result's status
+    is `interrupted`; a second one raises KeyboardInterrupt.
+
+    Args:
+        sweep: a validated sweep, or the path of its YAML; may be None for a sweep that is resumed.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
+        resume: id or name of a sweep to resume, whose ended trials are not run again; `auto`: the newest unfinished
+            sweep with this content, if there is one.
+        on_progress: receives the trials' state twice a second.
+        say: receives lines that describe the sweep at its start.
+        warn: receives warnings; None: the logger `ditlab`.
+
+    Raises:
+        UserError: the input is wrong; the message names the field, its value and the remedy.
+        RunFailed: no trial has a value of the metric, or Ray Tune failed.
+    """
+    source = _source(sweep, overrides, resume)
+    given = _validated(sweep, overrides)
+    address = cluster_address(address)
+    say = say or _ignore
+    with _connection(address):
+        prepared, stored = _prepare(given, source, resume, address, say, is_dry=False)
+        from ditlab.sweeps.start import create_sweep, resume_sweep
+
+        started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
+        for line in (*prepared.notes, *started.notes):
+            say(line)
+        with ray_session(address, 0, warn):
+            from ditlab.sweeps.session import SweepSession
+
+            return SweepSession(started, on_progress or _ignore, warn or _log.warning).run()
+
+
+def plan_sweep(
+    sweep: Sweep | str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    address: str | None = None,
+    resume: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> SweepPlan:
+    """Check a sweep as `tune` does and forecast its duration; starts nothing and contacts no cluster.
+
+    Raises UserError.
+    """
+    source = _source(sweep, overrides, resume)
+    given = _validated(sweep, overrides)
+    prepared, stored = _prepare(given, source, resume, cluster_address(address), say or _ignore, is_dry=True)
+    from ditlab.sweeps.forecast import forecast
+    from ditlab.sweeps.start import read_past_trials
+
+    past = read_past_trials(prepared, stored.folder) if stored else None
+    plan = forecast(prepared, past.trials if past else [])
+    return SweepPlan(prepared, plan, [*prepared.notes, *(past.notes if past else [])])
+
+
+def _source(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> str:
+    """Name of the sweep in error messages. Raises UserError where the arguments name no sweep."""
+    if sweep is None and not resume:
+        raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
+    if overrides and (sweep is None or isinstance(sweep, Sweep)):
+        raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
+    if sweep is None and resume == "auto":
+        raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
+    return sweep.name if isinstance(sweep, Sweep) else str(sweep or resume)
+
+
+def _validated(sweep: Sweep | str | Path | None, overrides: Sequence[str]) -> Sweep | None:
+    """The sweep itself, or the one in a YAML file. Raises UserError for a file that is wrong."""
+    return load_sweep(Path(sweep), overrides) if isinstance(sweep, str | Path) else sweep
+
+
+@contextmanager
+def _connection(address: str | None) -> Iterator[None]:
+    """Connect to the cluster, if there is an address, for the length of the block."""
+    if address is None:
+        yield
+        return
+    with ray_session(address, 0):
+        yield
+
+
+def _prepare(
+    given: Sweep | None, source: str, resume: str | None, address: str | None, say: Callable[[str], None], is_dry: bool
+) -> "tuple[PreparedSweep, StoredSweep | None]":
+    """Find the sweep that is resumed, if any, and check all that can be checked."""
+    # Imported once the sweep's file is known to be right: torch takes seconds.
+    from ditlab.sweeps.prepare import cluster_nodes, local_nodes, prepare_sweep
+    from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
+
+    nodes = cluster_nodes() if address and not is_dry else local_nodes()
+    home = Home.from_environment()
+    if resume == "auto":
+        assert given
+        resume = find_unfinished_sweep(home, given)
+    stored = find_stored_sweep(home, resume, given) if resume else None
+    if stored and stored.note:
+        say(stored.note)
+    sweep = stored.sweep if stored else given
+    assert sweep
+    before = stored.stored if stored else None
+    return prepare_sweep(sweep, source, nodes, remote=address is not None, stored=before), stored
+
+
+def _ignore(_: object) -> None:
+    """Drop a message."""

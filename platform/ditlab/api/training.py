@@ -1,0 +1,249 @@
+"""Training of an experiment, as a function: what `ditlab train` calls, for notebooks and scripts."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ditlab.api.run import Run, open_run
+from ditlab.cluster.session import cluster_address, is_connected
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home
+from ditlab.notebook_html import never_failing
+from ditlab.runs.forks import requested_start
+from ditlab.runs.launch import CheckedRun, check_run, prepare_run, startup_lines
+from ditlab.runs.lifecycle import RunLifecycle
+from ditlab.runs.locks import LOCK_LEASE, lock_run
+from ditlab.runs.request import PreparedRun, RecordedProof, RunCallbacks
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import load_experiment
+from ditlab.spec.start import Start
+from ditlab.tracking.access import redact
+from ditlab.training.reporting import RunOutcome, TrainingProgress
+
+if TYPE_CHECKING:
+    from ditlab.checking.prove.findings import Proof
+    from ditlab.runs.servers import MetricsServer
+
+
+_log = logging.getLogger("ditlab")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """End of a training run."""
+
+    run_id: str
+    status: Literal["finished", "interrupted", "stopped"]
+    step: int
+    """Optimiser steps done."""
+    total_steps: int
+    """Optimiser steps of the whole run."""
+    metrics: dict[str, float]
+    """Metrics of the last step and the last evaluation, under their MLflow names (`train/loss`)."""
+    checkpoint: str | None
+    """Path or URI of the last checkpoint."""
+    tracking_uri: str
+    """MLflow server or database that holds the run, without a password."""
+    folder: Path
+    """Folder of the run: spec, journal, checkpoints, sample pictures."""
+
+    @property
+    def run(self) -> Run:
+        """The run, for its metrics, samples, evaluation and export."""
+        return open_run(self.run_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of `ditlab train --json`."""
+        names = ("run_id", "status", "step", "metrics", "checkpoint", "tracking_uri")
+        return {name: getattr(self, name) for name in names}
+
+    @never_failing
+    def _repr_html_(self) -> str | None:
+        return self.run._repr_html_()
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training run that has passed every check and was not started."""
+
+    spec_hash: str
+    """Hash over the fields that decide the trained weights."""
+    total_steps: int
+    num_parameters: int
+    notes: list[str]
+    """Lines that describe the run and its data."""
+
+
+class ProofFailed(RunFailed):
+    """A proof of the engine found something off, so nothing was trained; `proof` says what."""
+
+    def __init__(self, proof: "Proof") -> None:
+        super().__init__(f"nothing was trained: {proof.verdict}", kind="proof")
+        self.proof = proof
+
+
+def train(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    local: bool = False,
+    address: str | None = None,
+    resume: str | None = None,
+    start_from: str | None = None,
+    weights_only: bool = False,
+    metrics_port: int | None = None,
+    prove: bool = False,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> TrainingResult:
+    """Train an experiment and return its result. Prints nothing by itself.
+
+    Works in any thread. In the main thread the first Ctrl-C ends the run after a final checkpoint, and the result's
+    status is `interrupted`; a second one raises KeyboardInterrupt.
+
+    Args:
+        experiment: a validated experiment, or the path of its YAML.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        local: True to train in this process, without Ray.
+        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
+        resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec, if there is one.
+        start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
+        weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
+        metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
+        prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
+        on_progress: receives step, metrics and speed, a few times a second.
+        say: receives lines that describe the run at its start.
+        warn: receives warnings; None: the logger `ditlab`.
+
+    Raises:
+        UserError: the input is wrong; the message names the field, its value and the remedy.
+        RunFailed: the run started and failed; `ProofFailed`, with nothing started, where the proof found something off.
+    """
+    start = requested_start(start_from, weights_only, resume, Home.from_environment())
+    experiment = _validated(experiment, overrides, start)
+    address = _cluster(local, address)
+    if prove and address:
+        raise UserError(
+            f"--prove compares on this machine, and the workers train on {address}; run `ditlab prove` on one of "
+            "its nodes first (ray job submit --entrypoint-num-gpus 1 ... -- python -m ditlab prove SPEC), and leave "
+            "--prove out."
+        )
+    say, warn = say or _ignore, warn or _log.warning
+    with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
+        checked = check_run(experiment, resume, local=local, remote=address is not None)
+        run = prepare_run(checked, _proved(experiment, say) if prove else None)
+        if server:
+            server.follow(run.request.folder.openmetrics)
+        for line in startup_lines(checked, run.request.run_id):
+            say(line)
+        outcome = _train(run, local, on_progress or _ignore, warn)
+    return _result(checked, run, outcome)
+
+
+def plan_training(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    local: bool = False,
+    address: str | None = None,
+    resume: str | None = None,
+    start_from: str | None = None,
+    weights_only: bool = False,
+) -> TrainingPlan:
+    """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
+    start = requested_start(start_from, weights_only, resume, Home.from_environment())
+    experiment = _validated(experiment, overrides, start)
+    checked = check_run(experiment, resume, local=local, remote=_cluster(local, address) is not None)
+    return TrainingPlan(experiment.content_hash(), checked.plan.total_steps, checked.counts.total, checked.notes)
+
+
+def _validated(experiment: Experiment | str | Path, overrides: Sequence[str], start: Start | None) -> Experiment:
+    """The experiment itself, or the one in a YAML file, with a start. Raises UserError for a spec that is wrong."""
+    if not isinstance(experiment, Experiment):
+        return load_experiment(Path(experiment), [*([start.override()] if start else []), *overrides])
+    if overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    return experiment.replace("start", start) if start else experiment
+
+
+def _cluster(local: bool, address: str | None) -> str | None:
+    """Address of the cluster to train on; None for this machine. Raises UserError for `local` with an address."""
+    if local and address:
+        raise UserError(f"--local and --address {address} exclude each other; leave one out.")
+    return None if local else cluster_address(address)
+
+
+def _proved(experiment: Experiment, say: Callable[[str], None]) -> RecordedProof:
+    """Prove the engine; what the run keeps of it. Raises ProofFailed where something is off."""
+    from ditlab.api.checks import prove
+    from ditlab.checking.prove.findings import proof_lines
+
+    say("proving the engine on a few steps before the run begins")
+    proof = prove(experiment)
+    if not proof.holds:
+        raise ProofFailed(proof)
+    say(f"proof: {proof.verdict}")
+    return RecordedProof(
+        proof.summary, json.dumps(proof.to_dict(), indent=1) + "\n", "\n".join(proof_lines(proof)) + "\n"
+    )
+
+
+def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer | None]":
+    """Server of the run's metrics, which listens at once; None without a port. Raises UserError."""
+    if port is None:
+        return nullcontext()
+    from ditlab.runs.servers import MetricsServer
+
+    return MetricsServer(port)
+
+
+@contextmanager
+def _connection(experiment: Experiment, address: str | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Connect to the cluster, if there is an address, for the length of the block."""
+    if address is None:
+        yield
+        return
+    from ditlab.cluster.launch import cluster_connection
+
+    with cluster_connection(experiment, address, say):
+        yield
+
+
+def _train(
+    run: PreparedRun, local: bool, on_progress: Callable[[TrainingProgress], None], warn: Callable[[str], None]
+) -> RunOutcome:
+    """Train under the run's lock, and record how the run ended."""
+    request = run.request
+    lifecycle = RunLifecycle(request.folder, request.experiment, request.home, request.resumed)
+    callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure)
+    timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
+    with lock_run(request.folder, timeout, warn):
+        lifecycle.start(run.plan.total_steps)
+        with lifecycle.recording_failure():
+            if local:
+                from ditlab.runs.local import train_in_process
+
+                outcome = train_in_process(run, callbacks)
+            else:
+                from ditlab.cluster.launch import train_on_ray
+
+                outcome = train_on_ray(request, callbacks)
+        lifecycle.end(outcome)
+    return outcome
+
+
+def _result(checked: CheckedRun, run: PreparedRun, outcome: RunOutcome) -> TrainingResult:
+    """The result of a run that ended without an error."""
+    return TrainingResult(
+        run.request.run_id, outcome.status, outcome.step, run.plan.total_steps, outcome.metrics, outcome.checkpoint,
+        redact(checked.tracking_uri), run.request.folder.path,
+    )  # fmt: skip
+
+
+def _ignore(_: object) -> None:
+    """Drop a message."""

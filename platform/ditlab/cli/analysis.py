@@ -1,0 +1,369 @@
+"""Commands that use a run's weights: `ditlab sample`, `evaluate`, `compare`, `figures`, `export`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
+from ditlab.cli.options import (
+    complete_run,
+    console,
+    delivery_text,
+    emit,
+    hint,
+    hint_text,
+    json_option,
+    print_line,
+    relative,
+    run_argument,
+    say,
+    set_option,
+    short_path,
+)
+
+if TYPE_CHECKING:
+    from ditlab.analysis.figures import FigureSet
+    from ditlab.cli.progress import ProgressBars
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--num",
+    type=click.IntRange(min=1),
+    help=f"Number of samples, of each prompt where each has samples of its own [default: 64, or {SAMPLES_PER_PROMPT} "
+    "of each prompt; all rows that `sampling` selects, such as those that meet a BED file].",
+)
+@click.option("--solver", help="Solver, by the family's name for it: euler, heun, midpoint, rk4, dpmpp_2m.")
+@click.option("--steps", type=int, help="Solver steps.")
+@click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
+@click.option(
+    "--label", metavar="CLASS", help="Class of every sample: its number, or its name where the run's data have names "
+    "(`data import images --label-from folder`) [default: every class in turn]."
+)  # fmt: skip
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="Text to images: description of a sample; repeatable. Language models: the beginning of every sample; the "
+    "model writes the rest.",
+)
+@click.option(
+    "--prompts",
+    "prompt_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Text to images: a UTF-8 file with a prompt in every line; empty lines are left out.",
+)
+@click.option("--negative-prompt", metavar="TEXT", help="Text to images: prompt that guidance leads away from.")
+@click.option(
+    "--prompt-at",
+    "placed",
+    type=(int, str),
+    multiple=True,
+    metavar="TOKEN TEXT",
+    help="Text that every sample holds from this token on (negative: counted from the end). Repeatable: the model "
+    "fills in what lies before, between and behind.",
+)
+@click.option("--size", metavar="HxW", help="Text to images: height and width in pixels, or one number for both.")
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path),
+    metavar="IMAGE",
+    help="Text to images: an image to start from, scaled and cropped around its centre to the size.",
+)
+@click.option(
+    "--strength",
+    type=float,
+    metavar="FRACTION",
+    help=f"Fraction of --start that is drawn anew: 1 is all of it, near 0 nothing [default: {STRENGTH}].",
+)
+@click.option(
+    "--seed",
+    type=int,
+    help="Seed of the first sample (of each prompt, where each has samples of its own; the next ones count up). "
+    "Default: the run's seed, which gives the pictures of its evaluations.",
+)
+@click.option("--trajectory", is_flag=True, help="Keep every solver step, and animate how noise becomes data.")
+@click.option(
+    "--data",
+    metavar="ROWS",
+    help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
+)
+@click.option(
+    "--batch",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Samples at once; lower it where memory is short.",
+)
+@click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+@set_option
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
+@json_option
+def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
+
+    A family that completes real rows fills in the hidden parts, and writes the completed rows as a table,
+    imputed.parquet, as well; one that writes text, samples.txt; one that draws from text, a PNG for each sample, which
+    holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
+    and `--set encoders.text=FOLDER` says where the text encoder is.
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        drawn = opened.sample(num, **options)
+        progress.stage("writing the files")
+        files = drawn.save(out)
+    for file in files:
+        print_line(file, as_json)
+    emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json)
+    hint(as_json, "evaluate", opened.id)
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--batch",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Samples at once; lower it where memory is short.",
+)
+@click.option(
+    "--quality",
+    metavar="NUM",
+    type=click.IntRange(100, 50_000),
+    help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
+    "images on features of DiTLab's own classifier of this data set, which cannot be compared with published FID; and, "
+    "for captions, the share of samples that a classifier assigns to the classes of their captions.",
+)
+@click.option(
+    "--rows",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Only the first N held-out samples; nothing is added to the run. Baselines are still fitted on all training "
+    "samples.",
+)
+@click.option(
+    "--ema",
+    "averages",
+    metavar="LENGTHS",
+    help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
+    "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
+    "approximately.",
+)
+@set_option
+@json_option
+def evaluate(
+    run: str,
+    batch: int,
+    quality: int | None,
+    rows: int | None,
+    averages: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
+
+    A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
+    figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` the quality of samples under these settings
+    is measured alone, to be compared with that under others; `--set encoders.KEY=PLACE` says where the run's encoders
+    are now. With either nothing is added to the run.
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        if averages is not None:
+            from ditlab.api.analysis import evaluate_averages
+
+            frontier = evaluate_averages(
+                opened, *averages.split(","), quality=quality, rows=rows, batch=batch, overrides=overrides
+            )
+        else:
+            found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
+    if averages is not None:
+        console(as_json).print(*frontier.terminal_tables())
+        for file in frontier.files:
+            print_line(file, as_json)
+        emit(frontier.to_dict(), as_json)
+        return
+    console(as_json).print(*found.terminal_tables())
+    for file in found.files:
+        print_line(file, as_json)
+    if found.num_unsent is not None:
+        say(delivery_text("metrics", found.run_id, found.num_unsent))
+    hint(as_json, "figures", found.run_id)
+    emit(found.to_dict(), as_json)
+
+
+@click.command()
+@click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=complete_run)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
+@click.option(
+    "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),
+    help="Samples of each run for quality metrics (at least 100), where its data give any; 0: no quality metrics.",
+)  # fmt: skip
+@click.option(
+    "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of every run's samples.")
+@click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="Samples drawn at once.")
+@click.option("--log/--no-log", default=True, show_default=True, help="Add the page to every run, as an artifact.")
+@json_option
+def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Compare runs: spec differences, parameters, curves over steps and time, speed, samples and their quality.
+
+    RUN is an id, a prefix of one, or a name. Writes comparison.html (one file), comparison.md and the pictures.
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.analysis import compare as compare_runs
+
+        progress.stage("opening the runs")
+        found = compare_runs(*runs, **options, warn=progress.say, on_progress=progress)
+    for file in found.files:
+        print_line(file, as_json)
+    say(found.summary)
+    for run_id, num_unsent in found.unsent.items():
+        if num_unsent:
+            say(delivery_text("the page is", run_id, num_unsent))
+    emit({"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}, as_json)
+    hint(as_json, "ui")
+
+
+@click.command()
+@click.argument("run", required=False, shell_complete=complete_run)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
+@click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
+)
+@click.option(
+    "--format",
+    "formats",
+    type=click.Choice(["png", "svg", "pdf"]),
+    multiple=True,
+    default=("png", "svg"),
+    help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
+)
+@click.option(
+    "--theme",
+    type=click.Choice(["light", "dark", "both"]),
+    default="light",
+    show_default=True,
+    help="Page on which the pictures will stand; dark ones are KIND-dark.png.",
+)
+@json_option
+def figures(
+    run: str | None,
+    kinds: tuple[str, ...],
+    only_list: bool,
+    seed: int,
+    out: Path | None,
+    formats: tuple[str, ...],
+    theme: str,
+    as_json: bool,
+) -> None:
+    """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
+
+    Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.analysis import figures as general_figures
+        from ditlab.api.run import open_run
+
+        progress.stage("opening the run" if run else "preparing the figures")
+        opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
+        if opened and not only_list:
+            opened.check_writable()
+        found = opened.figures(seed) if opened else general_figures()
+        if only_list:
+            files = []
+        else:
+            found.check(kinds)
+            themes = ("light", "dark") if theme == "both" else (theme,)
+            files = _draw(found, kinds, out, formats, themes, run, progress, as_json)
+        num_unsent = 0
+        logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
+        if opened and logged:
+            progress.stage("sending the figures to MLflow")
+            num_unsent = opened.log_figures(logged)
+    if only_list:
+        for kind in found.kinds:
+            print_line(kind, as_json)
+        emit({"kinds": found.kinds}, as_json)
+        hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
+        return
+    if opened and logged:
+        say(delivery_text(f"{len(logged)} figure{'s' if len(logged) > 1 else ''}", opened.id, num_unsent))
+    emit({"files": [str(file) for file in files]}, as_json)
+    if opened:
+        hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
+    else:
+        hint(as_json, "runs")
+
+
+def _draw(
+    found: FigureSet, kinds: tuple[str, ...], out: Path | None, formats: Any, themes: Any, run: str | None,
+    progress: ProgressBars, as_json: bool,
+) -> list[Path]:  # fmt: skip
+    """Draw the figures and print their files. Raises UserError for a kind by name that the run has nothing for."""
+    from ditlab.errors import UserError
+
+    files: list[Path] = []
+    chosen = kinds or found.kinds
+    for number, kind in enumerate(chosen):
+        progress("drawing figures", number, len(chosen), "figures")
+        drawn = found.save_formats(kind, out, formats, themes)
+        for file in drawn:
+            files.append(file)
+            print_line(file, as_json)
+        if drawn:
+            continue
+        if kinds:
+            raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+        progress.say(f"no {kind}: the run has nothing to draw it from.")
+    return files
+
+
+@click.command()
+@run_argument
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
+@click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
+@click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+@json_option
+def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> None:
+    """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.run import open_run
+
+        progress.stage("opening the run")
+        opened = open_run(run, warn=progress.say, on_progress=progress)
+        progress.stage("writing the weights")
+        exported = opened.export(out, averaged=not raw, ema=ema)
+    for file in exported.files:
+        print_line(file, as_json)
+    emit(exported.to_dict(), as_json)
+    code = f"import ditlab; print(ditlab.load_export({str(relative(exported.folder))!r}).network)"
+    hint_text(as_json, f"{short_path(Path(sys.executable))} -c {shlex.quote(code)}")

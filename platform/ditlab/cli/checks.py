@@ -1,0 +1,155 @@
+"""Commands that check training: `ditlab prove`, `ditlab replay`, `ditlab verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ditlab.cli.options import (
+    console,
+    emit,
+    hint,
+    json_option,
+    print_line,
+    repeated_arguments,
+    run_argument,
+    set_option,
+    spec_argument,
+)
+from ditlab.errors import UserError
+from ditlab.spec.values import num_bytes
+
+
+@click.command()
+@spec_argument
+@set_option
+@json_option
+def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Compare the engine that SPEC configures with plain readings of the same steps, before hours are spent.
+
+    A few steps are trained by the real loop, with the spec's workers, ZeRO stage, precision, accumulation,
+    checkpointing, offload, compilation and clipping, and each is computed once more without an engine, in float64 and
+    in the spec's precision. Compared are samples and draws, losses, gradients by module, norm, clipping, update,
+    moments, master weights, averages, learning rates, a resume, evaluation and a sample. A bound is what rounding
+    explains. Exit code 1 where something is off; the first phase and module are named. Nothing is kept.
+    """
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.spec.files import load_experiment
+
+    experiment = load_experiment(spec, overrides)  # before torch is imported: a mistake shows at once
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.checks import prove as prove_spec
+        from ditlab.checking.prove.findings import proof_lines
+
+        progress.stage("reading the spec's data")
+        proof = prove_spec(experiment, on_progress=progress)
+    for line in proof_lines(proof):
+        print_line(line, as_json)
+    emit(proof.to_dict(), as_json)
+    if proof.holds:
+        hint(as_json, "train", spec, *repeated_arguments("spec", "as_json"))
+    return 0 if proof.holds else 1
+
+
+@click.command()
+@run_argument
+@click.option("--step", metavar="N", type=int, help="Step to replay, from 1.")
+@click.option("--to", metavar="M", type=int, help="Last step, for several; default: N alone.")
+@click.option(
+    "--check", is_flag=True,
+    help="Compare loss, gradient norm, learning rate and samples with the run's journal and receipts, instead of "
+    "showing each sample. Exit code 1 where something is off.",
+)  # fmt: skip
+@click.option(
+    "--worst", metavar="K", type=click.IntRange(1, 1000),
+    help="Find the K steps whose loss or gradient norm stands out most against the 16 steps on each side, replay each "
+    "and say what is behind it.",
+)  # fmt: skip
+@set_option
+@click.option("--anyway", is_flag=True, help="Go on with other code, data or device than the run's, and say so.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for a picture of each step; default: none.")
+@json_option
+def replay(
+    run: str,
+    step: int | None,
+    to: int | None,
+    check: bool,
+    worst: int | None,
+    overrides: tuple[str, ...],
+    anyway: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Do a step of RUN again, and show what it was made of. Nothing is written into the run.
+
+    Shows the step's samples with their losses, times and noise, gradient norms by layer, clipping and update. Begins at
+    the newest checkpoint before the step, else at the run's first step, with the workers that did each step. `--set
+    training.clip.max_norm=0.5` does the step once more under another spec, from the same state.
+    """
+    from ditlab.analysis.user_errors import output_folder
+    from ditlab.cli.progress import ProgressBars
+
+    if out:
+        output_folder(out)
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.checks import replay as replay_steps
+
+        progress.stage("opening the run")
+        found = replay_steps(
+            run, step, to, check=check, worst=worst, overrides=overrides, anyway=anyway, warn=progress.say,
+            on_progress=progress,
+        )  # fmt: skip
+    console(as_json).print("\n".join(found.lines), soft_wrap=True)
+    files = found.save(out) if out else []
+    for file in files:
+        print_line(file, as_json)
+    emit({**found.record, "files": [str(file) for file in files]}, as_json)
+    if not found.holds:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--steps", metavar="K", type=click.IntRange(0, 1000), default=3, show_default=True,
+    help="Steps, chosen at random, that are done again.",
+)  # fmt: skip
+@click.option(
+    "--seed", metavar="S", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True,
+    help="Seed of the choice of steps.",
+)  # fmt: skip
+@click.option(
+    "--time", "seconds", metavar="SECONDS", type=click.FloatRange(min=1), default=300, show_default=True,
+    help="Time after which no further step is done again.",
+)  # fmt: skip
+@click.option(
+    "--data-limit", metavar="SIZE", default="16GiB", show_default=True,
+    help="Data up to this size are hashed whole; of larger ones what is replayed.",
+)  # fmt: skip
+@click.option("--anyway", is_flag=True, help="Replay with other code or device than the run's, and say so.")
+@json_option
+def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, as_json: bool) -> None:
+    """Check that RUN is what it says: files, receipts, data, and some steps.
+
+    Exit code 1 where something is off. Nothing is written into the run.
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    try:
+        limit = num_bytes(data_limit)
+    except ValueError as error:
+        raise UserError(f"--data-limit {data_limit}: {error}; give a size such as 16GiB.") from None
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.checks import verify as verify_run
+
+        progress.stage("opening the run")
+        found = verify_run(
+            run, steps=steps, seed=seed, seconds=seconds, data_limit=limit, anyway=anyway, warn=progress.say,
+            on_progress=progress,
+        )  # fmt: skip
+    for line in found.terminal_lines():
+        console(as_json).print(line)
+    emit(found.to_dict(), as_json)
+    if not found.holds:
+        raise click.exceptions.Exit(1)

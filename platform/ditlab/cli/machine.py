@@ -1,0 +1,120 @@
+"""Commands about this machine: `ditlab doctor`, `ditlab completion`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ditlab.cli.options import command_line, console, emit, hint, hint_text, json_option, print_line, repeated_arguments
+
+if TYPE_CHECKING:
+    from ditlab.doctor.machine import Finding
+
+
+@click.command()
+@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
+@click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
+@click.option("--storage", metavar="PATH|URI", help="With --cluster: place of checkpoints, to be measured.")
+@json_option
+def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
+    """Check this machine, or a cluster, for what training needs. Exit code 1 where training cannot work."""
+    from ditlab.doctor.machine import last_sentence
+
+    if cluster:
+        findings = _check_cluster(address, storage)
+    else:
+        _refuse_cluster_options(address, storage)
+        from ditlab.cli.progress import ProgressBars
+
+        with ProgressBars("checking this machine"):
+            from ditlab.doctor.machine import check_machine
+
+            findings = check_machine()
+    _show(findings, as_json)
+    missing = [finding.what for finding in findings if finding.verdict == "missing"]
+    result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
+    if cluster:
+        print_line(last_sentence(findings), as_json)
+        result["verdict"] = last_sentence(findings)
+    emit(result, as_json)
+    example = Path("experiments/digits/dit.yaml")
+    if missing:
+        again = command_line("doctor", *repeated_arguments("as_json"))
+        hint_text(as_json, f"mend what is missing ({', '.join(missing)}), then {again}")
+    elif example.is_file():
+        hint(as_json, "train", example, *(["--address", address] if cluster and address else []))
+    else:
+        hint(as_json, "train", "--help")
+    return 1 if missing else 0
+
+
+def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
+    from ditlab.cluster.session import cluster_address, ray_session
+    from ditlab.errors import UserError
+    from ditlab.spec.uris import refuse_storage
+
+    if storage is not None:
+        try:
+            refuse_storage("--storage", storage)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    where = cluster_address(address)
+    if where is None:
+        raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
+        from ditlab.doctor.cluster import check_cluster
+
+        progress.stage("checking the cluster")
+        return check_cluster(storage, progress.say)
+
+
+def _refuse_cluster_options(address: str | None, storage: str | None) -> None:
+    from ditlab.errors import UserError
+
+    for option, value in (("--address", address), ("--storage", storage)):
+        if value is not None:
+            raise UserError(f"{option} {value} is of a cluster; add --cluster, or leave {option} out.")
+
+
+def _show(findings: Sequence[Finding], as_json: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "what", "found", "remedy")
+    colours = {"ok": "green", "note": "yellow", "missing": "red"}
+    for finding in findings:
+        mark = Text(finding.verdict, colours[finding.verdict])
+        table.add_row(mark, finding.what, finding.found, finding.remedy)
+    console(as_json).print(table)
+
+
+# Where a shell reads the script at each start.
+_PLACES = {
+    "bash": 'add to ~/.bashrc: eval "$(ditlab completion bash)"',
+    "zsh": 'add to ~/.zshrc: eval "$(ditlab completion zsh)"',
+    "fish": "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_PLACES)))
+@json_option
+def completion(shell: str, as_json: bool) -> None:
+    """Print a script by which SHELL completes commands, options, files and the ids of runs."""
+    from click.shell_completion import get_completion_class
+
+    from ditlab.cli.main import cli
+    from ditlab.cli.options import hint_text
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(cli, {}, "ditlab", "_DITLAB_COMPLETE").source()
+    click.echo(script, err=as_json)
+    emit({"shell": shell, "script": script}, as_json)
+    hint_text(as_json, _PLACES[shell])

@@ -1,0 +1,206 @@
+"""Commands that show pages in a browser: `ditlab report`, `ditlab watch`, `ditlab ui`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ditlab.cli.options import delivery_text, emit, hint, json_option, print_line, run_argument, say, short_path
+
+if TYPE_CHECKING:
+    from ditlab.home import Home
+    from ditlab.tracking.records import FoundRun
+
+
+@click.command()
+@run_argument
+@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Default: report.html in RUN's folder.")
+@click.option("--log", is_flag=True, help="Add the page to the run, as an artifact in MLflow.")
+@json_option
+def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
+    """Write RUN's page: one HTML file with curves, samples, speed, failures, spec, parameters and data.
+
+    RUN is an id, a prefix of one, or a name; of a sweep, the page that it wrote is named. The file needs no network,
+    no server and no other file. A training writes it at its end (tracking.report).
+    """
+    from ditlab.api.pages import find_report, sweep_report, write_report
+    from ditlab.home import Home
+
+    home = Home.from_environment()
+    found = find_report(run, home)
+    if found.note:
+        say(found.note)
+    if found.record.trials:
+        path = sweep_report(found)
+    else:
+        path = write_report(home, found.folder, out)
+        if log:
+            _log(home, found, path)
+    print_line(short_path(path), as_json)
+    emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
+    if found.record.trials or found.record.status != "running":
+        hint(as_json, "runs", "show", found.record.run_id)
+    else:
+        hint(as_json, "watch", found.record.run_id)
+
+
+def _log(home: Home, found: FoundRun, path: Path) -> None:
+    """Add the page to the run as an artifact, and say where it is."""
+    from ditlab.api.pages import log_report
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("sending the page to MLflow") as progress:
+        num_unsent = log_report(home, found.folder, path, progress.say)
+    say(delivery_text("the page is", found.record.run_id, num_unsent))
+
+
+PORT = 8765
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free."
+)
+@click.option(
+    "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: where a person looks on)."
+)
+@json_option
+def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None:
+    """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
+
+    RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
+    a cluster is watched on the machine that holds its DITLAB_HOME, through a tunnel:
+
+    \b
+    ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
+    """
+    from ditlab.api.pages import find_report, serve_page
+    from ditlab.errors import UserError
+    from ditlab.home import Home
+
+    home = Home.from_environment()
+    try:
+        found = find_report(run, home)
+    except UserError as error:
+        raise UserError(f"{error} {_ELSEWHERE}") from None
+    if found.note:
+        say(found.note)
+    with serve_page(found, home, _free(PORT) if port is None else port, say) as page:
+        print_line(f"{page.url} shows run {found.record.run_id} ({found.record.name}) live; Ctrl-C ends it.", as_json)
+        if os.environ.get("SSH_CONNECTION"):
+            say(f"on your own machine: ssh -L {page.port}:127.0.0.1:{page.port} {socket.gethostname()}")
+        emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
+        if opens or (opens is None and _is_watched(as_json)):
+            threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            page.serve()
+        except KeyboardInterrupt:
+            say("ended.")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+_ELSEWHERE = (
+    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
+    "http://127.0.0.1:8080 here."
+)
+
+
+def _free(port: int) -> int:
+    """Return a port of loopback if it is free, else 0."""
+    with socket.socket() as probe:
+        return port if probe.connect_ex(("127.0.0.1", port)) else 0
+
+
+def _is_watched(as_json: bool) -> bool:
+    """Return True if a person sits at a terminal of this machine, with a desktop."""
+    has_desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return not as_json and sys.stdout.isatty() and has_desktop and not os.environ.get("SSH_CONNECTION")
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Interface to listen on; one beyond loopback needs --auth."
+)
+@click.option(
+    "--home", "root", type=click.Path(path_type=Path, file_okay=False), help="Folder to serve instead of DITLAB_HOME."
+)
+@click.option(
+    "--auth/--no-auth", default=None, help="Require a name and password; the administrator's are "
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. --no-auth gives everyone who reaches it full access."
+)  # fmt: skip
+@click.option(
+    "--allowed-hosts", multiple=True, metavar="NAME[:PORT],...", envvar="MLFLOW_SERVER_ALLOWED_HOSTS",
+    help="Further host names that requests may use, beside loopback and --host.",
+)  # fmt: skip
+@click.option(
+    "--database", metavar="URI", envvar="MLFLOW_BACKEND_STORE_URI", show_envvar=True,
+    help="postgresql://USER@HOST/DATABASE, sqlite:///FILE; default: DITLAB_HOME's. A password only in the variable.",
+)  # fmt: skip
+@click.option(
+    "--artifacts", metavar="URI", help="s3://BUCKET/PATH or a folder, to which clients send files through this server; "
+    "default: DITLAB_HOME's."
+)  # fmt: skip
+@click.option(
+    "--wait", type=click.FloatRange(min=1), metavar="SECONDS", default=180.0, show_default="180",
+    help="Longest wait for the server to answer; its start takes over a minute on a busy machine.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def ui(
+    ctx: click.Context,
+    port: int,
+    host: str,
+    root: Path | None,
+    auth: bool | None,
+    allowed_hosts: tuple[str, ...],
+    database: str | None,
+    artifacts: str | None,
+    wait: float,
+    as_json: bool,
+) -> None:
+    """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
+    from click.core import ParameterSource
+
+    from ditlab.cli.terminal import waiting_lines
+    from ditlab.errors import UserError
+    from ditlab.home import Home, followed
+    from ditlab.tracking.server import MlflowServer, ServerOptions, artifact_location, database_address, is_loopback
+    from ditlab.tracking.server_accounts import Administrator
+
+    if auth is None and not is_loopback(host):
+        raise UserError(
+            f"--host {host} lets other machines read and delete every run; add --auth, or --no-auth to open it to all."
+        )
+    administrator = Administrator.from_environment() if auth else None
+    typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
+    database = database_address(database, typed) if database else None
+    options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
+    home = (Home(followed(root)) if root else Home.from_environment()).ensure()
+    with MlflowServer(home, host, port, options) as server:
+        if not server.is_private and not administrator:
+            say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
+        if host in ("0.0.0.0", "::") and not allowed_hosts:
+            say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
+        with waiting_lines(f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url}"):
+            server.wait_until_ready(wait)
+        page = server.page
+        print_line(f"{page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
+        emit({"url": server.url, "page": page, "home": str(home.root), "pid": server.pid}, as_json)
+        server.wait()

@@ -1,0 +1,220 @@
+"""Progress of a command at work: rewritten in place on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ditlab.cli.terminal import PlainLines, TerminalConsole, format_clock, print_plain, shown
+
+if TYPE_CHECKING:
+    from ditlab.training.reporting import TrainingProgress
+
+
+class LiveDisplay(ABC):
+    """Progress on standard error, with messages above it. Use as a context manager."""
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or TerminalConsole(stderr=True)
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live: Live | None = None
+        self._plain = PlainLines(self.describe, clock)
+
+    @abstractmethod
+    def render(self) -> RenderableType:
+        """Content on a terminal."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Text of a plain line."""
+
+    def tick(self) -> None:
+        """Print a plain line if one is due; off a terminal a thread calls it four times a second."""
+        self._plain.tick()
+
+    def say(self, message: str) -> None:
+        """Print a message above the display."""
+        if self._live:
+            self._console.print(shown(message), markup=False, highlight=False, soft_wrap=True)
+        else:
+            print_plain(message)
+
+    def warn(self, message: str) -> None:
+        """Print a warning, as `say` does."""
+        self.say(f"warning: {message}")
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong for `> FILE`.
+            self._live = Live(
+                console=self._console, get_renderable=self.render, transient=True, refresh_per_second=4,
+                redirect_stdout=sys.stdout.isatty(),
+            )  # fmt: skip
+            self._live.__enter__()
+        else:
+            self._plain.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.__exit__(kind, error, traceback)
+            self._live = None
+        else:
+            self._plain.stop()
+
+
+_BESIDE_BAR = 70
+"""Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
+_LEAST_RATE_TIME = 1.0
+"""Seconds before a rate is shown: until then it is that of what is buffered."""
+_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
+
+
+class Amount(ProgressColumn):
+    """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks · 3,500/s`."""
+
+    def render(self, task: Task) -> Text:
+        """Format a task's progress."""
+        total, unit = None if task.total is None else int(task.total), task.fields["unit"]
+        text = describe_amount(int(task.completed), total, unit)
+        rate = describe_rate(task.speed or 0.0, unit) if (task.elapsed or 0.0) >= _LEAST_RATE_TIME else ""
+        return Text(" · ".join(filter(None, (text, rate))), style="progress.download")
+
+
+class ProgressBars(LiveDisplay):
+    """A bar for each task that is reported; in a log, lines about the latest. Call it to report (`ditlab.progress`).
+
+    Use as a context manager, around imports that take seconds as well.
+    """
+
+    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with a stage, which is shown until the first report."""
+        super().__init__(console, clock)
+        self._clock = clock
+        bar = BarColumn(min(40, max(10, self._console.width - _BESIDE_BAR)))
+        columns = (TextColumn("{task.description}", markup=False), bar, Amount(), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=self._console)
+        self._tasks: dict[str, TaskID] = {}
+        self._latest = _Report(stage, "", clock())
+
+    def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
+        """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit counts nothing."""
+        if what != self._latest.what:
+            self._latest = _Report(what, unit, self._clock(), done)
+        self._latest.done, self._latest.total = done, total
+        if not unit:
+            return
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(shown(what), total=total, unit=unit)
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+    def stage(self, name: str) -> None:
+        """Show a stage that counts nothing."""
+        self(name, 0, None, "")
+
+    def render(self) -> RenderableType:
+        """A stage's name, or the bars."""
+        return self._bars if self._latest.unit else Text(f"{self._latest.what} ...", overflow="ellipsis", no_wrap=True)
+
+    def describe(self) -> str:
+        """Latest task, its amount and the time left."""
+        return self._latest.describe(self._clock())
+
+
+@dataclass
+class _Report:
+    what: str
+    unit: str
+    began: float
+    done_at_first: int = 0
+    done: int = 0
+    total: int | None = None
+
+    def describe(self, now: float) -> str:
+        if not self.unit:
+            return f"{self.what} ..."
+        text = f"{self.what}: {describe_amount(self.done, self.total, self.unit)}"
+        moved, seconds = self.done - self.done_at_first, now - self.began
+        if moved > 0 and seconds >= _LEAST_RATE_TIME:
+            text = " · ".join(filter(None, (text, describe_rate(moved / seconds, self.unit))))
+        if self.total is None or moved <= 0 or self.done >= self.total:
+            return text
+        return f"{text} · {format_clock((now - self.began) * (self.total - self.done) / moved)} left"
+
+
+def describe_rate(rate: float, unit: str) -> str:
+    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MB/s`; empty for none."""
+    if rate <= 0:
+        return ""
+    if unit == "bytes":
+        return f"{describe_amount(round(rate), None, unit)}/s"
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+
+
+def describe_amount(done: int, total: int | None, unit: str) -> str:
+    """An amount as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`, `37 network evaluations` of an unknown number."""
+    if unit == "bytes":
+        name, size = next(each for each in _SIZES if (total or done) >= each[1] or each[1] == 1)
+        unit, digits = name, 0 if size == 1 else 1
+        parts = [f"{number / size:,.{digits}f}" for number in (done, total) if number is not None]
+    else:
+        parts = [f"{number:,}" for number in (done, total) if number is not None]
+    return f"{'/'.join(parts)} {unit}"
+
+
+NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
+
+
+class ProgressLine(LiveDisplay):
+    """Step, loss by component, speed and time left, in one line."""
+
+    def __init__(
+        self,
+        stage: str = "starting workers",
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with a stage, which is shown until the first step."""
+        super().__init__(console, clock)
+        self._text = f"{stage} ..."
+
+    def update(self, progress: TrainingProgress) -> None:
+        """Show the latest progress."""
+        self._text = describe_progress(progress)
+
+    def stage(self, name: str) -> None:
+        """Show what is done before the first step."""
+        self._text = f"{name} ..."
+
+    def describe(self) -> str:
+        """Latest progress."""
+        return self._text
+
+    def render(self) -> Text:
+        """Latest progress, cut where the terminal ends."""
+        return Text(self._text, overflow="ellipsis", no_wrap=True)
+
+
+def describe_progress(progress: TrainingProgress) -> str:
+    """Progress as text: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+    parts = [f"step {progress.step}/{progress.total_steps}"]
+    for name, value in progress.metrics.items():
+        if name.startswith("train/") and name not in NOT_SHOWN:
+            parts.append(f"{name.removeprefix('train/')} {value:.4f}")
+    if progress.phase != "training":
+        return " · ".join([*parts, f"{progress.phase} ..."])
+    if progress.samples_per_second > 0 and progress.seconds_left is not None:
+        parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{format_clock(progress.seconds_left)} left"]
+    return " · ".join(parts)

@@ -1,1 +1,0 @@
-"""Specs as notebooks show them: what differs from the defaults first."""

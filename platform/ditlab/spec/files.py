@@ -1,0 +1,183 @@
+"""From files to an experiment: `extends`, `--set`, validation; and specs that are kept with a run.
+
+The last line of a kept spec is its hash, so that an edit by hand is noticed, and said.
+"""
+
+from __future__ import annotations
+
+import codecs
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ditlab.errors import UserError, first_line
+from ditlab.spec.experiment import Experiment, class_for, validate_experiment
+from ditlab.spec.overrides import apply_overrides, merge
+from ditlab.spec.values import format_value, printable_sentence
+from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml, warn_of_edit
+from ditlab.storage.files import is_as_stamped, stamped
+from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
+
+
+def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
+    """Return True if a file, or its mapping, is a sweep, which has a `base`. Raises UserError for a file that cannot be
+    read."""
+    return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
+
+
+def read_with_parents(path: Path) -> dict[str, Any]:
+    """The file's mapping, merged over that of the file that its `extends` names, and so on up.
+
+    A sweep's `base`, where it names a file, becomes that file's path from the working directory.
+    """
+    merged: dict[str, Any] = {}
+    for _, mapping in reversed(_lineage(path)):
+        merged = merge(merged, mapping)
+    return merged
+
+
+def spec_files(path: Path) -> list[Path]:
+    """Every file that a spec is read from, absolute: its own, its parents', of a sweep its base's. Raises UserError
+    where one cannot be read."""
+    files, base = [file for file, _ in _lineage(path)], read_with_parents(path).get("base")
+    return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
+
+
+def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
+    """Read the mapping of one YAML file, without its parents. Raises UserError for a file that cannot be read, for
+    another kind of file, and for one that holds no mapping.
+
+    `named_by` is the knob that names the file: `child.yaml: extends=base.yaml`.
+    """
+    text = _read_text(path, named_by)
+    try:
+        mapping = copy.deepcopy(_parsed(text))
+    except UserError:
+        mapping = parse_yaml(text, printable_sentence(path))  # raises it again, with the file's name
+    if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
+        raise UserError(f"{printable_sentence(path)}: must be a mapping with names as keys, such as `name: my-run`.")
+    return mapping
+
+
+def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """(file, absolute; its own mapping) of a file and its parents, itself first."""
+    chain: list[tuple[Path, dict[str, Any]]] = []
+    current, named_by = path, ""
+    while True:
+        mapping = read_mapping(current, named_by)
+        chain.append((Path(os.path.realpath(current)), mapping))
+        parent = mapping.pop("extends", None)
+        if isinstance(mapping.get("base"), str):
+            mapping["base"] = str(current.parent / mapping["base"])
+        if parent is None:
+            return chain
+        if not isinstance(parent, str):
+            raise UserError(f"{printable_sentence(current)}: extends={format_value(parent)} must be one file name.")
+        named_by = f"{printable_sentence(current)}: extends={printable_sentence(parent)}"
+        current = current.parent / parent
+        _refuse_circle(current, chain, named_by)
+
+
+def _refuse_circle(parent: Path, chain: list[tuple[Path, dict[str, Any]]], named_by: str) -> None:
+    """Raise UserError where a parent is among the files that lead to it."""
+    known = [file for file, _ in chain]
+    resolved = None if "\0" in str(parent) else Path(os.path.realpath(parent))
+    if resolved in known:
+        loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
+        raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
+
+
+def _read_text(path: Path, named_by: str) -> str:
+    """The text of a file. Raises UserError for anything but a regular file of UTF-8 text of a bounded size."""
+    try:
+        content = read_plain(path, MAX_BYTES, follow=True)
+        text = content.decode("utf-8-sig")
+        warn_of_edit(path, content)
+        return text
+    except FileNotFoundError:
+        reason = "no such file"
+    except UnicodeDecodeError as error:
+        utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        reason = "UTF-16, save it as UTF-8" if utf_16 else f"no UTF-8: {error.reason}"
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
+        reason = first_line(error)
+    raise UserError(_unreadable(printable_sentence(path), named_by, reason))
+
+
+def _unreadable(path: str, named_by: str, reason: str) -> str:
+    remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML"
+    if reason != "no such file":
+        return f"{named_by or path}{'' if named_by else ':'} cannot be read as text ({reason}); {remedy}."
+    if not named_by:
+        return f"{path}: no such file; {remedy}."
+    return f"{named_by} names no file{'' if named_by.endswith(path) else f' ({path})'}; {remedy}."
+
+
+@lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file
+def _parsed(text: str) -> Any:
+    return parse_yaml(text, "")
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment that a YAML file and its parents describe, with `--set` overrides (`a.b=value`) on top.
+
+    Raises UserError, naming file and knob, for anything wrong in them.
+    """
+    mapping = read_with_parents(path)
+    _refuse_sweep(mapping, str(path))
+    return build_experiment(apply_overrides(mapping, overrides, class_for), str(path))
+
+
+def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
+    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    _refuse_sweep(mapping, source)
+    try:
+        return validate_experiment(mapping)
+    except UserError as error:
+        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+
+
+def _refuse_sweep(mapping: Mapping[str, Any], source: str) -> None:
+    if is_sweep(mapping):
+        raise UserError(f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`.")
+
+
+SpecT = TypeVar("SpecT")
+
+
+def encode_recorded(mapping: Mapping[str, Any]) -> bytes:
+    """The YAML of a resolved spec, with its hash in the last line."""
+    return stamped(dump_yaml(mapping)).encode()
+
+
+def load_recorded_experiment(path: Path) -> Experiment:
+    """The experiment in a run's `spec.yaml`. Raises UserError as `load_recorded`; logs a warning after an edit."""
+    return load_recorded(path, load_experiment)
+
+
+def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
+    """Load a spec of a run with `load`. Logs a warning after an edit.
+
+    Raises UserError as `load` does, for a link in the file's place, and with the reason for a file that is as DiTLab
+    wrote it and cannot be loaded: a newer version wrote it.
+    """
+    try:
+        content = read_plain(path, MIB)
+        warn_of_edit(path, content)
+    except UnusableFile as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); put the run's own file there.") from None
+    except OSError:
+        return load(path)  # says what is wrong
+    try:
+        return load(path)
+    except UserError as error:
+        if not is_as_stamped(content):
+            raise
+        mistake = str(error).splitlines()[0].removeprefix(f"{path}: ").split(";")[0].rstrip(".")
+        raise UserError(
+            f"{path}: was written by a DiTLab, or with packages, newer than those here ({mistake}); open the run with "
+            "them."
+        ) from None

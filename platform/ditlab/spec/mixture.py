@@ -1,0 +1,169 @@
+"""Mixtures: samples drawn by weight from several sources, and what the data of an experiment may be in all.
+
+Attention among the documents of a row (`data.packing`) is decided here, as far as specs decide on it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model, field_validator, model_validator
+
+from denoisers.contract import ModelSpec, Spec
+from denoisers.spec_unions import with_kinds
+from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
+from ditlab.spec.optimization import ScheduleSpec, SteppedCosineRestartSchedule, Training
+from ditlab.spec.values import format_value
+
+PART_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+
+PartWeight = Annotated[float, Field(gt=0, le=10**9)]
+
+
+class MixtureData(Spec):
+    """Several sources, from which each sample, or each batch, is drawn by weight."""
+
+    kind: Literal["mixture"] = "mixture"
+    """Samples of several sources, drawn by weight."""
+    parts: dict[str, SourceSpec]
+    """Sources by a name of your choice (letters, digits, `-`, `_`), each with its own fields: a kind of `data`, but no
+    mixture. All hold the fields that the model reads, in the same types, ranges and classes. Each part has its own
+    order, its own held-out samples, and held-out metrics of its own, `eval/NAME/...`."""
+    weights: dict[str, PartWeight]
+    """Weight of each part by its name, above 0: its share of what is drawn is its weight by the sum of all weights."""
+    draw: Literal["auto", "sample", "batch"] = "auto"
+    """`sample`: each sample of a batch draws its part. `batch`: each batch draws one part for all of its samples, as it
+    must where parts differ in shapes. `auto`: by sample where all columns have one shape, else by batch."""
+
+    @field_validator("parts", mode="before")
+    @classmethod
+    def _no_mixtures_inside(cls, parts: Any) -> Any:
+        for name, part in parts.items() if isinstance(parts, Mapping) else ():
+            if isinstance(part, Mapping) and part.get("kind") == "mixture":
+                raise ValueError(f"data.parts.{name}.kind=mixture is a mixture in a mixture; write its parts here.")
+        return parts
+
+    @field_validator("parts")
+    @classmethod
+    def _plain_names(cls, parts: dict[str, Any]) -> dict[str, Any]:
+        if not parts:
+            raise ValueError("data.parts={} names no source; give at least one, such as {a: {kind: digits}}.")
+        for name in parts:
+            if name in ("kind", "family"):  # keys by which mappings of a spec are told apart and replaced
+                raise ValueError(f"data.parts holds the name {name}, which is a field's; rename that part.")
+            if not PART_NAME.fullmatch(name):
+                raise ValueError(
+                    f"data.parts holds the name {format_value(name)}, which would not stand in the name of a metric; "
+                    "begin with a letter, then letters, digits, '-' and '_' (at most 40)."
+                )
+        return parts
+
+    @model_validator(mode="after")
+    def _a_weight_for_each(self) -> MixtureData:
+        for name in self.parts:
+            if name not in self.weights:
+                raise ValueError(f"data.weights gives part '{name}' no weight; set data.weights.{name} above 0.")
+        for name, weight in self.weights.items():
+            if name not in self.parts:
+                raise ValueError(
+                    f"data.weights.{name}={weight:g} is the weight of no part (data.parts has "
+                    f"{', '.join(self.parts)}); remove it, or add the part."
+                )
+        return self
+
+    def check_length(self, training: Training, schedule: ScheduleSpec) -> None:
+        """Raise ValueError for a length in epochs, which a mixture has none of."""
+        no_epoch = "data.kind=mixture, each of whose parts has epochs of its own"
+        if training.epochs is not None:
+            raise ValueError(
+                f"training.epochs={training.epochs} is no length for {no_epoch}; set training.steps, and "
+                "training.epochs to null."
+            )
+        if isinstance(schedule, SteppedCosineRestartSchedule):
+            if schedule.cycle is None:
+                raise ValueError(
+                    f"schedule.cycle=null is one epoch, and there is none for {no_epoch}; give it in steps."
+                )
+        elif schedule.warmup_epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is no length for {no_epoch}; set schedule.warmup, "
+                "in steps."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts, sorted: in this order they are drawn and numbered, however the file lists them."""
+        return tuple(sorted(self.parts))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each part's share of what is drawn, by name in the order of `names`."""
+        total = math.fsum(self.weights.values())
+        return {name: self.weights[name] / total for name in self.names}
+
+
+DataSpec = Annotated[SourceSpec | MixtureData, Field(discriminator="kind")]
+
+
+def with_sources(sources: Collection[type[Spec]]) -> Any:
+    """Return the annotation of `data` with sources of other packages, as the data themselves and as parts."""
+    parts: Any = (dict[str, with_kinds(SourceSpec, sources)], Field(description=_PARTS))  # type: ignore[misc]
+    mixture = create_model("MixtureData", __base__=MixtureData, __doc__=MixtureData.__doc__, parts=parts)
+    return with_kinds(SourceSpec, [*sources, mixture])
+
+
+_PARTS = MixtureData.model_fields["parts"].description
+
+
+def source_kinds(data: Any) -> list[str]:
+    """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that are no text are left
+    out."""
+    parts = data.get("parts") if isinstance(data, Mapping) and data.get("kind") == "mixture" else {"": data}
+    found = (
+        [part.get("kind") for part in parts.values() if isinstance(part, Mapping)] if isinstance(parts, Mapping) else []
+    )
+    return sorted({kind for kind in found if isinstance(kind, str)})
+
+
+def check_orders(data: Spec, batch_size: int, workers: int) -> None:
+    """Raise ValueError as `data.check_order` does, of a mixture for each of its parts."""
+    if not isinstance(data, MixtureData):
+        return check_order(data, batch_size, workers)
+    for name in data.names:
+        try:
+            check_order(data.parts[name], batch_size, workers)
+        except ValueError as error:
+            raise ValueError(in_part(str(error), name, type(data.parts[name]))) from None
+    return None
+
+
+def in_part(message: str, name: str, part: type[Spec]) -> str:
+    """Return a message on a source with the knobs that it has as a part of a mixture: `data.parts.NAME.path`."""
+    fields = "|".join(part.model_fields)
+    return re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"data.parts.{name}.", message)
+
+
+def packing_of(data: Spec) -> Packing:
+    """Return the packing of an experiment's data; of parts, that of all. Raises ValueError for parts that differ."""
+    if not isinstance(data, MixtureData):
+        return data.packing if isinstance(data, ArrowData | TextData) else "joined"
+    found = {name: packing_of(data.parts[name]) for name in data.names}
+    masked, joined = ([name for name in data.names if found[name] == kind] for kind in ("masked", "joined"))
+    if masked and joined:
+        raise ValueError(
+            f"data.parts.{masked[0]}.packing=masked and data.parts.{joined[0]}.packing=joined cannot be mixed, as one "
+            "network reads both; set the packing of all parts to one of them."
+        )
+    return "masked" if masked else "joined"
+
+
+def check_packing(data: Spec, model: ModelSpec) -> None:
+    """Raise ValueError where the model cannot keep attention within documents and the data ask for it."""
+    if packing_of(data) == "masked" and not model.masks_documents:
+        raise ValueError(
+            f"data.packing=masked keeps attention within documents of tokens, and model.family={model.family} reads no "
+            "documents; set data.packing to joined, or train a model of tokens such as dlm."
+        )

@@ -1,1 +1,0 @@
-"""Optimisation of a run: optimiser, learning-rate schedule, clipping, average, length."""

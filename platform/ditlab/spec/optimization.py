@@ -1,0 +1,358 @@
+"""Optimisation of a run: optimiser, learning-rate schedule, clipping, average, length and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from denoisers.contract import Role, Spec
+
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Warmup = Annotated[int, Field(ge=0, le=10**12)]
+
+
+ORTHOGONALISED: tuple[Role, ...] = ("matrix", "convolution")
+"""Roles of the parameters that Muon updates by an orthogonalised momentum."""
+GATHERED_VALUES = 2**25
+"""Values of the matrices that a worker gathers at once to orthogonalise them, 128 MiB; a larger one comes alone."""
+
+
+class RoleFactors(Spec):
+    """A factor for each role of a parameter."""
+
+    matrix: Positive = 1.0
+    """Weights of linear maps from features to features."""
+    convolution: Positive = 1.0
+    """Kernels of convolutions."""
+    input: Positive = 1.0
+    """Weights that read data."""
+    head: Positive = 1.0
+    """Weights that write predictions."""
+    embedding: Positive = 1.0
+    """Tables and learned tokens."""
+    norm: Positive = 1.0
+    """Weights and biases of norms."""
+    bias: Positive = 1.0
+    """Other biases."""
+    scalar: Positive = 1.0
+    """Single numbers, such as a temperature."""
+
+
+LATER: dict[str, Any] = {"no_decay": [], "lr_factors": RoleFactors().model_dump()}
+"""Fields that came after the first runs, with the value under which a run is what it was without them."""
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """How the parameters of one group of an optimiser are updated."""
+
+    lr_factor: float
+    """Factor on a step's learning rate."""
+    weight_decay: float
+    moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    """Names of a parameter's tensors of optimiser state, each as large as it, in float32."""
+
+    @property
+    def is_orthogonalised(self) -> bool:
+        """True where an update is Muon's, False where it is AdamW's."""
+        return self.moments == ("momentum",)
+
+
+class _ByRole(Spec):
+    """Base of the optimisers: weight decay and learning rate by role of a parameter."""
+
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Decoupled decay per unit of learning rate, on every parameter but those of `no_decay`."""
+    no_decay: tuple[Role, ...] = Field(default=(), strict=False)
+    """Roles of the parameters without weight decay, such as [norm, bias, embedding]; `lr_factors` lists them."""
+    lr_factors: RoleFactors = RoleFactors()
+    """Factors on the learning rate by role of a parameter."""
+
+    @field_validator("no_decay")
+    @classmethod
+    def _each_once(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+        if len(set(roles)) < len(roles):
+            raise ValueError(f"optimizer.no_decay={list(roles)} names a role twice; name each once.")
+        return roles
+
+    def rates(self, role: Role) -> GroupRates:
+        """Return how parameters of a role are updated; those of equal rates form a group."""
+        decay = 0.0 if role in self.no_decay else self.weight_decay
+        return GroupRates(float(getattr(self.lr_factors, role)), decay)
+
+    def check(self, offload: str) -> None:
+        """Raise ValueError where the state cannot be kept in such a place (`engine.zero.offload`)."""
+
+
+class AdamW(_ByRole):
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+
+    kind: Literal["adamw"] = "adamw"
+    """Adam with decoupled weight decay."""
+    lr: Positive = 1e-4
+    """Learning rate; the schedule multiplies it."""
+    betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
+    """Decay rates of the first and second moment."""
+    eps: Positive = 1e-8
+    """Added to the root of the second moment."""
+
+
+class Muon(_ByRole):
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices and convolutions, AdamW for the rest.
+
+    The update of a matrix is its momentum with all singular values brought near 1 by five Newton-Schulz iterations, in
+    float32 on a CPU and bfloat16 on a GPU. A fused weight (queries, keys, values; the parts of a modulation) counts as
+    the matrices that it consists of, a convolution's kernel as the matrix (channels out, channels in x height x width).
+    Gradients are clipped before they enter the momentum. Inputs, heads, embeddings, norms, biases and scalars are
+    AdamW's.
+    """
+
+    kind: Literal["muon"] = "muon"
+    """Orthogonalised momentum for matrices, AdamW for the rest."""
+    lr: Positive = 1e-3
+    """Learning rate of the matrices; the schedule multiplies it."""
+    adamw_lr: Positive | None = None
+    """Learning rate of the rest, under the same schedule; null: `lr`, which `scale: rms` is made for."""
+    momentum: Fraction = 0.95
+    """Decay rate of the momentum, of which gradients are summed."""
+    nesterov: bool = True
+    """Orthogonalise gradient + `momentum` times the momentum, in the place of the momentum."""
+    scale: Literal["rms", "spectral"] = "rms"
+    """Factor on an orthogonalised (rows, columns) matrix. `rms`: 0.2 sqrt(max(rows, columns)), updates as large as
+    AdamW's, so its learning rates and decays carry over (Liu et al. 2025, arXiv:2502.16982, eq. 4); `spectral`:
+    sqrt(max(1, rows / columns)) (Jordan et al. 2024), with learning rates around 0.02."""
+    betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
+    """AdamW's decay rates of the first and second moment."""
+    eps: Positive = 1e-8
+    """Added to the root of AdamW's second moment."""
+
+    def check(self, offload: str) -> None:
+        """Refuse state off the workers' devices: a CPU would orthogonalise for minutes."""
+        if offload != "none":
+            raise ValueError(
+                f"optimizer.kind=muon orthogonalises on the workers' devices, and engine.zero.offload={offload} keeps "
+                "its state elsewhere; set engine.zero.offload to none, or optimizer.kind to adamw."
+            )
+
+    def rates(self, role: Role) -> GroupRates:
+        """Return how parameters of a role are updated: matrices and convolutions with one moment, the momentum."""
+        rates = super().rates(role)
+        if role in ORTHOGONALISED:
+            return replace(rates, moments=("momentum",))
+        return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
+
+
+def _adamw_without_kind(value: Any) -> Any:
+    """Take fields without a `kind` for AdamW's, the default."""
+    return {"kind": "adamw", **value} if isinstance(value, Mapping) else value
+
+
+OptimizerSpec = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(_adamw_without_kind)]
+
+
+class _Rising(Spec):
+    """Base of the schedules that begin with a warm-up."""
+
+    warmup: Warmup = 0
+    """Steps of linear rise from 0."""
+    warmup_epochs: Annotated[float, Field(ge=0, le=10**6)] = 0.0
+    """The same in passes over the training data, instead of `warmup`."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> _Rising:
+        if self.warmup and self.warmup_epochs:
+            raise ValueError(
+                f"schedule.warmup={self.warmup} and schedule.warmup_epochs={self.warmup_epochs:g} are two lengths of "
+                "one warm-up; set one of them to 0."
+            )
+        return self
+
+    def warmup_steps(self, epoch_steps: int) -> int:
+        """Steps of the warm-up where an epoch has so many."""
+        return round(self.warmup_epochs * epoch_steps) if self.warmup_epochs else self.warmup
+
+
+class ConstantSchedule(_Rising):
+    """The optimiser's learning rate, all the way."""
+
+    kind: Literal["constant"] = "constant"
+    """No change over time."""
+
+
+class WarmupCosineSchedule(_Rising):
+    """Linear warm-up, then half a cosine down to `final` times the learning rate at the last step."""
+
+    kind: Literal["warmup_cosine"] = "warmup_cosine"
+    """Linear rise, cosine fall."""
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Value at the end of the cosine, as a share of the learning rate."""
+
+
+class SteppedCosineRestartSchedule(Spec):
+    """Cosine from peak to valley in every cycle; peak and valley shrink from cycle to cycle, down to a floor."""
+
+    kind: Literal["stepped_cosine_restart"] = "stepped_cosine_restart"
+    """Restarting cosine whose peak and valley decay."""
+    cycle: Count | None = None
+    """Steps of a cycle; null is one epoch."""
+    valley: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The first cycle's lowest point, as a share of the learning rate."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Factor on peak and valley from one cycle to the next."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Lower bound of peak and valley, as a share of the learning rate."""
+
+
+ScheduleSpec = Annotated[
+    ConstantSchedule | WarmupCosineSchedule | SteppedCosineRestartSchedule, Field(discriminator="kind")
+]
+
+
+class NoClip(Spec):
+    """Gradients as they are."""
+
+    kind: Literal["none"] = "none"
+    """No clipping."""
+
+
+class NormClip(Spec):
+    """Clip the global gradient norm (Pascanu et al. 2013, arXiv:1211.5063)."""
+
+    kind: Literal["norm"] = "norm"
+    """Clipping by global L2 norm."""
+    max_norm: Positive = 1.0
+    """Norm above which gradients are scaled down to it."""
+
+
+class ZClip(Spec):
+    """Adaptive clipping by the z-score of the gradient norm (Kumar et al. 2025, arXiv:2504.02507).
+
+    A norm more than `z` standard deviations above the moving mean is clipped to mean + z^2 / its own z-score standard
+    deviations; the clipped norm enters mean and variance. Costs a wait for the GPU in every step.
+    """
+
+    kind: Literal["zclip"] = "zclip"
+    """Clipping by z-score, as published."""
+    z: Positive = 2.5
+    """Standard deviations above the mean from which a norm counts as a spike."""
+    decay: Fraction = 0.97
+    """Decay of the moving mean and variance (the paper's alpha)."""
+    warmup: Annotated[int, Field(ge=1, le=10**6)] = 25
+    """Steps whose norms give the first mean and variance; only `max_norm` clips them."""
+    max_norm: Positive | None = 1.0
+    """Upper bound, always in force; null for none."""
+
+
+class RatioZClip(Spec):
+    """Adaptive clipping at a multiple of the gradient norm's moving average.
+
+    The average takes the clipped norm after the limit is set; the first norm starts it and is not clipped. Costs a wait
+    for the GPU in every step.
+    """
+
+    kind: Literal["zclip_ratio"] = "zclip_ratio"
+    """Clipping by ratio to the moving average."""
+    ratio: Annotated[float, Field(ge=1)] = 2.5
+    """Limit, as a multiple of the average."""
+    decay: Fraction = 0.99
+    """Decay of the moving average."""
+
+
+AdaptiveClip = ZClip | RatioZClip
+ClipSpec = Annotated[NoClip | NormClip | ZClip | RatioZClip, Field(discriminator="kind")]
+
+
+SHORTEST, LONGEST = 0.02, 0.25
+"""Relative lengths of averages: below, an average is that of the last few per cent of a run; a constant profile, the
+mean of all updates, has 0.289."""
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
+
+
+class Ema(Spec):
+    """Exponential moving average of the weights in float32; sampling and evaluation use it."""
+
+    decay: Fraction = 0.999
+    """In the long run. At step n the decay is min(decay, (1 + n) / (10 + n)): short runs forget their start."""
+
+
+class Averages(Spec):
+    """Averages of the weights from which those of other lengths are rebuilt after the run (`ditlab evaluate --ema`).
+
+    Each is an average of power-function profile (Karras et al. 2024, arXiv:2312.02696) in float32, beside `ema`; none
+    changes what is trained, so they may be added to a run that goes on.
+    """
+
+    lengths: Annotated[tuple[Length, ...], Field(min_length=1, max_length=4, strict=False)] = (0.05, 0.10)
+    """Relative lengths that are kept: the profile's standard deviation as a fraction of the updates so far. Lengths
+    from the shortest of these to 0.25 can be rebuilt."""
+    snapshots: Annotated[int, Field(ge=4, le=1000)] = 24
+    """Snapshots of all lengths are at most this fraction (1 / snapshots) of the run apart, and closer together in its
+    beginning: about ten more than this number, kept whatever `checkpoint.keep` says."""
+
+    @field_validator("lengths")
+    @classmethod
+    def ascending(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        """Each length once."""
+        if list(lengths) != sorted(set(lengths)):
+            shown = ", ".join(f"{length:g}" for length in lengths)
+            raise ValueError(
+                f"training.averages.lengths=[{shown}] must name each length once, the shortest first; set them to "
+                f"[{', '.join(f'{length:g}' for length in sorted(set(lengths)))}]."
+            )
+        return lengths
+
+
+class NonFinite(Spec):
+    """Treatment of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
+
+    policy: Literal["skip", "rollback", "stop"] = "skip"
+    """`skip` leaves the step's update out and goes on; `rollback` returns to the last checkpoint and leaves the step
+    out when it comes by again, for states that were damaged before it showed; `stop` ends the run."""
+    limit: Count = 10
+    """Such steps in a row, or roll-backs in a row to one checkpoint, after which the run has diverged and ends."""
+
+
+class Training(Spec):
+    """Length and arithmetic of a run."""
+
+    steps: Count | None = None
+    """Optimiser steps. Give this or `epochs`."""
+    epochs: Count | None = None
+    """Passes over the training samples, each without its last partial batch. Give this or `steps`."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of forward and backward passes; master weights, moments and the average are float32 always."""
+    clip: ClipSpec = NormClip()
+    """Clipping of large gradients."""
+    non_finite: NonFinite = NonFinite()
+    """Steps with a NaN or infinite loss or gradient. With fp16 the loss scale sees to its own overflows first."""
+    ema: Ema | None = Ema()
+    """Moving average of the weights; null for none."""
+    averages: Averages | None = None
+    """Averages that are kept for rebuilding others after the run; null for none."""
+
+    @model_validator(mode="after")
+    def one_length(self) -> Training:
+        """Steps or epochs, not both."""
+        if self.steps is None and self.epochs is None:
+            raise ValueError("training.steps and training.epochs are both null; give one of them.")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"training.steps={self.steps} and training.epochs={self.epochs} exclude each other; remove one: set "
+                "training.epochs to null for a run of so many steps, or training.steps to null."
+            )
+        return self
+
+
+class Batch(Spec):
+    """Samples of one optimiser step."""
+
+    size: Count = 128
+    """Global batch: samples of one optimiser step over all workers."""
+    micro: Count | None = None
+    """Samples of one forward pass on one worker; the rest is accumulation. Random draws are made by micro-batch. Null:
+    size / workers, with draws made for the whole batch, so that the number of workers changes none."""

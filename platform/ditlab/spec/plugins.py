@@ -1,0 +1,112 @@
+"""Packages beside DiTLab that an experiment's parts come from, and data sources of such packages by kind.
+
+Data sources are entry points of the group `ditlab.data_sources`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from denoisers.contract import Spec
+from denoisers.extensions import added_parts
+from denoisers.families import FAMILIES, find_family
+from denoisers.plugins import BUILT_IN, Plugin, PluginGroup
+from denoisers.spec_unions import check_kind, kinds_of
+from ditlab.errors import UserError
+from ditlab.spec.data import HoldOut, HoldOutClasses
+from ditlab.spec.mixture import DataSpec, source_kinds
+
+
+class DataSource(Spec):
+    """Base of the data of other packages. Subclasses add `kind: Literal[NAME] = NAME`."""
+
+    kind: str
+    hold_out: HoldOut | HoldOutClasses = 0.1
+    """Samples held out of training, for evaluation: a share of the samples, or all samples of some classes,
+    `{column: label, values: [3, 7]}`."""
+
+    def store_name(self) -> str:
+        """Return the name of the store's folder below DITLAB_HOME/stores: one for each content."""
+        raise NotImplementedError
+
+    def write(self, folder: Path) -> None:
+        """Write the store into a folder, with `ditlab.data.write_store`. Called where there is none yet, and perhaps by
+        two processes at once, which must write the same rows."""
+        raise NotImplementedError
+
+
+def _check(kind: str, source: Any) -> type[DataSource]:
+    check_kind(kind, source, DataSource)
+    return cast("type[DataSource]", source)
+
+
+DATA_SOURCES: PluginGroup[type[DataSource]] = PluginGroup(
+    "ditlab.data_sources", "data source", _check, reserved=lambda: kinds_of(DataSpec)
+)
+
+
+FOLDER = "folder"
+"""Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
+
+
+def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the version of each other package that the parts of a resolved experiment come from, by name, sorted.
+
+    Empty for an experiment of built-in parts alone.
+    """
+    found = dict(_package(plugin) for plugin in _plugins(spec) if plugin.package != BUILT_IN)
+    return dict(sorted(found.items()))
+
+
+def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tag `ditlab.plugins` of a tracked run, `wavelets 1.2, textures 0.3`; none without other packages."""
+    packages = plugin_packages(spec)
+    return {"ditlab.plugins": ", ".join(f"{name} {version}" for name, version in packages.items())} if packages else {}
+
+
+def check_installed(packages: Mapping[str, str], what: str) -> None:
+    """Raise UserError if a package that `what` (`run 3f9a01bc`) was made with is not installed here, in any version."""
+    missing = {name: version for name, version in packages.items() if not installed_version(name)}
+    folders = [name for name, version in missing.items() if version == FOLDER]
+    wheels = [f"{name}=={version}" for name, version in missing.items() if version != FOLDER]
+    if wheels:
+        raise UserError(
+            f"{what} needs {' and '.join(wheels)}, not installed here; run `pip install {' '.join(wheels)}`."
+        )
+    if folders:
+        raise UserError(f"{what} needs the folder {' and '.join(folders)}; put what holds it on the Python path.")
+
+
+def installed_version(name: str) -> str:
+    """Return the version of a package as `plugin_packages` names it; "" where it is not installed here."""
+    if name.startswith("denoisers/"):
+        plugin = FAMILIES.find(name.removeprefix("denoisers/"))
+        return FOLDER if plugin and plugin.folder else ""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _plugins(spec: Mapping[str, Any]) -> list[Plugin]:
+    name = spec["model"]["family"]
+    plugins, family = [FAMILIES.find(name)], find_family(name)
+    if family is not None:
+        plugins += added_parts(family.objective, spec["objective"])
+    plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
+    return [plugin for plugin in plugins if plugin]
+
+
+def _package(plugin: Plugin) -> tuple[str, str]:
+    if plugin.package:
+        return plugin.package, plugin.version
+    # A package may install a folder of families: its list of files then lies beside `denoisers/`.
+    site, module = Path(plugin.folder).parent.parent, f"denoisers/{plugin.name}/family.py"
+    for record in site.glob("*.dist-info/RECORD"):
+        if any(line.startswith(f"{module},") for line in record.read_text(encoding="utf-8").splitlines()):
+            distribution = importlib.metadata.Distribution.at(record.parent)
+            return distribution.metadata["Name"], distribution.version
+    return f"denoisers/{plugin.name}", FOLDER

@@ -1,1 +1,0 @@
-"""YAML to specs: files, overrides, paths of fields, messages."""

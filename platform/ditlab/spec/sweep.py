@@ -1,0 +1,302 @@
+"""The sweep: an experiment, the axes along which its trials differ, and how they are chosen, ranked and stopped.
+
+It is read from files with `extends`, `base` and `--set`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
+
+from denoisers.contract import Spec
+from ditlab.errors import UserError, nearest
+from ditlab.notebook_html import never_failing
+from ditlab.spec.cards import sweep_card
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import is_sweep, read_mapping, read_with_parents
+from ditlab.spec.optimization import Count
+from ditlab.spec.overrides import Assignment, assign, explain, parse_overrides
+from ditlab.spec.sweep_axes import Axis
+from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.values import format_value, printable_sentence
+
+SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
+Mode = Literal["min", "max"]
+
+
+def seconds(written: Any) -> Any:
+    """A length of time in seconds: `90min`, `2h`, `1d`, `0.5h`. What is no text is left alone."""
+    if not isinstance(written, str):
+        return written
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", written)
+    if not match or match[2] not in SECONDS:
+        raise ValueError(
+            f"time_budget={format_value(written)} is no time; write seconds, or a text such as 90min, 2h, 1d."
+        )
+    return float(match[1]) * SECONDS[match[2]]
+
+
+class RandomSearch(Spec):
+    """Every trial drawn by itself, from the seed, its number and the axis's path alone."""
+
+    kind: Literal["random"] = "random"
+    """Independent draws; axes of kind `grid` are crossed with them."""
+
+
+class GridSearch(Spec):
+    """Every combination of the axes' values, in the order of the file, later axes fastest."""
+
+    kind: Literal["grid"] = "grid"
+    """All combinations; every axis must be `grid`, `choice` or `int`."""
+
+
+class OptunaSearch(Spec):
+    """Values proposed by Optuna (Akiba et al. 2019, arXiv:1907.10902) from those of the trials before."""
+
+    kind: Literal["optuna"] = "optuna"
+    """Proposed from earlier trials."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """`tpe`: tree-structured Parzen estimators (Bergstra et al. 2011). `random`: Optuna's own random draws."""
+    startup: Count = 10
+    """Trials drawn at random before `tpe` proposes."""
+
+
+SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
+
+
+class NoScheduler(Spec):
+    """Every trial trains to its end."""
+
+    kind: Literal["none"] = "none"
+    """Nothing is stopped early."""
+
+
+class Asha(Spec):
+    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934)."""
+
+    kind: Literal["asha"] = "asha"
+    """Stops the worse trials at ever longer milestones."""
+    grace: Count
+    """Steps that every trial trains, and the first milestone."""
+    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
+    """One trial in so many goes on at a milestone; the next milestone is so many times later."""
+    brackets: Annotated[int, Field(ge=1, le=100)] = 1
+    """Groups of trials, each with a longer grace than the one before."""
+
+
+class Pbt(Spec):
+    """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846)."""
+
+    kind: Literal["pbt"] = "pbt"
+    """All trials train at once; the worst take over weights and settings of the best, and vary the settings."""
+    interval: Count
+    """Steps between takeovers; a multiple of evaluation.every."""
+    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    """Share of the population that is replaced, and share that it is replaced from."""
+    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
+
+
+class Median(Spec):
+    """The median stopping rule (Golovin et al. 2017, section 3.2.2 of Google Vizier)."""
+
+    kind: Literal["median"] = "median"
+    """Stops a trial whose best is worse than the median of the others' averages at the same step."""
+    grace: Count
+    """Steps that every trial trains."""
+    min_trials: Count = 3
+    """Trials that must have come as far before one is stopped."""
+
+
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
+
+
+class Sweep(Spec):
+    """Trials of one experiment that differ along axes."""
+
+    name: str
+    """Name of the sweep, for people: letters, digits, `-`, `_`, `.`."""
+    base: dict[str, Any]
+    """The experiment that trials vary: a file relative to this one, or the experiment written out."""
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the base, by dotted path, that every trial has otherwise: `training.steps: 300`."""
+    space: dict[str, Axis]
+    """Axes by dotted path: `optimizer.lr: {kind: loguniform, low: 1.0e-4, high: 1.0e-2}`."""
+    search: SearchSpec = RandomSearch()
+    """Choice of the values of a trial."""
+    scheduler: SchedulerSpec = NoScheduler()
+    """Early stopping, or takeover, of trials."""
+    metric: str | list[str]
+    """Metric that ranks trials, such as `eval/velocity`; several with `search: {kind: optuna}` and no scheduler."""
+    mode: Mode | list[Mode] = "min"
+    """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each metric."""
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
+    """Number of trials. Null, with grid search only: the whole grid."""
+    concurrent: Count | None = None
+    """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides the values of every trial; the experiment's own seed is `seed` of the base."""
+    time_budget: Annotated[
+        Annotated[float, Field(gt=0)] | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
+    ] = None
+    """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
+    reuse_workers: bool = True
+    """Keep the processes of a trial that has ended for the next one, which spares their start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_secrets(cls, values: Any) -> Any:
+        """As an experiment's."""
+        refuse_secrets(values)
+        return values
+
+    @field_validator("name")
+    @classmethod
+    def plain_name(cls, name: str) -> str:
+        """As an experiment's."""
+        return Experiment.plain_name(name)
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def resolved(cls, base: Any) -> Any:
+        """A file's name has become its content by now."""
+        if not isinstance(base, dict):
+            raise ValueError(
+                f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
+            )
+        return base
+
+    @field_validator("space")
+    @classmethod
+    def some_axis(cls, space: dict[str, Any]) -> dict[str, Any]:
+        """Without one, all trials would be the same."""
+        if not space:
+            raise ValueError("space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}.")
+        return space
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def metric_names(cls, metric: Any) -> Any:
+        """A name, or a list of different names."""
+        names = [metric] if isinstance(metric, str) else metric
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(
+                f"metric={format_value(metric)} must be the name of a metric, such as eval/velocity, or several."
+            )
+        if len(set(names)) < len(names):
+            raise ValueError(f"metric={format_value(metric)} names a metric twice; keep one of the two.")
+        return metric
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def mode_words(cls, mode: Any) -> Any:
+        """A word, or a list of them."""
+        words = [mode] if isinstance(mode, str) else mode
+        if not isinstance(words, list) or not words or not all(word in ("min", "max") for word in words):
+            raise ValueError(
+                f"mode={format_value(mode)} must be min or max, or a list with one of them for each metric."
+            )
+        return mode
+
+    @model_validator(mode="after")
+    def mode_for_each_metric(self) -> Sweep:
+        """As many modes as metrics, or one for all."""
+        if isinstance(self.mode, list) and len(self.mode) != len(self.metrics):
+            raise ValueError(
+                f"mode={format_value(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
+                f"{format_value(self.metric)}; give one for each, or a single word for all."
+            )
+        return self
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All of them, the first first."""
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """One for each of `metrics`."""
+        return (self.mode,) * len(self.metrics) if isinstance(self.mode, str) else tuple(self.mode)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field in JSON's types, defaults included."""
+        return self.model_dump(mode="json", serialize_as_any=True)
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        return sweep_card(self, self.base, self.fixed, self.space)
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """The sweep that a YAML file and its parents describe, with `--set` overrides on top.
+
+    Raises UserError, naming file and knob, for what is wrong in its own fields; what they mean for the experiment is
+    `ditlab.spec.sweep.space.check_sweep`'s.
+    """
+    mapping = read_with_parents(path)
+    if "base" not in mapping and "space" not in mapping:
+        raise UserError(f"{path}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`.")
+    if isinstance(mapping.get("base"), str):
+        mapping["base"] = _read_base(Path(mapping["base"]), path)
+    return build_sweep(_with_sweep_overrides(mapping, list(parse_overrides(overrides))), str(path))
+
+
+def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
+    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    try:
+        return Sweep.model_validate(dict(mapping))
+    except ValidationError as error:
+        lines = explain(error, _with_axes_as_fields(mapping), mapping)
+        raise UserError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def _with_axes_as_fields(mapping: Mapping[str, Any]) -> type[Spec]:
+    """The sweep's class with this file's axes as fields of `space`, so that messages find their way into an axis."""
+    space = mapping.get("space")
+    paths = [path for path in space if isinstance(path, str)] if isinstance(space, dict) else []
+    # Pydantic takes no field by the name of a method, or with a leading underscore; no path of an axis has one.
+    axes: Any = {path: (Axis, ...) for path in paths if not (path.startswith("_") or hasattr(Spec, path))}
+    space_class: Any = create_model("Space", __base__=Spec, **axes)
+    return create_model("Sweep", __base__=Sweep, space=(space_class, ...)) if axes else Sweep
+
+
+def _with_sweep_overrides(mapping: dict[str, Any], overrides: Sequence[Assignment]) -> dict[str, Any]:
+    """`trials=4` sets a field of the sweep, `fixed.P=V` one of the experiment, `space.P={...}` an axis, null none."""
+    own = [override for override in overrides if not override.path.startswith(("space.", "fixed."))]
+    for override in own:
+        if override.keys[0] == "base":
+            instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
+            raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
+    mapping = assign(mapping, own, lambda _: Sweep)
+    for override in overrides:
+        if override not in own:
+            top, path = override.path.split(".", 1)
+            mapping = {**mapping, top: _with_entry(dict(mapping.get(top) or {}), top, path, override)}
+    return mapping
+
+
+def _with_entry(entries: dict[str, Any], top: str, path: str, override: Assignment) -> dict[str, Any]:
+    if top == "fixed" or isinstance(override.value, dict):
+        return {**entries, path: override.value}
+    if override.value is not None:
+        raise UserError(
+            f"{override.source}: an axis is set as a whole, such as 'space.{path}={{kind: choice, values: [1, 2]}}'; "
+            f"for one value in every trial set fixed.{path}, to remove the axis give null."
+        )
+    if path not in entries:
+        raise UserError(f"{override.source}: there is no such axis to remove; {nearest(path, list(entries))}")
+    return {name: axis for name, axis in entries.items() if name != path}
+
+
+def _read_base(base: Path, path: Path) -> dict[str, Any]:
+    named_by = f"{printable_sentence(path)}: base={printable_sentence(base)}"
+    read_mapping(base, named_by)
+    mapping = read_with_parents(base)
+    if is_sweep(mapping):
+        raise UserError(f"{named_by} is a sweep itself; name an experiment.")
+    return mapping

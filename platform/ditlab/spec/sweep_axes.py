@@ -1,0 +1,262 @@
+"""Axes of a sweep: the values that a field of the experiment takes in its trials, and conditions on them (`when`)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from denoisers.contract import Spec
+from ditlab.spec.optimization import Count, Positive
+from ditlab.spec.values import format_value
+
+Whole = Annotated[int, Field(ge=-(10**12), le=10**12)]
+Values = Annotated[tuple[Any, ...], Field(strict=False)]
+When = Annotated[
+    dict[str, Any],
+    Field(description="Other axes by path, and the value (or list of values) of each under which this axis exists."),
+]
+
+
+class AxisSpec(Spec):
+    """Base of the axes."""
+
+    def draw(self, rng: random.Random) -> Any:
+        """One value. Uses `rng.random()` alone, whose numbers Python keeps the same from version to version."""
+        raise NotImplementedError
+
+    def ends(self) -> Sequence[Any]:
+        """The values to try an axis by: both ends of a range, every value of a list."""
+        raise NotImplementedError
+
+    def listed(self) -> Sequence[Any] | None:
+        """Every value in order; None where there is no end of them."""
+        return None
+
+    def takes(self, value: Any) -> bool:
+        """Return True if this is one of the axis's values; never so for a continuous axis."""
+        values = self.listed()
+        return values is not None and any(same(value, known) for known in values)
+
+
+class Uniform(AxisSpec):
+    """Any number of a range, each as likely."""
+
+    kind: Literal["uniform"] = "uniform"
+    """A range of numbers, drawn evenly."""
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+    when: When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def ordered(self) -> Uniform:
+        """A range, from the smaller to the larger."""
+        _check_ordered(self.low, self.high)
+        return self
+
+    def draw(self, rng: random.Random) -> float:
+        """U[low, high]."""
+        return min(self.high, self.low + (self.high - self.low) * rng.random())
+
+    def ends(self) -> Sequence[float]:
+        """Both."""
+        return (self.low, self.high)
+
+
+class LogUniform(AxisSpec):
+    """Any number of a range, each order of magnitude as likely."""
+
+    kind: Literal["loguniform"] = "loguniform"
+    """A range of numbers above 0, drawn evenly in their logarithm: learning rates, weights."""
+    low: Positive
+    """Smallest value, above 0."""
+    high: Positive
+    """Largest value."""
+    when: When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def ordered(self) -> LogUniform:
+        """A range, from the smaller to the larger."""
+        _check_ordered(self.low, self.high)
+        return self
+
+    def draw(self, rng: random.Random) -> float:
+        """exp of U[log low, log high]."""
+        low, high = math.log(self.low), math.log(self.high)
+        return min(self.high, max(self.low, math.exp(low + (high - low) * rng.random())))
+
+    def ends(self) -> Sequence[float]:
+        """Both."""
+        return (self.low, self.high)
+
+
+class Integer(AxisSpec):
+    """Any whole number of a range, each as likely, both ends included."""
+
+    kind: Literal["int"] = "int"
+    """A range of whole numbers, drawn evenly; a grid takes all of them."""
+    low: Whole
+    """Smallest value."""
+    high: Whole
+    """Largest value, a whole number of steps above `low`."""
+    step: Count = 1
+    """Distance between neighbouring values."""
+    when: When = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def ordered(self) -> Integer:
+        """A range, from the smaller to the larger, whose end is reached."""
+        if (self.high - self.low) % self.step:
+            reached = self.high - (self.high - self.low) % self.step
+            remedy = f"set high to {reached}" if reached > self.low else "lower step"
+            raise ValueError(f"high is no whole number of steps above low; {remedy}.")
+        _check_ordered(self.low, self.high)
+        return self
+
+    def draw(self, rng: random.Random) -> int:
+        """U{low, low + step, ..., high}."""
+        return _pick(self.listed(), rng)
+
+    def ends(self) -> Sequence[int]:
+        """Both."""
+        return (self.low, self.high)
+
+    def listed(self) -> range:
+        """From low to high."""
+        return range(self.low, self.high + 1, self.step)
+
+    def takes(self, value: Any) -> bool:
+        """Without walking the range."""
+        return isinstance(value, int) and not isinstance(value, bool) and value in self.listed()
+
+
+class ListAxis(AxisSpec):
+    """Base of the axes whose values are written out. Subclasses add `kind: Literal[NAME] = NAME`."""
+
+    kind: str
+    values: Values
+    """The values, of any type that the field takes: numbers, words, null, whole mappings."""
+    when: When = Field(default_factory=dict)
+
+    @field_validator("values")
+    @classmethod
+    def some_and_distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """At least one value, none of them twice."""
+        if not values:
+            raise ValueError("there is no value in it; give at least one.")
+        for index, value in enumerate(values):
+            if any(same(value, before) for before in values[:index]):
+                raise ValueError(f"{format_value(value)} stands in it twice; keep one of the two.")
+        return values
+
+    def draw(self, rng: random.Random) -> Any:
+        """One of the values, each as likely."""
+        return _pick(self.values, rng)
+
+    def ends(self) -> Sequence[Any]:
+        """All of them."""
+        return self.values
+
+    def listed(self) -> Sequence[Any]:
+        """As written."""
+        return self.values
+
+
+class Choice(ListAxis):
+    """One of some values, each as likely."""
+
+    kind: Literal["choice"] = "choice"
+    """Drawn from a list; a grid takes all of it."""
+
+
+class Grid(ListAxis):
+    """Every one of some values: random search crosses them with its draws, so each is tried on the same draws."""
+
+    kind: Literal["grid"] = "grid"
+    """All of a list, also in random search. Optuna, which has no grid, draws from it as from `choice`."""
+
+
+Axis = Annotated[Uniform | LogUniform | Integer | Choice | Grid, Field(discriminator="kind")]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality as YAML means it, where `true` is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _pick(values: Sequence[Any], rng: random.Random) -> Any:
+    return values[min(len(values) - 1, int(rng.random() * len(values)))]
+
+
+def _check_ordered(low: float, high: float) -> None:
+    if low >= high:
+        raise ValueError("low must be below high; swap them, or write the one value under `fixed`.")
+
+
+def accepted(axis: Axis, condition: Any) -> list[Any]:
+    """The values of an axis that fulfil a condition on it: the value itself, or those of a list."""
+    wanted = condition if isinstance(condition, list) and not axis.takes(condition) else [condition]
+    return [value for value in wanted if axis.takes(value)]
+
+
+def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
+    """Return True if an axis exists in a trial, by the values of the axes that its `when` names."""
+    return all(path in values and _meets(values[path], condition) for path, condition in axis.when.items())
+
+
+def in_order(space: Mapping[str, Axis]) -> list[str]:
+    """Paths in the file's order, save that an axis comes after those that its `when` names.
+
+    What stands in a circle, or waits for what is no axis, is left out.
+    """
+    order: list[str] = []
+    waiting = list(space)
+    while ready := next((path for path in waiting if all(name in order for name in space[path].when)), None):
+        order.append(ready)
+        waiting.remove(ready)
+    return order
+
+
+def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
+    """Return the values of other axes under which one exists, by path, through every `when`.
+
+    An empty list means that it never exists.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, condition in space[path].when.items():
+        for other, values in {**fulfilled(space, name), name: accepted(space[name], condition)}.items():
+            known = found.get(other, values)
+            found[other] = [value for value in values if any(same(value, one) for one in known)]
+    return found
+
+
+def num_combinations(space: Mapping[str, Axis]) -> int:
+    """Size of the product of the axes' values, without making it: an axis counts where its `when` holds."""
+    return _count(space, in_order(space), {})
+
+
+def _count(space: Mapping[str, Axis], order: list[str], values: dict[str, Any]) -> int:
+    if not order:
+        return 1
+    path, rest = order[0], order[1:]
+    listed = space[path].listed()
+    assert listed is not None, f"{path} has no end of values"
+    if not holds(space[path], values):
+        return _count(space, rest, values)
+    # Only values that some `when` asks for make a difference to what follows; the others count alike.
+    asked: list[Any] = []
+    for axis in space.values():
+        for value in accepted(space[path], axis.when[path]) if path in axis.when else ():
+            if not any(same(value, known) for known in asked):
+                asked.append(value)
+    count = sum(_count(space, rest, {**values, path: value}) for value in asked)
+    return count + ((len(listed) - len(asked)) * _count(space, rest, values) if len(listed) > len(asked) else 0)
+
+
+def _meets(value: Any, condition: Any) -> bool:
+    return same(value, condition) or (isinstance(condition, list) and any(same(value, one) for one in condition))

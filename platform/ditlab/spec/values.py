@@ -1,0 +1,82 @@
+"""Values inside sentences, as YAML writes them and no longer than a person reads, and sizes in bytes (`200GiB`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ByteSize, TypeAdapter, ValidationError
+
+LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
+
+
+def format_value(value: Any) -> str:
+    """A value as YAML writes it, cut to what a sentence can carry."""
+    return shorten(_flow(value))
+
+
+def shorten(text: str) -> str:
+    """The text, or its beginning and its length, as `printable` writes it."""
+    return printable(text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)")
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what is not printed: a terminal would obey control characters in it."""
+    return text if text.isprintable() else "".join(_escaped(character) for character in text)
+
+
+def printable_sentence(text: object) -> str:
+    """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the value that it
+    refuses."""
+    return printable(re.sub(r"\S{201,}", lambda word: f"{word[0][:150]}... ({len(word[0])} characters)", str(text)))
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
+def _flow(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value)
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {_flow(below)}" for key, below in islice(value.items(), LONGEST)) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(_flow(below) for below in islice(value, LONGEST)) + "]"
+    return str(value)
+
+
+def format_bound(bound: Any) -> str:
+    """A limit: `2^63`, `1,000,000`, `0.5`."""
+    if isinstance(bound, int) and bound >= 2**53 and bound & (bound - 1) == 0:
+        return f"2^{bound.bit_length() - 1}"
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+_BYTES = TypeAdapter(ByteSize)
+
+
+def num_bytes(size: str) -> int:
+    """Return the bytes of a size: `200GiB`, `1.5 TB`. Raises ValueError for another text, and for less than 1 byte."""
+    try:
+        found = int(_BYTES.validate_python(size))
+    except ValidationError:
+        found = 0
+    if found < 1:
+        raise ValueError("is no size; write a number with its unit, such as 200GiB or 1.5TB.")
+    return found
+
+
+def _check(size: str) -> str:
+    num_bytes(size)
+    return size
+
+
+SizeText = Annotated[str, AfterValidator(_check)]
+"""A size in bytes with its unit, kept as it was written."""
