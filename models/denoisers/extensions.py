@@ -1,13 +1,22 @@
-"""Objective classes with the loss components and time densities of other packages. No torch."""
+"""Parts that other packages add to specs: loss components and time densities, by name. No torch.
 
-from collections.abc import Mapping
-from typing import Any
+They are entry points of the groups `denoisers.loss_components` and `denoisers.time_densities`. Unions of specs are told
+apart by `kind`.
+"""
 
-from denoisers.contract import ObjectiveSpec
-from denoisers.loss_components import LOSS_COMPONENTS, new_components, with_components
-from denoisers.plugins import Plugin
-from denoisers.spec_unions import kinds_of
-from denoisers.time_densities import TIME_DENSITIES, draws_times, new_densities, with_densities
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import Field, create_model
+
+from denoisers.contract import LossComponent, ObjectiveSpec, Spec, TimeDensity, Weight
+from denoisers.families import built_in_families
+from denoisers.plugins import Plugin, PluginError, PluginGroup
 
 
 def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[ObjectiveSpec]:
@@ -42,3 +51,156 @@ def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
 def _below(mapping: Any, key: str) -> Mapping[str, Any]:
     below = mapping.get(key) if isinstance(mapping, Mapping) else None
     return below if isinstance(below, Mapping) else {}
+
+
+OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
+"""Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to `_t3`."""
+
+
+def new_components(objective: type[ObjectiveSpec], names: Iterable[str]) -> tuple[type[LossComponent], ...]:
+    """Return the components of other packages among `names`, for an objective class; unknown names are left out.
+
+    Raises PluginError for one whose code cannot be used, or that does not compare what the objective predicts.
+    """
+    weights = objective.model_fields["weights"].annotation
+    own = weights.model_fields if isinstance(weights, type) and issubclass(weights, Spec) else {}
+    found = []
+    for name in sorted(set(names) - set(own)):
+        component = LOSS_COMPONENTS.load(name)
+        if component is None:
+            continue
+        if component.prediction != objective.component_prediction:
+            takes = objective.component_prediction
+            raise PluginError(
+                f"objective.weights.{name} compares a {component.prediction}, and this family's loss has "
+                f"{'a ' + takes if takes else 'no prediction that components of other packages compare'}; remove it."
+            )
+        found.append(component)
+    return tuple(found)
+
+
+def components_of(weights: Spec, base: type[Spec]) -> dict[str, LossComponent]:
+    """Return the components of other packages that `weights` has beside the fields of `base`, by name."""
+    found = {}
+    for name in type(weights).model_fields:
+        if name not in base.model_fields:
+            component = LOSS_COMPONENTS.load(name)
+            assert component is not None, f"there is no loss component {name}"
+            found[name] = component()
+    return found
+
+
+@cache
+def with_components(objective: type[ObjectiveSpec], components: tuple[type[LossComponent], ...]) -> type[ObjectiveSpec]:
+    """Return the objective class whose `weights` have a field for each component, 0 by default."""
+    if not components:
+        return objective
+    field = objective.model_fields["weights"]
+    weights: Any = field.annotation
+    fields: dict[str, Any] = {
+        each.name: (Weight, Field(default=0.0, description=_summary(each))) for each in components
+    }
+    extended: Any = create_model(weights.__name__, __base__=weights, __doc__=weights.__doc__, **fields)
+    default = extended(**field.default.model_dump())
+    changes: dict[str, Any] = {"weights": (extended, Field(default=default, description=field.description))}
+    return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
+
+
+def _summary(component: type[LossComponent]) -> str:
+    lines = (component.__doc__ or "").strip().splitlines()
+    return f"Weight of the loss component {component.name}" + (f": {lines[0]}" if lines else ".")
+
+
+def _check_component(name: str, component: Any) -> type[LossComponent]:
+    if not (isinstance(component, type) and issubclass(component, LossComponent)):
+        raise ValueError(f"it is {component!r}, not a subclass of denoisers.contract.LossComponent")
+    if component.name != name:
+        raise ValueError(f"its name is '{component.name}', which must be '{name}'")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or hasattr(Spec, name):
+        raise ValueError(f"'{name}' cannot be a field; use letters, digits and _, beginning with a letter")
+    if name in OTHER_METRICS or re.fullmatch(r".*_t\d", name):
+        raise ValueError(f"'{name}' is the name of another metric")
+    return component
+
+
+def _built_in_components() -> set[str]:
+    """Return the weights of every family of this package."""
+    return {name for family in built_in_families() for name in type(family.objective().weights).model_fields}
+
+
+LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
+    "denoisers.loss_components", "loss component", _check_component, reserved=_built_in_components
+)
+
+
+def draws_times(objective: type[ObjectiveSpec]) -> bool:
+    """Return True if the objective has a time density, `time`, that can be one of several kinds."""
+    field = objective.model_fields.get("time")
+    return field is not None and any(issubclass(kind, TimeDensity) for kind in kinds_of(field.annotation).values())
+
+
+def new_densities(objective: type[ObjectiveSpec], kind: Any) -> tuple[type[TimeDensity], ...]:
+    """Return the density of another package, by kind; () where the objective has the kind itself, or there is none.
+
+    Raises PluginError for one whose code cannot be used.
+    """
+    if not draws_times(objective) or not isinstance(kind, str):
+        return ()
+    if kind in kinds_of(objective.model_fields["time"].annotation):
+        return ()
+    density = TIME_DENSITIES.load(kind)
+    return () if density is None else (density,)
+
+
+@cache
+def with_densities(objective: type[ObjectiveSpec], densities: tuple[type[TimeDensity], ...]) -> type[ObjectiveSpec]:
+    """Return the objective class whose `time` may be one of the densities as well."""
+    if not densities:
+        return objective
+    field = objective.model_fields["time"]
+    time = Field(default=field.default, description=field.description)
+    changes: dict[str, Any] = {"time": (with_kinds(field.annotation, densities), time)}
+    return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
+
+
+def _check_density(kind: str, density: Any) -> type[TimeDensity]:
+    check_kind(kind, density, TimeDensity)
+    found: type[TimeDensity] = density
+    return found
+
+
+def _built_in_densities() -> set[str]:
+    """Return the kinds of every family of this package."""
+    objectives = [family.objective for family in built_in_families()]
+    return {kind for each in objectives if draws_times(each) for kind in kinds_of(each.model_fields["time"].annotation)}
+
+
+TIME_DENSITIES: PluginGroup[type[TimeDensity]] = PluginGroup(
+    "denoisers.time_densities", "time density", _check_density, reserved=_built_in_densities
+)
+
+
+def kinds_of(annotation: Any) -> dict[str, type[Spec]]:
+    """Return the spec classes of an annotation by their kind; {} for one that is no union of such classes."""
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return {kind: spec for member in get_args(annotation) for kind, spec in kinds_of(member).items()}
+    if isinstance(annotation, type) and issubclass(annotation, Spec) and "kind" in annotation.model_fields:
+        return {str(annotation.model_fields["kind"].default): annotation}
+    return {}
+
+
+def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
+    """Return the annotation of a union with further classes."""
+    kinds: Any = Union[(*kinds_of(annotation).values(), *specs)]
+    return Annotated[kinds, Field(discriminator="kind")]
+
+
+def check_kind(kind: str, spec: Any, base: type[Spec]) -> None:
+    """Raise ValueError if `spec` is no subclass of `base` with this kind and defaults that can be written out."""
+    if not (isinstance(spec, type) and issubclass(spec, base)):
+        raise ValueError(f"it is {spec!r}, not a subclass of {base.__module__}.{base.__name__}")
+    field = spec.model_fields["kind"]
+    if field.default != kind or get_args(field.annotation) != (kind,):
+        raise ValueError(f"its kind must be `kind: Literal[{kind!r}] = {kind!r}`")

@@ -11,8 +11,8 @@ from denoisers.contract import ModelSpec
 from denoisers.dit.spec import DiTSpec
 from denoisers.dlm.spec import DLMSpec
 from denoisers.families import family_of
-from denoisers.pixelhdm.model_spec import PixelHDMSpec
-from denoisers.processes.flow.frequency_loss import frequency_error, frequency_weights
+from denoisers.pixelhdm.spec import PixelHDMSpec
+from denoisers.processes.frequency_loss import frequency_error, frequency_weights
 from denoisers.region.spec import RegionSpec
 from denoisers.unet.spec import UNetSpec
 

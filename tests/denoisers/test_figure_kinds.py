@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.figure_kinds.attention_parts import catch_attention
-from denoisers.figure_kinds.features import principal_components
-from denoisers.figure_kinds.flow_schedule import flow_schedule_figure, time_density
-from denoisers.figure_kinds.flow_times import STRIP_NOISE, FlowProbe, denoising_figure, loss_by_time_figure
-from denoisers.figure_kinds.image_attention import patterns_figure, plain_patterns
-from denoisers.figure_kinds.receptive_field import input_gradient, receptive_field_figure
-from denoisers.figure_kinds.rotary import rotary_similarity
+from denoisers.figure_kinds.attention import catch_attention, patterns_figure, plain_patterns
+from denoisers.figure_kinds.embeddings import rotary_similarity
+from denoisers.figure_kinds.flow import (
+    STRIP_NOISE,
+    FlowProbe,
+    denoising_figure,
+    flow_schedule_figure,
+    input_gradient,
+    loss_by_time_figure,
+    receptive_field_figure,
+    time_density,
+)
+from denoisers.figure_kinds.network import principal_components
 from denoisers.figures import Curve, Figure, Lines
-from denoisers.layers.attention import SelfAttention
-from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.attention import GatedAttention, SelfAttention
 from denoisers.layers.rope import rotate, rotation
-from denoisers.processes.flow.linear_path import point_velocity
-from denoisers.processes.flow.spec import LogitNormalTime, UniformTime
+from denoisers.processes.flow import point_velocity
+from denoisers.processes.specs import LogitNormalTime, UniformTime
 from support.figures import check_figure
 from support.models.figure_networks import SETTINGS, figure_network
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from denoisers.parameter_counts import count_network
+from denoisers.parameters import count_network
 
 
 class Pair(nn.Module):

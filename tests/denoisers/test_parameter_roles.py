@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from denoisers.families import families
-from denoisers.parameter_roles import ParameterRole, parameter_roles
+from denoisers.parameters import ParameterRole, parameter_roles
 
 
 @pytest.mark.parametrize("name", ["dit", "unet", "region", "dlm", "pixelhdm"])

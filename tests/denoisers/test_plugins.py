@@ -10,11 +10,9 @@ import pytest
 from denoisers import plugins
 from denoisers.dit.spec import DiTObjectiveSpec
 from denoisers.dlm.spec import DLMObjectiveSpec
-from denoisers.extensions import added_parts, extended_objective
+from denoisers.extensions import LOSS_COMPONENTS, TIME_DENSITIES, added_parts, extended_objective
 from denoisers.families import FAMILIES, families, family_names, find_family
-from denoisers.loss_components import LOSS_COMPONENTS
 from denoisers.plugins import PluginError, PluginWarning
-from denoisers.time_densities import TIME_DENSITIES
 from support.installed_package import install
 
 FAMILY = """

@@ -3,7 +3,7 @@
 import torch
 
 from denoisers.dit.spec import DiTSpec
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from denoisers.shape_trace import trace_shapes
 
 

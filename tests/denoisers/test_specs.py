@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
-from denoisers.processes.flow.spec import LogitNormalTime
+from denoisers.processes.specs import LogitNormalTime
 from denoisers.unet.spec import UNetSamplingSpec, UNetSpec
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from denoisers.contract import Network, Objective, Sampler, TextCodec
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
-from denoisers.processes.flow.family import FlowFamily
+from denoisers.processes.flow_family import FlowFamily
 
 if TYPE_CHECKING:
     from denoisers.figures import Figure

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from denoisers.dit.adaln_figure import draw_adaln
-from denoisers.dit.attention_figure import (
-    draw_attention,
-    draw_attention_patterns,
-    draw_attention_steps,
-    static_patterns,
-)
-from denoisers.dit.forward_pass import forward_pass_figure
+import numpy as np
+import torch
+from torch import Tensor
+
 from denoisers.dit.network import DiT
-from denoisers.dit.patch_figures import draw_patches, draw_positions, patches_figure, positions_figure, ring
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
-from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
-from denoisers.figure_kinds.velocity_kinds import draw_features_of, velocity_makers
+from denoisers.figure_kinds.attention import (
+    AttentionParts,
+    attention_steps_figure,
+    catch_attention,
+    image_attention_panels,
+    patterns_figure,
+)
+from denoisers.figure_kinds.embeddings import time_figure
+from denoisers.figure_kinds.flow import draw_features_of, flow_schedule_figure, velocity_makers
+from denoisers.figure_kinds.network import (
+    cut_patches,
+    modulation_arrays,
+    modulation_figure,
+    pass_figure,
+    shape_text,
+    with_patch_lines,
+)
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Figure
-from denoisers.layers.embedding_figures import time_figure
+from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
+from denoisers.layers.embeddings import table, table_2d
+from denoisers.processes.flow import interpolate
+from denoisers.processes.flow_figures import to_grey, to_pictures
 
 
 def draw_features(inputs: FigureInputs) -> Figure:
@@ -55,3 +67,180 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
     }
+
+
+def draw_patches(inputs: FigureInputs) -> Figure:
+    """Draw `patches`: the batch's first image in patches, and the network's learned projection of them."""
+    network = inputs.network
+    assert isinstance(network, DiT)
+    kernel = network.patch_embedding.projection.weight.detach().float().cpu()  # (D, C, P, P)
+    return patches_figure(inputs.batch["image"][0], network.spec, kernel.flatten(1).T.numpy())
+
+
+def draw_positions(inputs: FigureInputs) -> Figure:
+    """Draw `positions`: a fixed table, the same before and after training."""
+    assert isinstance(inputs.network, DiT)
+    return positions_figure(inputs.network.spec)
+
+
+def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None = None) -> Figure:
+    """Draw an image (C, S, S) in [-1, 1], its patches in place and in sequence, and the projection (P * P * C, D)."""
+    picture = to_pictures(image[None])[0]
+    rows, size = spec.num_rows, spec.patch_size
+    shape = f"{spec.image_size} x {spec.image_size} x {spec.channels}"
+    panels: list[Panel] = [
+        ImageGrid(picture[None], columns=1, title=f"Image: {shape}"),
+        ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=f"{rows**2} patches of {size} x {size}"),
+        ImageGrid(
+            cut_patches(picture, size),
+            captions=[str(index) for index in range(rows**2)],
+            columns=rows,
+            title=f"In sequence: {rows**2} patches of {size * size * spec.channels} numbers",
+        ),
+    ]
+    if projection is not None:
+        title = f"Learned projection: {projection.shape[0]} -> {projection.shape[1]}"
+        panels.append(
+            Heatmap(projection, title, "embedding dimension", "number in the patch", diverging=True, unit="weight")
+        )
+    return Figure(panels, title="An image as a sequence of patches")
+
+
+def positions_figure(spec: DiTSpec) -> Figure:
+    """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and to the centre."""
+    rows, width = spec.num_rows, spec.width
+    axis = table(rows, width // 2, layout="sin_cos", denominator="half_minus_1").numpy()
+    positions = table_2d(rows, rows, width).numpy()
+    similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
+    centre = (rows // 2, rows // 2)
+    panels = [
+        Heatmap(axis, f"One axis: {rows} x {width // 2}", "dimension", "row or column", diverging=True, unit="value"),
+        Heatmap(positions, f"The grid: {rows**2} x {width}", "dimension", "patch", diverging=True, unit="value"),
+        Heatmap(similarity, "Similarity of every two patches", "patch", "patch", unit="cosine"),
+        Heatmap(
+            similarity[centre[0] * rows + centre[1]].reshape(rows, rows),
+            "Similarity to the centre patch",
+            "column",
+            "row",
+            mark=centre,
+            unit="cosine",
+        ),
+    ]
+    return Figure(panels, title="Where each patch is: fixed sinusoids of its row and column")
+
+
+def ring(spec: DiTSpec) -> Tensor:
+    """Make an image of a ring with a shaded inside, (C, S, S) in [-1, 1], for figures without data."""
+    line = torch.linspace(-1, 1, spec.image_size)
+    radius = (line[:, None].square() + line.square()).sqrt()
+    image = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2
+    return (2 * image.clamp(0, 1) - 1).expand(spec.channels, -1, -1)
+
+
+TIME = 0.25
+"""The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
+
+
+def draw_attention(inputs: FigureInputs) -> Figure:
+    """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
+    spec = _network(inputs).spec
+    image = inputs.batch["image"][:1]
+    x, layers = _attend(inputs)
+    picture = to_grey(image)[0]
+    shown = np.stack([picture, to_grey(x)[0]])
+    panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
+    panels += image_attention_panels([each.weights for each in layers], picture, spec.num_rows, spec.num_rows)
+    return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
+
+
+def draw_attention_steps(inputs: FigureInputs) -> Figure:
+    """Draw `attention_steps`: one head of the middle layer from its input to its output, for a noised image."""
+    _, layers = _attend(inputs)
+    middle = len(layers) // 2
+    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}", tokens="patch")
+
+
+def draw_attention_patterns(inputs: FigureInputs) -> Figure:
+    """Draw `attention_patterns`: plain patterns, and how similar every head is to each of them."""
+    _, layers = _attend(inputs)
+    rows = _network(inputs).spec.num_rows
+    return patterns_figure([each.weights for each in layers], rows, rows)
+
+
+def static_patterns(spec: DiTSpec) -> Figure:
+    """Draw `attention_patterns` without a network: plain patterns alone."""
+    return patterns_figure(None, spec.num_rows, spec.num_rows)
+
+
+def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = None) -> np.ndarray:
+    """Attention weights of the first image, (layers, heads, queries N, keys N), computed beside the forward pass."""
+    return np.stack([each.weights for each in _parts(network, x, t, label)])
+
+
+def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
+    """Noise the batch's first image, and return it with the parts of each layer's attention."""
+    network = _network(inputs)
+    image = inputs.batch["image"][:1]
+    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    t = torch.full((1,), TIME, device=image.device)
+    x = interpolate(image, noise, t.to(image))
+    label = inputs.batch["label"][:1] if network.label is not None else None
+    return x, _parts(network, x, t, label)
+
+
+def _parts(network: DiT, x: Tensor, t: Tensor, label: Tensor | None) -> list[AttentionParts]:
+    attentions = [block.attention for block in network.transformer_blocks()]
+    with torch.no_grad():
+        return catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
+
+
+def _network(inputs: FigureInputs) -> DiT:
+    network = inputs.network
+    assert isinstance(network, DiT)
+    return network
+
+
+NUM_TIMES = 101
+
+
+def draw_adaln(inputs: FigureInputs) -> Figure:
+    """Draw `adaln`: the middle block's modulation before attention, and the change of every block's with t.
+
+    A conditional network is shown under its null class.
+    """
+    network = inputs.network
+    assert isinstance(network, DiT)
+    t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
+    condition = network.condition(t)
+    blocks = [modulation_arrays(block.modulations(condition)[0]) for block in network.transformer_blocks()]
+    return modulation_figure(blocks, t.cpu().numpy(), "time t")
+
+
+def forward_pass_figure(spec: DiTSpec) -> Figure:
+    """Draw the boxes from image to velocity, and the conditioning by time and class beside them."""
+    num, width, patch = spec.num_rows**2, spec.width, spec.patch_size**2 * spec.channels
+    image = shape_text((spec.channels, spec.image_size, spec.image_size))
+    zero = spec.adaln == "zero"
+    gate = "gate · " if zero else ""
+    steps = [
+        ("Noised image x_t", image),
+        ("Patchify", f"{num} patches of {patch} numbers"),
+        ("Patch embedding", f"Linear {patch} → {width}"),
+        ("+ position table", f"{num} x {width}, fixed sinusoids"),
+        (f"{spec.depth} blocks: attention", f"z + {gate}attention(adaLN(z, c)), {spec.num_heads} heads"),
+        (f"{spec.depth} blocks: MLP", f"z + {gate}MLP(adaLN(z, c)), hidden {spec.mlp_width}"),
+        ("LayerNorm, head", f"Linear {width} → {patch}, starts at 0"),
+        ("Unpatchify: velocity v", image),
+    ]
+    label = [] if spec.num_classes is None else [("+ class embedding", f"{spec.num_classes} classes and none")]
+    conditions = [
+        ("Time t", "0: data, 1: noise"),
+        ("Sinusoid", f"{width} numbers"),
+        (f"MLP{' + class' if label else ''}: condition c", f"{width} → {spec.condition_width}"),
+        ("adaLN", "scale, shift, gate of each branch" if zero else "scale, shift of each branch"),
+    ]
+    alt = (
+        f"Diagram of the diffusion transformer: image, {num} patches, embedding and positions, {spec.depth} blocks of "
+        "attention and MLP modulated by time, head, velocity."
+    )
+    return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT", alt)

@@ -13,15 +13,18 @@ from torch import Tensor, nn
 
 from denoisers.contract import Role
 from denoisers.dit.spec import DiTSpec
-from denoisers.layers.adaln import AdaLN, Modulation
-from denoisers.layers.adaln_block import AdaLNZeroBlock
+from denoisers.layers.adaln import AdaLN, AdaLNZeroBlock, Modulation
 from denoisers.layers.attention import SelfAttention
-from denoisers.layers.embeddings import table_2d
-from denoisers.layers.fixed_table import FixedTable
-from denoisers.layers.label_embedding import LabelEmbedding, add_label
-from denoisers.layers.mlp import MLP
-from denoisers.layers.patches import PatchEmbedding, unpatchify
-from denoisers.layers.time_embedding import TimeEmbedding
+from denoisers.layers.embeddings import (
+    FixedTable,
+    LabelEmbedding,
+    PatchEmbedding,
+    TimeEmbedding,
+    add_label,
+    table_2d,
+    unpatchify,
+)
+from denoisers.layers.linear import MLP
 
 
 class ScaleShiftBlock(nn.Module):

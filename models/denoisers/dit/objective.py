@@ -2,7 +2,7 @@
 
 from denoisers.dit.figures import figure_makers
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
-from denoisers.processes.flow.objective import VelocityObjective
+from denoisers.processes.flow import VelocityObjective
 
 
 class DiTObjective(VelocityObjective):

@@ -1,7 +1,7 @@
 """DiT's sampler: the shared integration of the velocity, for DiT's images and classes."""
 
 from denoisers.dit.spec import DiTSamplingSpec, DiTSpec
-from denoisers.processes.flow.sampling import FlowSampler
+from denoisers.processes.flow_sampling import FlowSampler
 
 
 class DiTSampler(FlowSampler):

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from denoisers.layers.masked_attention import TiledMask, Visible, tiled_mask
+from denoisers.layers.attention import TiledMask, Visible, tiled_mask
 
 
 def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:

@@ -39,7 +39,7 @@ class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):
         return DLMSampler(sampling, model, objective, text)
 
     def build_evaluator(self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> Evaluator:
-        from denoisers.dlm.evaluation.evaluator import DLMEvaluator
+        from denoisers.dlm.evaluation import DLMEvaluator
 
         return DLMEvaluator(objective, model, text)
 

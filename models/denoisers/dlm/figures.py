@@ -1,36 +1,34 @@
-"""Figures of the language model: its kinds by name, its loss by noise, and samples of text, for reading."""
+"""Figures of the language model: its kinds by name, its loss by noise, its network, and samples of text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
-from denoisers.dlm.figure_parts.forward_pass import forward_pass_figure
-from denoisers.dlm.figure_parts.network_figures import (
-    attention_mask_figure,
-    draw_adaln,
-    draw_attention,
-    draw_attention_steps,
-    draw_features,
-)
-from denoisers.dlm.figure_parts.token_figures import (
-    draw_denoising,
-    draw_samples,
-    draw_trajectory,
-    noise_schedule_figure,
-)
+from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.network import DLM
 from denoisers.dlm.noising import TokenNoise
+from denoisers.dlm.reverse_process import log_scores
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.figure_kinds.rotary import rotary_figure
+from denoisers.figure_kinds.attention import (
+    AttentionParts,
+    attention_steps_figure,
+    catch_attention,
+    sequence_attention_figure,
+)
+from denoisers.figure_kinds.embeddings import rotary_figure, time_figure
+from denoisers.figure_kinds.network import modulation_arrays, modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Curve, Figure, Lines, Text
-from denoisers.layers.embedding_figures import time_figure
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy
+from denoisers.figures import Curve, Figure, Heatmap, Lines, Text
+from denoisers.layers.adaln import split_six
+from denoisers.processes.score_entropy import expected_zero_score_entropy
+from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_probability, posterior, sigma_schedule
 
 NUM_LEVELS = 16
 ROUNDS = 2
@@ -124,3 +122,248 @@ def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> 
 def _read(tokens: Tensor, text: TextCodec | None) -> str:
     ids = tokens.tolist()
     return " ".join(map(str, ids)) if text is None else text.decode(ids)
+
+
+NUM_SAMPLES = 4
+MAX_TOKENS = 40
+"""Columns of a table of tokens."""
+NUM_FRAMES = 14
+TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def draw_samples(inputs: FigureInputs) -> Figure:
+    """Draw `samples`: texts, and the way of the first one from noise."""
+    num = min(NUM_SAMPLES, inputs.sampler.max_batch_size or NUM_SAMPLES)
+    conditions = inputs.sampler.conditions(num)
+    return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
+
+
+def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
+    """Draw `trajectory`: the first tokens of a sample step by step, and the share of all that have come to rest."""
+    conditions = inputs.sampler.conditions(1)
+    samples = inputs.sampler.sample(inputs.network, conditions, 1, inputs.generator, trajectory=True)
+    assert samples.trajectory is not None
+    frames = samples.trajectory[:, 0].cpu()  # (frames, L)
+    last = len(frames) - 1
+    shown = sorted({round(step) for step in np.linspace(0, last, NUM_FRAMES)})
+    final = frames == frames[-1]
+    at_rest = final.flip(0).cumprod(0).flip(0).bool()  # from here on as in the end
+    num = min(MAX_TOKENS, frames.shape[1])
+    table = Heatmap(
+        at_rest[shown, :num].float().numpy(),
+        f"The first {num} of {frames.shape[1]} tokens (bright: as in the end, from here on)",
+        "token",
+        "step",
+        limits=(0.0, 1.0),
+        y_names=[str(step) for step in shown],
+        unit="has its last value",
+        cell_texts=[[token_text(token, text) for token in frames[step, :num].tolist()] for step in shown],
+    )
+    steps = np.arange(last + 1)
+    changed = (frames[1:] != frames[:-1]).float().mean(1).numpy()
+    curves = [
+        Curve(steps, at_rest.float().mean(1).numpy(), "have their last value"),
+        Curve(steps[1:], changed, "change in this step"),
+    ]
+    lines = Lines(curves, "All tokens of the sample", "step", "share of tokens")
+    return Figure([table, lines], title="A text token by token, from noise", columns=1)
+
+
+def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | None) -> Figure:
+    """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every place."""
+    network = inputs.network
+    assert isinstance(network, DLM)
+    x0 = inputs.batch["tokens"][:1]
+    state = inputs.generator.get_state()
+    moved, guessed, texts, guesses, names = [], [], [], [], []
+    num = first = 0
+    for time in TIMES:
+        inputs.generator.set_state(state)  # a token that has moved stays so as noise rises
+        sigma = noise.schedule.sigma_at(time)
+        noised = noise_sequence(network, x0, sigma, noise.schedule, inputs.generator)
+        with torch.no_grad():
+            output = network(noised.x, noised.sigma, documents=noise.documents(x0))
+        first, num = noised.first, min(MAX_TOKENS, x0.shape[1] - noised.first)
+        place = slice(first, first + num)
+        scores = log_scores(output[0, place].float(), noised.x[0, place], noise.score)
+        likeliest = posterior(scores, noised.x[0, place], torch.tensor(sigma).to(scores)).argmax(-1)
+        moved.append((noised.x[0, place] == x0[0, place]).float().cpu().numpy())
+        guessed.append((likeliest == x0[0, place]).float().cpu().numpy())
+        texts.append([token_text(token, text) for token in noised.x[0, place].tolist()])
+        guesses.append([token_text(token, text) for token in likeliest.tolist()])
+        names.append(f"t={time:g}, sigma={sigma:.2g}")
+    right = [float(each.mean()) for each in guessed]
+    common = {"limits": (0.0, 1.0), "y_names": names, "unit": "as in the text"}
+    title = f"Tokens {first} to {first + num - 1}, noised"
+    shares = ", ".join(f"{share:.0%}" for share in right)
+    panels = [
+        Heatmap(np.stack(moved), title, "token", "noise", cell_texts=texts, **common),  # type: ignore[arg-type]
+        Heatmap(np.stack(guessed), f"The likeliest token at each place (right: {shares})", "token", "noise",
+                cell_texts=guesses, **common),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    return Figure(panels, title="A held-out text at rising noise, and the network's guess", columns=1)
+
+
+def noise_schedule_figure(schedule: SigmaSchedule, vocabulary: int, name: str) -> Figure:
+    """Draw sigma(t), the share of tokens that have moved, and d sigma/dt, by which losses are weighted."""
+    t = torch.linspace(0, 1, 201, dtype=torch.float64)
+    sigma, rate = schedule.sigma(t), schedule.rate(t)
+    moved = move_probability(sigma)
+    other = moved * (vocabulary - 1) / vocabulary
+    label = "time t"
+    panels = [
+        Lines([Curve(t.numpy(), sigma.numpy())], f"Noise: {name}", label, "sigma(t)", log_y=True),
+        Lines(
+            [
+                Curve(t.numpy(), moved.numpy(), "have jumped, 1 - e^-sigma"),
+                Curve(t.numpy(), other.numpy(), "differ from x_0"),
+            ],
+            "Tokens that noise has reached", label, "share of tokens",
+        ),
+        Lines([Curve(t.numpy(), rate.numpy())], "Weight of the loss", label, "d sigma/dt", log_y=True),
+    ]  # fmt: skip
+    span = f"sigma from {schedule.sigma_min:g} to {schedule.sigma_max:g}"
+    return Figure(panels, title=f"Noise of tokens by time, {span}", columns=3)
+
+
+NUM_TIMES = 101
+TIME = 0.5
+MAX_ATTENDED_TOKENS = 128
+MAX_VECTORS = 400
+
+
+def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
+    """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at t = 0.5."""
+    layers = _attend(inputs, noise)
+    title = f"Attention over {layers[0].x.shape[0]} tokens of a text, noised at t = {TIME:g}"
+    return sequence_attention_figure(layers, "token", title)
+
+
+def draw_attention_steps(inputs: FigureInputs, noise: TokenNoise) -> Figure:
+    """Draw `attention_steps`: one head of the middle layer from its input to its output."""
+    layers = _attend(inputs, noise)
+    middle = len(layers) // 2
+    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}")
+
+
+def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
+    """Draw `adaln`: the middle block's modulation before attention over t, and the change of every block's with t."""
+    network = _network(inputs)
+    t = torch.linspace(0, 1, NUM_TIMES, device=network.embedding.weight.device)
+    condition = network.condition(noise.schedule.sigma(t)[None])[0]  # (times, C)
+    blocks = [modulation_arrays(split_six(block.modulation(condition))[0]) for block in network.transformer_blocks()]
+    return modulation_figure(blocks, t.cpu().numpy(), "time t")
+
+
+def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
+    """Draw `features`: principal components of the learned vectors of tokens that occur in held-out text."""
+    network = _network(inputs)
+    tokens, counts = inputs.batch["tokens"].unique(return_counts=True)
+    tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]  # the commonest first
+    vectors = network.embedding.weight.detach()[tokens].float().cpu().numpy()
+    names = [token_text(token, text) for token in tokens.tolist()]
+    return vectors_figure(vectors, names, f"the vectors of {len(vectors)} tokens of held-out text", 120)
+
+
+def attention_mask_figure(spec: DLMSpec) -> Figure:
+    """Draw which tokens attend to which, block by block: in sampling, and in training beside a clean copy."""
+    assert spec.block_size is not None
+    shown = min(spec.length, max(4, 128 // spec.block_size) * spec.block_size)
+    one, two = block_causal_mask(shown, spec.block_size), two_copy_mask(shown, spec.block_size)
+    one = torch.ones(shown, shown, dtype=torch.bool) if one is None else one
+    panels = [
+        _mask_panel(one, "Sampling: a block sees itself and earlier ones", ""),
+        _mask_panel(two, "Training: noisy blocks see earlier clean ones", f"; from {shown} on: noisy copy"),
+    ]
+    return Figure(panels, title=f"Block-causal attention, model.block_size={spec.block_size}")
+
+
+def _mask_panel(mask: Tensor, title: str, remark: str) -> Heatmap:
+    labels = (f"key (token{remark})", f"query (token{remark})")
+    return Heatmap(mask.float().numpy(), title, labels[0], labels[1], limits=(0.0, 1.0), unit="attends")
+
+
+def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
+    network = _network(inputs)
+    block = network.spec.block_size or 1
+    num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
+    x0 = inputs.batch["tokens"][:1, :num]
+    noised = noise_sequence(network, x0, noise.schedule.sigma_at(TIME), noise.schedule, inputs.generator)
+    attentions = [each.attention for each in network.transformer_blocks()]
+    with torch.no_grad():
+        documents = noise.documents(x0)
+        return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=documents))
+
+
+def _network(inputs: FigureInputs) -> DLM:
+    network = inputs.network
+    assert isinstance(network, DLM)
+    return network
+
+
+@dataclass(frozen=True)
+class NoisedSequence:
+    """One noised sequence."""
+
+    x0: Tensor
+    """(1, L)."""
+    x: Tensor
+    """(1, L)."""
+    sigma: Tensor
+    """(1, N)."""
+    first: int
+    """First token with the noise level in question; those before are context."""
+
+
+def noise_sequence(
+    network: DLM, x0: Tensor, sigma: float, schedule: SigmaSchedule, generator: torch.Generator
+) -> NoisedSequence:
+    """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones."""
+    block = network.spec.block_size
+    move, jump = torch.rand(2, *x0.shape, generator=generator, device=generator.device).to(x0.device)
+    if block is None or block >= x0.shape[1]:
+        levels = torch.full((1, 1), sigma, device=x0.device)
+        return NoisedSequence(x0, corrupt(x0, levels, move, jump, network.spec.vocabulary), levels, 0)
+    first = x0.shape[1] - block
+    levels = torch.full((1, x0.shape[1] // block), schedule.sigma_min, device=x0.device)
+    levels[:, -1] = sigma
+    noised = corrupt(x0, levels[:, -1:], move, jump, network.spec.vocabulary)
+    return NoisedSequence(x0, torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
+
+
+SPACE, NEWLINE = "␣", "↵"
+
+
+def token_text(token: int, text: TextCodec | None) -> str:
+    """Return a token's text with visible blanks, or its number where there is no tokeniser."""
+    if text is None:
+        return str(token)
+    shown = text.decode([token])
+    return shown.replace("\n", NEWLINE).replace("\t", "→").replace(" ", SPACE) or "·"
+
+
+def forward_pass_figure(spec: DLMSpec) -> Figure:
+    """Draw the boxes from noisy tokens to log scores, and the conditioning by the noise level beside them."""
+    length, width, vocabulary = spec.length, spec.width, spec.vocabulary
+    mask = "" if spec.block_size is None else f", causal in blocks of {spec.block_size}"
+    steps = [
+        ("Noisy tokens x", f"{length} of {vocabulary:,}"),
+        ("Embedding", f"{length} x {width}"),
+        ("In every block: rotary positions", "turn queries and keys, never values"),
+        (f"{spec.depth} blocks: attention", f"x + gate · attention(adaLN(x, c)), {spec.num_heads} heads{mask}"),
+        (f"{spec.depth} blocks: SwiGLU", f"x + gate · SwiGLU(adaLN(x, c)), hidden {spec.mlp_width}"),
+        ("RMSNorm", f"{length} x {width}"),
+        ("Output layer", f"adaLN, Linear {width} → {vocabulary:,}, starts at 0"),
+        ("Log scores", f"{length} x {vocabulary:,}, 0 at the token itself"),
+    ]
+    conditions = [
+        ("Noise level sigma", "by sample, block or token"),
+        ("Sinusoid", f"{spec.time_width} numbers, cosines first"),
+        ("MLP, SiLU: condition c", f"{spec.time_width} → {spec.condition_width}"),
+        ("adaLN-Zero", "shift, scale, gate of each branch"),
+    ]
+    alt = (
+        f"Diagram of the language model: noisy tokens, embedding, {spec.depth} blocks of rotary attention and SwiGLU "
+        "modulated by the noise level, log scores of every token."
+    )
+    return pass_figure(steps, conditions, (3, 4, 6), "The forward pass of the language model", alt)

@@ -1,7 +1,7 @@
 """The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), optionally block-causal.
 
-B batch, T tokens, V vocabulary, D width, C width of the condition. Noise levels are given by sample, by token, or by
-segment: N of them for the T / N tokens of each segment.
+Its blocks have rotary attention and SwiGLU, each modulated and gated by the noise level. The output layer gives log
+scores, or their loss.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from torch.nn import functional
 
 from denoisers.contract import Role
 from denoisers.dlm.attention_masks import attends_to_all, dense_mask, tiled_mask_of
-from denoisers.dlm.block import NORM_EPS, DLMBlock
-from denoisers.dlm.output_layer import DLMOutput
 from denoisers.dlm.spec import DLMSpec
-from denoisers.layers.autocast import product_dtype
-from denoisers.layers.kv_cache import KVCache
-from denoisers.layers.masked_attention import AttentionMask, attention_backend
-from denoisers.layers.rope import rotation
-from denoisers.layers.time_embedding import TimeEmbedding
-from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
+from denoisers.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
+from denoisers.layers.attention import AttentionMask, KVCache, LayerCache, SelfAttention, attention_backend
+from denoisers.layers.embeddings import TimeEmbedding
+from denoisers.layers.linear import SwiGLU
+from denoisers.layers.rope import Rotation, rotation
+from denoisers.processes.score_entropy import LossTargets, TokenLosses, chunked_score_entropy
+from denoisers.tensors import product_dtype
 
 
 class TokenEmbedding(nn.Embedding):
@@ -135,3 +134,88 @@ class DLM(nn.Module):
     def transformer_blocks(self) -> list[DLMBlock]:
         """Return `blocks` with their own type."""
         return cast("list[DLMBlock]", list(self.blocks))
+
+
+NORM_EPS = 1e-6
+
+
+def modulate_segments(x: Tensor, modulation: Modulation | GatedModulation) -> Tensor:
+    """Modulate by segment: x (B, T, D), scale and shift (B, N, D) -> (B, T, D)."""
+    return modulate(_segments(x, modulation.scale), modulation).flatten(1, 2)
+
+
+def add_gated_segments(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
+    """Add a branch gated by segment: x and branch (B, T, D), gate (B, N, D) -> (B, T, D)."""
+    return add_gated(_segments(x, gate), _segments(branch, gate), gate).flatten(1, 2)
+
+
+def _segments(x: Tensor, values: Tensor) -> Tensor:
+    """Split tokens into the segments of `values` (B, N, D): (B, T, D) -> (B, N, T / N, D)."""
+    return x.unflatten(1, (values.shape[1], -1))
+
+
+class DLMBlock(nn.Module):
+    """x + gate attention(modulated norm), then x + gate SwiGLU(modulated norm): the identity until it is trained."""
+
+    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int) -> None:
+        super().__init__()
+        self.modulation = zero_linear(condition_width, 6 * width, 6)
+        self.attention_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.attention = SelfAttention(width, num_heads, bias=False)
+        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.mlp = SwiGLU(width, mlp_width)
+
+    def forward(
+        self,
+        x: Tensor,
+        condition: Tensor,
+        rope: Rotation,
+        mask: AttentionMask | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Transform x (B, T, D) under the condition (B, N, C), which has passed a SiLU already.
+
+        `mask` (T, T) or (B, 1, T, T), or (T, cached + T) with a cache, is true where a token attends to another; it may
+        be tiles. Keys and values are added to the cache, uncommitted.
+        """
+        before_attention, before_mlp = split_six(self.modulation(condition))
+        normed = modulate_segments(self.attention_norm(x), before_attention)
+        x = add_gated_segments(x, self.attention(normed, mask=mask, rope=rope, cache=cache), before_attention.gate)
+        branch = self.mlp(modulate_segments(self.mlp_norm(x), before_mlp))
+        return add_gated_segments(x, branch, before_mlp.gate)
+
+
+class LogScores(nn.Linear):
+    """A Linear to the vocabulary, zero-initialised; the log score of the token itself is 0."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__(width, vocabulary)
+
+    def reset_parameters(self) -> None:
+        """Set weight and bias to 0."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, h: Tensor, x: Tensor, targets: LossTargets | None = None) -> Tensor | TokenLosses:  # type: ignore[override]
+        """Compute log scores (B, T, V) of h (B, T, D) at x (B, T) int64; with targets their losses, chunk by chunk."""
+        if targets is not None:
+            # Here, not in the objective: ZeRO-3 gathers a weight for the forward pass of the module that owns it.
+            return chunked_score_entropy(h, self.weight, self.bias, x, targets)
+        return super().forward(h).scatter_(-1, x[..., None], 0.0)  # in place: (B, T, V) is held once
+
+
+class DLMOutput(nn.Module):
+    """RMSNorm, scale and shift by the noise level, then the log scores: 0 until it is trained."""
+
+    def __init__(self, width: int, vocabulary: int, condition_width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.modulation = zero_linear(condition_width, 2 * width, 2)
+        self.log_scores = LogScores(width, vocabulary)
+
+    def forward(
+        self, h: Tensor, condition: Tensor, x: Tensor, targets: LossTargets | None = None
+    ) -> Tensor | TokenLosses:
+        """Compute log scores (B, T, V), or with targets their losses, of h (B, T, D) under (B, N, C) at x (B, T)."""
+        shift, scale = self.modulation(condition).chunk(2, dim=-1)
+        return self.log_scores(modulate_segments(self.norm(h), Modulation(scale, shift)), x, targets)

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.dlm.attention_masks import document_numbers
-from denoisers.processes.discrete.chunked_score_entropy import LossTargets, TokenLosses
-from denoisers.processes.discrete.schedule import SigmaSchedule
-from denoisers.processes.discrete.score_entropy import ScoreName
-from denoisers.processes.discrete.uniform_graph import corrupt
+from denoisers.processes.score_entropy import LossTargets, ScoreName, TokenLosses
+from denoisers.processes.uniform_graph import SigmaSchedule, corrupt
 
 
 @dataclass(frozen=True)

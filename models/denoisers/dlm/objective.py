@@ -36,10 +36,9 @@ from denoisers.dlm.figures import figure_makers
 from denoisers.dlm.noising import NoiseLevels, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
-from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform
-from denoisers.processes.time_quarters import NUM_QUARTERS, quarter_names
+from denoisers.processes.draws import NUM_QUARTERS, quarter_names
+from denoisers.processes.score_entropy import TokenLosses
+from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
 
 QUARTERS = quarter_names("score_entropy")
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")

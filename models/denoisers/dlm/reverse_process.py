@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from denoisers.dlm.prompts import Clamp
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import ScoreName
-from denoisers.processes.discrete.uniform_graph import posterior, reverse_rate
-from denoisers.processes.sample_draws import SampleDraws, check_noise_shape
+from denoisers.processes.draws import SampleDraws, check_noise_shape
+from denoisers.processes.score_entropy import ScoreName
+from denoisers.processes.uniform_graph import posterior, reverse_rate, sigma_schedule
 
 LAST_TIME = 1e-5
 """Last time of the steps, as in the paper's public code."""

@@ -1,14 +1,20 @@
-"""Adaptive layer norm: a norm whose scale and shift are computed from a condition (arXiv:2212.09748, section 3.2).
+"""Adaptive layer norm, and the transformer blocks that it modulates.
 
-B batch, T tokens, D width, C width of the condition. Modulations may have an axis of segments behind the batch.
+A norm's scale and shift are computed from a condition: adaLN-Zero (Peebles and Xie 2023, arXiv:2212.09748, section
+3.2). The branches of a sandwich block have a norm on both sides.
 """
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.fused_linear import FusedLinear
+from denoisers.layers.attention import GatedAttention, SelfAttention, attend_to
+from denoisers.layers.linear import MLP, FusedLinear
+from denoisers.layers.rope import Rotation
+from denoisers.tensors import take_rows
 
 
 class Modulation(NamedTuple):
@@ -82,3 +88,80 @@ class AdaLNZero(nn.Module):
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
         """Compute the attention branch's modulation and the MLP branch's from the condition (B, C)."""
         return split_six(self.modulation(functional.silu(condition)))
+
+
+class AdaLNZeroBlock(nn.Module):
+    """x + gate attention(modulated norm), then x + gate MLP(modulated norm): the identity until it is trained."""
+
+    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.adaln = AdaLNZero(width, condition_width, eps)
+        self.attention = SelfAttention(width, num_heads)
+        self.mlp = MLP(width, mlp_width)
+
+    def forward(
+        self, x: Tensor, condition: Tensor, key_mask: Tensor | None = None, query_index: Tensor | None = None
+    ) -> Tensor:
+        """x (B, T, D), condition (B, C) -> (B, T, D); with `query_index` (B, Q) int64 these tokens alone, (B, Q, D).
+
+        `key_mask` (B, T) bool is false for tokens that are not attended to. The outputs at `query_index` are those of
+        the whole result: keys and values still come from all tokens, queries and the MLP from these alone.
+        """
+        before_attention, before_mlp = self.adaln(condition)
+        normed = modulate(self.adaln.norm(x), before_attention)
+        queries = None
+        if query_index is not None:
+            x, queries = take_rows(x, query_index), take_rows(normed, query_index)
+        x = add_gated(x, self.attention(normed, queries, attend_to(key_mask)), before_attention.gate)
+        return add_gated(x, self.mlp(modulate(self.adaln.norm(x), before_mlp)), before_mlp.gate)
+
+    def modulations(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
+        """Compute the modulations before attention and before the MLP from the condition (B, C), for figures."""
+        return self.adaln(condition)
+
+
+class SixWayAdaLN(nn.Module):
+    """SiLU, then a Linear that gives scale, shift and gate of a block's two branches. No norm of its own."""
+
+    def __init__(self, condition_width: int, width: int, initial_scale: float) -> None:
+        """The scale's bias starts at `initial_scale`, the shift's at 0 and the gate's at 1."""
+        super().__init__()
+        self.initial_scale = initial_scale
+        self.linear = FusedLinear(condition_width, 6 * width, 6)
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Set the biases to their initial values."""
+        scale, shift, gate = self.linear.bias.detach().unflatten(0, (2, 3, -1)).unbind(1)
+        scale.fill_(self.initial_scale)
+        shift.zero_()
+        gate.fill_(1.0)
+
+    def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
+        """Compute the first branch's modulation and the second's from the condition (..., C)."""
+        scale, shift, gate, *second = self.linear(functional.silu(condition)).chunk(6, dim=-1)
+        return GatedModulation(scale, shift, gate), GatedModulation(*second)
+
+
+class SandwichBlock(nn.Module):
+    """x + gate norm(branch(scale norm(x) + shift)), the branches being attention and a feed-forward network."""
+
+    def __init__(self, attention: GatedAttention, mlp: nn.Module, width: int, condition_width: int, eps: float) -> None:
+        super().__init__()
+        self.adaln = SixWayAdaLN(condition_width, width, initial_scale=1.0)
+        self.attention_norm = nn.RMSNorm(width, eps=eps)
+        self.attention = attention
+        self.attention_post_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp = mlp
+        self.mlp_post_norm = nn.RMSNorm(width, eps=eps)
+
+    def forward(
+        self, x: Tensor, condition: Tensor, rope: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        """x (B, T, D), condition (B, C) -> (B, T, D). `key_mask` (B, T) bool is false for tokens not attended to."""
+        attention, mlp = self.adaln(condition[:, None])
+        h = attention.scale * self.attention_norm(x) + attention.shift
+        x = x + attention.gate * self.attention_post_norm(self.attention(h, rope, key_mask))
+        h = mlp.scale * self.mlp_norm(x) + mlp.shift
+        return x + mlp.gate * self.mlp_post_norm(self.mlp(h))

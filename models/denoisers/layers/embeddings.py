@@ -1,16 +1,17 @@
-"""Sinusoidal embeddings of time and position (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
+"""Embeddings: sinusoids of time and position, class labels, patches of images, and fixed tables.
 
-One function serves every family; their differences are parameters:
-
-- `layout`: `interleaved` [sin, cos, sin, cos, ...], `cos_sin` [all cosines, all sines], `sin_cos` the reverse;
-- `denominator`: frequencies base^(-i / half) or base^(-i / (half - 1)) for i = 0 .. half - 1, half = dim / 2;
-- `base`, and `scale`, which multiplies the argument.
+Sinusoids are those of Vaswani et al. 2017 (arXiv:1706.03762, section 3.5); the embedding of time is a sinusoid, then
+two linear layers (Peebles and Xie 2023, arXiv:2212.09748). Labels have a null class for classifier-free guidance (Ho
+and Salimans 2022, arXiv:2207.12598). Patches are those of Dosovitskiy et al. 2021 (arXiv:2010.11929).
 """
+
+from __future__ import annotations
 
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 SinusoidLayout = Literal["interleaved", "cos_sin", "sin_cos"]
 Denominator = Literal["half", "half_minus_1"]
@@ -98,3 +99,106 @@ def table_2d(
 def longest_wavelength(dim: int, *, denominator: Denominator = "half", base: float = 10000.0) -> float:
     """Number of positions until the slowest pair of an embedding repeats: 2 pi / its frequency."""
     return 2 * torch.pi / frequencies(dim, denominator=denominator, base=base)[-1].item()
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoid of width `dim` -> Linear -> SiLU -> Linear, both linear layers `width` wide."""
+
+    def __init__(
+        self,
+        dim: int,
+        width: int,
+        scale: float = 1.0,
+        layout: SinusoidLayout = "sin_cos",
+        denominator: Denominator = "half_minus_1",
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.scale = scale
+        self.layout: SinusoidLayout = layout
+        self.denominator: Denominator = denominator
+        self.hidden = nn.Linear(dim, width)
+        self.out = nn.Linear(width, width)
+
+    def sinusoid(self, t: Tensor) -> Tensor:
+        """Embed times without weights: (batch,) -> (batch, dim), rounded once, to the weights' dtype."""
+        dtype = self.hidden.weight.dtype
+        return embed(t, self.dim, layout=self.layout, denominator=self.denominator, scale=self.scale, dtype=dtype)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Embed times, (batch,) in the unit that the network was trained on -> (batch, width) in the weights' dtype."""
+        return self.out(functional.silu(self.hidden(self.sinusoid(t))))
+
+
+class LabelEmbedding(nn.Module):
+    """A learned vector per class, and one for the null class, whose index is `num_classes`."""
+
+    def __init__(self, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.null = num_classes
+        self.vectors = nn.Embedding(num_classes + 1, width)
+        # As facebookresearch/DiT: torch's N(0, 1) would drown the time embedding that these vectors are added to.
+        nn.init.normal_(self.vectors.weight, std=0.02)
+
+    def forward(self, label: Tensor) -> Tensor:
+        """Look up class indices, (batch,) int64 -> (batch, width)."""
+        return self.vectors(label)
+
+
+def drop_labels(label: Tensor, uniform: Tensor, rate: float, null: int) -> Tensor:
+    """Replace labels by the null class where `uniform` (U[0, 1), same shape) is below `rate`."""
+    return torch.where(uniform < rate, null, label)
+
+
+def add_label(condition: Tensor, embedding: LabelEmbedding | None, label: Tensor | None) -> Tensor:
+    """Add the class embedding to the time embedding, (batch, width) each; without a label, that of the null class.
+
+    A network without classes has no `embedding`: its condition is returned as it is.
+    """
+    if embedding is None:
+        return condition
+    if label is None:
+        label = torch.full((len(condition),), embedding.null, dtype=torch.int64, device=condition.device)
+    return condition + embedding(label)
+
+
+def patchify(image: Tensor, patch_size: int) -> Tensor:
+    """Cut images into patches: (B, C, rows * P, columns * P) -> (B, N, P * P * C); a patch by row, column, channel."""
+    patches = image.unflatten(3, (-1, patch_size)).unflatten(2, (-1, patch_size))  # (B, C, rows, P, columns, P)
+    return patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+
+
+def unpatchify(patches: Tensor, patch_size: int, rows: int, channels: int) -> Tensor:
+    """Invert `patchify`: (B, N, P * P * C) -> (B, C, rows * P, columns * P)."""
+    grid = patches.unflatten(2, (patch_size, patch_size, channels)).unflatten(1, (rows, -1))
+    return grid.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
+
+
+class PatchEmbedding(nn.Module):
+    """A linear map of every patch to a token: a strided convolution."""
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(channels, width, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Embed patches: (B, C, rows * P, columns * P) -> (B, N, width)."""
+        return self.projection(image).flatten(2).transpose(1, 2)
+
+
+class FixedTable(nn.Module):
+    """Table of float64 numbers, rounded to a dtype as it is read. No checkpoint holds it."""
+
+    bits: Tensor
+
+    def __init__(self, values: Tensor) -> None:
+        """Keep `values`, float32 or better, on the default device."""
+        super().__init__()
+        # As integers: `network.bfloat16()` rounds floating-point buffers too, and `.double()` would not bring the
+        # digits back. A cosine of a large position is then off by up to 2^-9.
+        bits = values.to(torch.float64).contiguous().view(torch.int64)
+        self.register_buffer("bits", bits.to(torch.get_default_device()), persistent=False)
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        """Return the table in `dtype`, on the network's device."""
+        return self.bits.view(torch.float64).to(dtype)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from denoisers.contract import Family, Network, Objective, Sampler, TextCodec
-from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
-from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec
+from denoisers.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 
 if TYPE_CHECKING:
     from denoisers.figures import Figure

@@ -1,8 +1,9 @@
-"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention gates, frequency weights."""
+"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention, both paths, tokens, guidance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -11,27 +12,40 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import Samples
-from denoisers.figure_kinds.flow_schedule import flow_schedule_figure
-from denoisers.figure_kinds.flow_times import denoising_figure, loss_by_time_figure
-from denoisers.figure_kinds.receptive_field import receptive_field_figure
+from denoisers.figure_kinds.attention import (
+    AttentionParts,
+    attention_steps_figure,
+    catch_attention,
+    image_attention_panels,
+)
+from denoisers.figure_kinds.embeddings import rotary_similarity, time_figure
+from denoisers.figure_kinds.flow import (
+    FlowProbe,
+    denoising_figure,
+    flow_schedule_figure,
+    loss_by_time_figure,
+    receptive_field_figure,
+)
+from denoisers.figure_kinds.network import (
+    cut_patches,
+    modulation_arrays,
+    modulation_figure,
+    module_outputs,
+    principal_components,
+    token_features_figure,
+    with_patch_lines,
+)
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Figure, Heatmap
-from denoisers.layers.embedding_figures import time_figure
-from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.sandwich_block import SandwichBlock
-from denoisers.pixelhdm.figure_parts.attention_figures import draw_attention, draw_attention_steps
-from denoisers.pixelhdm.figure_parts.forward_pass import forward_pass_figure
-from denoisers.pixelhdm.figure_parts.guidance_figure import guidance_figure
-from denoisers.pixelhdm.figure_parts.path_figures import draw_adaln, draw_features, draw_paths
-from denoisers.pixelhdm.figure_parts.probe import velocity_probe
-from denoisers.pixelhdm.figure_parts.token_figures import draw_patches, positions_figure
-from denoisers.pixelhdm.network import TIME_SCALE, PixelHDM
-from denoisers.pixelhdm.pixel_path import PixelBlock
+from denoisers.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
+from denoisers.layers.adaln import SandwichBlock
+from denoisers.layers.attention import GatedAttention
+from denoisers.pixelhdm.network import TIME_SCALE, PixelBlock, PixelHDM
 from denoisers.pixelhdm.sampling import PixelHDMSampler
-from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow.figures import trajectory_figure
-from denoisers.processes.flow.frequency_loss import frequency_weights, quantisation_tables
-from denoisers.processes.flow.linear_path import interpolate
+from denoisers.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
+from denoisers.processes.flow import endpoints, interpolate, point_velocity
+from denoisers.processes.flow_figures import to_grey, to_pictures, trajectory_figure
+from denoisers.processes.flow_sampling import SCHEDULES, Guidance
+from denoisers.processes.frequency_loss import frequency_weights, quantisation_tables
 
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4
@@ -178,3 +192,287 @@ def _mean_gates(
         for handle in handles:
             handle.remove()
     return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]
+
+
+NOISE = 0.25
+
+
+def draw_attention(inputs: FigureInputs) -> Figure:
+    """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
+    network = trained_network(inputs)
+    z_t, layers = _attend(inputs)
+    rows, columns = (side // network.spec.patch_size for side in z_t.shape[2:])
+    num = rows * columns
+    picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(z_t)[0]
+    names = ["image", f"what the network sees, t = {1 - NOISE:g}"]
+    panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
+    among = [each.weights[:, -num:, -num:] for each in layers]
+    shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in among]
+    panels += image_attention_panels(shares, picture, rows, columns)
+    on_text = np.stack([1 - each.sum(axis=-1).mean(axis=-1) for each in among])  # (layers, heads)
+    curve = Curve(np.arange(1, len(layers) + 1), on_text.mean(axis=1), "mean of the heads", on_text.std(axis=1))
+    panels.append(Lines([curve], "Patches' attention to text", "layer", "share of the weight"))
+    return Figure(panels, title="Attention of the patch path: orange is looked at, the blue patch is looking")
+
+
+def draw_attention_steps(inputs: FigureInputs) -> Figure:
+    """Draw `attention_steps`: one head of the middle block of the patch path, from its input to its output."""
+    _, layers = _attend(inputs)
+    middle = len(layers) // 2
+    scale = "temperature · cos(Q, K)"
+    return attention_steps_figure(layers[middle], f"patch block {middle + 1} of {len(layers)}", scale)
+
+
+def _attend(inputs: FigureInputs) -> tuple[torch.Tensor, list[AttentionParts]]:
+    network = trained_network(inputs)
+    noised = noise_images(inputs, NOISE, 1)
+    attentions = [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))]
+    with torch.no_grad():
+        layers = catch_attention(attentions, lambda: network(noised.z_t, noised.t, noised.condition))
+    return noised.z_t, layers
+
+
+NUM_IMAGES = 32
+NUM_ROWS = 4
+NUM_TIMES = 101
+
+
+def draw_adaln(inputs: FigureInputs) -> Figure:
+    """Draw `adaln`: the modulation before attention in the patch path's blocks, over t."""
+    network = trained_network(inputs)
+    t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
+    condition = network.time(t)
+    blocks = []
+    for block in network.patch_blocks:
+        assert isinstance(block, SandwichBlock)
+        blocks.append(modulation_arrays(block.adaln(condition)[0]))
+    return modulation_figure(blocks, t.cpu().numpy(), "time t", "attention in the patch path")
+
+
+def draw_features(inputs: FigureInputs) -> Figure:
+    """Draw `features`: principal components of the patch path's tokens, of images a quarter of which is noise."""
+    network = trained_network(inputs)
+    noised = noise_images(inputs, NOISE, NUM_IMAGES)
+    rows, columns = (side // network.spec.patch_size for side in noised.z_t.shape[2:])
+    (tokens,) = block_outputs(network, [network.patch_blocks[-1]], noised)
+    patches = tokens[:, -rows * columns :].float().cpu().numpy()  # text stands first
+    where = f"behind the patch path, t = {1 - NOISE:g}"
+    return token_features_figure(patches, rows, columns, to_pictures(noised.z_t), (), where)
+
+
+def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure:
+    """Draw `paths`: a few images through both paths, each block's output as its first three components in colours."""
+    network = trained_network(inputs)
+    size = network.spec.patch_size
+    state = inputs.generator.get_state()
+    noised = noise_images(inputs, 2 * NOISE, NUM_ROWS)
+    inputs.generator.set_state(state)
+    probe = velocity_probe(inputs, objective, NUM_ROWS)
+    rows, columns = (side // size for side in noised.z_t.shape[2:])
+    patch_blocks, pixel_blocks = list(network.patch_blocks), list(network.pixel_blocks)
+    chosen = sorted({0, len(patch_blocks) // 2, len(patch_blocks) - 1})
+    outputs = block_outputs(network, [*(patch_blocks[number] for number in chosen), *pixel_blocks], noised)
+    images = probe.image
+    names, stages = ["image", "what the network sees"], [to_pictures(images), to_pictures(noised.z_t)]
+    for number, tokens in zip(chosen, outputs, strict=False):
+        names.append(f"patch block {number + 1}")
+        patches = _colours(tokens[:, -rows * columns :]).reshape(-1, rows, columns, 3)
+        stages.append(patches.repeat(size, axis=1).repeat(size, axis=2))
+    for number, pixels in enumerate(outputs[len(chosen) :]):
+        names.append(f"pixel block {number + 1}")
+        grid = _colours(pixels).reshape(-1, rows, columns, size, size, 3)
+        stages.append(grid.swapaxes(2, 3).reshape(-1, rows * size, columns * size, 3))
+    x_t = interpolate(probe.image, probe.noise, noised.t, noise_at=0)
+    _, guess = endpoints(x_t, probe.velocity(x_t, noised.t), noised.t)
+    names.append("guess of the image")
+    stages.append(to_pictures(guess))
+    every = np.stack(stages, axis=1).reshape(-1, *stages[0].shape[1:])  # image by image
+    captions = [*names, *[""] * (len(every) - len(names))]
+    title = f"Both paths at t = {1 - 2 * NOISE:g}: the first three components of each block's output, as colours"
+    return Figure([ImageGrid(every, captions, len(stages))], title=title, columns=1)
+
+
+def _colours(values: Tensor) -> np.ndarray:
+    """First three principal components of (B, ..., D) as colours in [0, 1]: (B * ..., 3)."""
+    flat = values.float().flatten(0, -2).cpu().numpy()
+    scores = principal_components(flat, 3).scores
+    scores = np.pad(scores, ((0, 0), (0, 3 - scores.shape[1])))
+    low, high = np.quantile(scores, 0.01, axis=0), np.quantile(scores, 0.99, axis=0)
+    colours: np.ndarray = ((scores - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    return colours
+
+
+MAX_SHOWN = 64
+"""Patches shown in sequence, and rows and columns of positions."""
+DISTANCES = 64
+
+
+def draw_patches(inputs: FigureInputs) -> Figure:
+    """Draw `patches`: an image as the two paths take it, and the learned projections of its patches."""
+    network = trained_network(inputs)
+    spec, size = network.spec, network.spec.patch_size
+    picture = to_pictures(inputs.batch["image"][:1])[0]
+    height, width = picture.shape[:2]
+    patches = cut_patches(picture, size)
+    squeeze = network.patch_embedding.squeeze.weight.detach().float().cpu().numpy()
+    expand = network.patch_embedding.expand.weight.detach().float().cpu().numpy()
+    shown = min(len(patches), MAX_SHOWN)
+    numbers = size * size * CHANNELS
+    more = "" if shown == len(patches) else f" (the first {shown})"
+    panels: list[Panel] = [
+        ImageGrid(picture[None], columns=1, title=f"Image, pixel path: {height * width} pixels of {CHANNELS} numbers"),
+        ImageGrid(
+            with_patch_lines(picture, size)[None], columns=1,
+            title=f"Patch path: {len(patches)} patches of {size} x {size}",
+        ),
+        ImageGrid(
+            patches[:shown], [str(index) for index in range(shown)], max(1, width // size),
+            f"In sequence{more}: {numbers} numbers each",
+        ),
+        _weights(squeeze, f"Bottleneck: {numbers} -> {spec.bottleneck_width}", "number in the patch"),
+        _weights(expand, f"Then SiLU, {spec.bottleneck_width} -> {spec.width}", "number in the bottleneck"),
+    ]  # fmt: skip
+    return Figure(panels, title="An image as patches and as pixels", columns=3)
+
+
+def positions_figure(spec: PixelHDMSpec) -> Figure:
+    """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row and column."""
+    names = ("text position", "row", "column")
+    widths = spec.mrope_widths
+    distance = np.arange(DISTANCES)
+    by_width = {
+        width: ", ".join(name for name, each in zip(names, widths, strict=True) if each == width) for width in widths
+    }
+    share = np.array(widths) / sum(widths)
+    side = min(16, spec.max_patches)
+    rows, columns = np.indices((side, side))
+    centre = (side // 2, side // 2)
+    similarity = (
+        share[0]
+        + share[1] * rotary_similarity(rows - centre[0], widths[1], spec.rope_base)
+        + share[2] * rotary_similarity(columns - centre[1], widths[2], spec.rope_base)
+    )
+    panels: list[Panel] = [
+        Bars(
+            names, np.array(widths), f"A head's {sum(widths)} entries", "entries",
+            texts=[f"{each:.0%}" for each in share],
+        ),
+        Lines(
+            [
+                Curve(distance, rotary_similarity(distance, width, spec.rope_base), name)
+                for width, name in by_width.items()
+            ],
+            "Equal vectors, turned by one axis", "distance on the axis", "cosine of these entries",
+        ),
+        Heatmap(similarity, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),
+    ]  # fmt: skip
+    return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
+
+
+def _weights(values: np.ndarray, title: str, y_label: str) -> Heatmap:
+    outputs, entries = values.shape
+    extent = (0.0, float(outputs), float(entries), 0.0)
+    return Heatmap(values.T, title, "output", y_label, extent, diverging=True, unit="weight")
+
+
+NUM_GUIDANCE_TIMES = 401
+
+
+def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:
+    """Draw the guidance scale of every schedule at the spec's scale, bound and interval, its own schedule first."""
+    t = np.linspace(0, 1, NUM_GUIDANCE_TIMES)
+    names = sorted(SCHEDULES, key=lambda name: name != spec.guidance_schedule)
+    curves = []
+    for name in names:
+        guidance = Guidance(spec.guidance, name, spec.min_scale, spec.interval)
+        label = f"{name} (sampling.guidance_schedule)" if name == spec.guidance_schedule else name
+        curves.append(Curve(t, np.array([guidance.scale_at(float(time)) for time in t]), label))
+    start, end = spec.interval
+    title = f"At least {spec.min_scale:g}; 1 outside {start:g} < t < {end:g}"
+    lines = Lines(curves, title, "time t (0: noise, 1: data)", "guidance scale")
+    return Figure([lines], title=f"Guidance over time, sampling.guidance={spec.guidance:g}", columns=1)
+
+
+def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
+    """Draw the patch path, the pixel path that it conditions, and text and time beside them."""
+    size = spec.patch_size
+    pixels, numbers = size * size, size * size * CHANNELS
+    positions = "turned by text position, row, column" if spec.positions == "mrope" else "+ learned positions"
+    text = f"learned, {spec.text_depth} blocks of bytes" if spec.text_encoder == "learned" else "frozen language model"
+    boxes = [
+        Box("Noised image z_t", "3 x H x W", 1, 0, "data"),
+        Box(f"Patches of {size} x {size}", f"{numbers} → {spec.bottleneck_width} → {spec.width}", 0, 1),
+        Box("Text and patches, one sequence", positions, 0, 2),
+        Box(f"{spec.patch_depth} patch blocks", f"{spec.num_heads} gated heads ({spec.num_kv_heads} KV); SwiGLU", 0, 3),
+        Box("s_cond, one for each patch", "patch token + time + pooled text", 0, 4, "condition"),
+        Box("Pixels", f"Linear {CHANNELS} → {spec.pixel_width}; {pixels} in a patch", 1, 1),
+        Box(f"{spec.pixel_depth} pixel blocks", f"modulated pixel by pixel, 6 x {spec.pixel_width}", 1, 4),
+        Box("Token compaction", f"{pixels} x {spec.pixel_width} → {spec.width}, attention, and back", 1, 5),
+        Box("RMSNorm, head", f"Linear {spec.pixel_width} → {CHANNELS}", 1, 6),
+        Box("Velocity v", "3 x H x W", 1, 7, "data"),
+        Box("Caption", text, 2, 1, "data"),
+        Box("Text tokens, pooled text", f"at most {spec.text_length} x {spec.width}", 2, 2, "condition"),
+        Box("Time t: sinusoid of 1000 t, MLP", f"{spec.time_width} → {spec.width}", 2, 3, "condition"),
+    ]
+    arrows = [
+        Arrow(0, 1), Arrow(1, 2), Arrow(2, 3), Arrow(3, 4), Arrow(0, 5), Arrow(5, 6), Arrow(4, 6), Arrow(6, 7),
+        Arrow(7, 8), Arrow(8, 9), Arrow(10, 11), Arrow(11, 2), Arrow(12, 3),
+    ]  # fmt: skip
+    alt = (
+        f"Diagram of PixelHDM: patches and text through {spec.patch_depth} blocks, whose tokens with time and text "
+        f"condition {spec.pixel_depth} blocks of pixels, from which the velocity is read."
+    )
+    return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1, alt=alt)
+
+
+MAX_IMAGES = 16
+
+
+@dataclass(frozen=True)
+class NoisedImages:
+    """Images at one share of noise, with their texts."""
+
+    z_t: Tensor
+    """(B, 3, H, W)."""
+    t: Tensor
+    """(B,)."""
+    condition: Mapping[str, Tensor]
+
+
+def trained_network(inputs: FigureInputs) -> PixelHDM:
+    """Return the network with its own type."""
+    network = inputs.network
+    assert isinstance(network, PixelHDM)
+    return network
+
+
+def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most: int = MAX_IMAGES) -> FlowProbe:
+    """Return the network's velocity and noise for the batch's first images, under their own captions."""
+    network = trained_network(inputs)
+    image = inputs.batch["image"][:most]
+    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    condition = {name: values[:most] for name, values in inputs.batch.items()}
+
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        output = network(x, t, condition)
+        assert isinstance(output, Tensor)
+        output = output.to(x)
+        if objective.prediction == "velocity":
+            return output
+        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+
+    return FlowProbe(velocity, image, noise, noise_at=0)
+
+
+def noise_images(inputs: FigureInputs, share: float, most: int) -> NoisedImages:
+    """Noise the batch's first images by a share."""
+    image = inputs.batch["image"][:most]
+    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    t = torch.full((len(image),), 1 - share, device=image.device)
+    condition = {name: values[:most] for name, values in inputs.batch.items()}
+    return NoisedImages(interpolate(image, noise, t, noise_at=0), t, condition)
+
+
+def block_outputs(network: PixelHDM, blocks: list[nn.Module], noised: NoisedImages) -> list[Tensor]:
+    """Return the outputs of blocks in one forward pass, in the blocks' order."""
+    return module_outputs(blocks, lambda: network(noised.z_t, noised.t, noised.condition))

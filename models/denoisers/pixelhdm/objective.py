@@ -1,6 +1,6 @@
-"""PixelHDM's losses: the velocity, the velocity by frequency, and alignment with a frozen encoder (REPA).
+"""PixelHDM's losses: the velocity, the velocity by frequency, and alignment with a frozen encoder.
 
-z_t = t x + (1 - t) eps with the image x at t = 1 and noise eps at t = 0; v = x - eps. B batch, N patches.
+REPA aligns image tokens with the encoder's features of the clean image (Yu et al., arXiv:2410.06940).
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.contract import NoiseSource
+from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer
-from denoisers.loss_components import components_of
-from denoisers.pixelhdm.alignment import Alignment
 from denoisers.pixelhdm.figures import figure_makers
 from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec, PixelHDMWeights
-from denoisers.processes.flow.frequency_loss import frequency_error, frequency_weights
-from denoisers.processes.flow.linear_path import interpolate, point_velocity, velocity_target
-from denoisers.processes.flow.spec import DCT_BLOCK
-from denoisers.processes.time_quarters import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.flow import interpolate, point_velocity, velocity_target
+from denoisers.processes.frequency_loss import frequency_error, frequency_weights
+from denoisers.processes.specs import DCT_BLOCK
 
 EVALUATION_EPS = 0.05
 """Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
@@ -153,3 +152,32 @@ class PixelHDMObjective(FigureDrawer):
 
 def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:
     return Noised(t, interpolate(image, noise, t, noise_at=0), velocity_target(image, noise, noise_at=0))
+
+
+EPS = 1e-6
+
+
+class Alignment(nn.Module):
+    """Projection of tokens to the encoder's width, and their distance from its features, a scalar."""
+
+    def __init__(self, width: int, target_width: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(width, target_width, kernel_size=3, padding=1)
+
+    def forward(self, tokens: Tensor, features: Tensor, num_rows: int) -> Tensor:
+        """Compute 1 - mean cosine of projected tokens and normalised features, in the better of their dtypes and
+        float32.
+
+        tokens (B, N, width), features (B, N, target_width), of images `num_rows` patches high.
+        """
+        grid = tokens.mT.unflatten(2, (num_rows, -1))  # (B, width, rows, columns)
+        projected = self.projection(grid.to(self.projection.weight.dtype)).flatten(2).mT  # (B, N, target_width)
+        dtype = torch.promote_types(torch.promote_types(projected.dtype, features.dtype), torch.float32)
+        targets = normalise_features(features.to(dtype))
+        return 1 - functional.cosine_similarity(projected.to(dtype), targets, dim=-1).mean()
+
+
+def normalise_features(features: Tensor) -> Tensor:
+    """Normalise features (B, N, D) to mean 0 and standard deviation 1 over an image's patches, channel by channel."""
+    centred = features - features.mean(1, keepdim=True)
+    return centred / (features.std(1, correction=0, keepdim=True) + EPS)

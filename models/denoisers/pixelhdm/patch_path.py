@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.mlp import SwiGLU
-from denoisers.layers.mrope import MRoPE
-from denoisers.layers.sandwich_block import SandwichBlock
-from denoisers.pixelhdm.model_spec import CHANNELS, PixelHDMSpec
+from denoisers.layers.adaln import SandwichBlock
+from denoisers.layers.attention import GatedAttention
+from denoisers.layers.linear import SwiGLU
+from denoisers.layers.rope import MRoPE
+from denoisers.pixelhdm.spec import CHANNELS, PixelHDMSpec
 
 
 class BottleneckEmbedding(nn.Module):

@@ -1,28 +1,31 @@
 """PixelHDM's sampler: images of any size from noise at t = 0, or from an image, guided by texts.
 
-B batch, H and W height and width in pixels.
+For solvers, the network under a text and classifier-free guidance is a velocity. Sampled images become a grid with
+captions, and files with the settings of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from denoisers.checks import check_no_label
-from denoisers.contract import DEFAULT_REQUEST, Picture, SampleRequest, Samples
-from denoisers.figures import Figure
-from denoisers.pixelhdm.guided_velocity import GuidedVelocity
-from denoisers.pixelhdm.sample_conditions import TextConditions, seeds_from, start_image
-from denoisers.pixelhdm.sample_pictures import picture_files, sample_grid
+from denoisers.contract import DEFAULT_REQUEST, Picture, RealRows, SampleRequest, Samples
+from denoisers.figures import Figure, ImageGrid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow.guidance import Guidance
-from denoisers.processes.flow.linear_path import Velocity, interpolate
-from denoisers.processes.flow.solvers import Solver, euler, heun_then_euler, ignore, midpoint
-from denoisers.processes.sample_draws import draw_seeds, seeded_normal, starting_noise, state_dtype
+from denoisers.pixelhdm.text_encoder import caption_bytes
+from denoisers.processes.draws import draw_seeds, seeded_normal, starting_noise, state_dtype
+from denoisers.processes.flow import Velocity, interpolate, point_velocity, repeat_time
+from denoisers.processes.flow_figures import to_pictures
+from denoisers.processes.flow_sampling import Conditions, Guidance, guided_prediction
+from denoisers.processes.solvers import Solver, dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
 
 SOLVERS: dict[str, Solver] = {
     "euler": Solver(euler, order=1, evaluations=1),
@@ -177,3 +180,198 @@ class PixelHDMSampler:
     def pictures(self, samples: Samples) -> Sequence[Picture]:
         """Return every image with its settings."""
         return picture_files(samples, self.spec)
+
+
+MAX_MODULATIONS = 2**28
+"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
+with them, take most memory: 42 images of 256x256 in a pass, half as many with guidance."""
+
+
+@dataclass(frozen=True)
+class GuidedVelocity:
+    """dz/dt at z_t = t x + (1 - t) eps, in z_t's dtype whatever the network's."""
+
+    network: Callable[..., Tensor]
+    """PixelHDM, compiled or not."""
+    dtype: torch.dtype
+    """Dtype of the network's weights."""
+    prediction: Literal["velocity", "image"]
+    """The network's output."""
+    pixel_width: int
+    guidance: Guidance
+    conditions: Conditions
+    """Text fields of all samples. Guidance leads away from those that begin with `negative_`, if there are any, else
+    from the null condition."""
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        """Compute the velocity of (B, 3, H, W) at the scalar time t, conditional and negative ones in one pass."""
+        conditional, negative = self._conditional_and_negative()
+        scale = self.guidance.scale_at(float(t))
+        return guided_prediction(
+            self._predict, x, repeat_time(t, x), conditional, negative, scale, self.guidance.rescale
+        )
+
+    def _conditional_and_negative(self) -> tuple[Conditions, Conditions]:
+        """Return the text's conditions, and those that guidance leads away from."""
+        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in self.conditions]
+        text = {name: self.conditions[name] for name in names}
+        if NEGATIVE + names[0] in self.conditions:
+            return text, {name: self.conditions[NEGATIVE + name] for name in names}
+        first = text[names[0]]
+        keep = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        return text | {"keep": keep}, text | {"keep": ~keep}
+
+    def _predict(self, x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
+        limit = max(1, MAX_MODULATIONS // (6 * self.pixel_width * x.shape[2] * x.shape[3]))
+        parts = []
+        for first in range(0, len(x), limit):
+            part = slice(first, first + limit)
+            condition = {name: values[part] for name, values in conditions.items()}
+            keep = condition.pop("keep", None)
+            parts.append(self.network(x[part].to(self.dtype), t[part], condition, keep).to(x.dtype))
+        output = torch.cat(parts)
+        if self.prediction == "velocity":
+            return output
+        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+
+
+NEGATIVE = "negative_"
+"""Prefix of the batch fields of the negative prompt."""
+TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
+"""Batch fields of a text, by `model.text_encoder`."""
+TOKENWISE = ("caption", "text", "text_mask")
+"""Batch fields with an axis of tokens, behind that of samples. Its padding is 0."""
+
+
+class TextConditions:
+    """Conversion of texts to a model's conditions."""
+
+    def __init__(self, model: PixelHDMSpec) -> None:
+        self._model = model
+        self.fields = TEXT_FIELDS[model.text_encoder]
+
+    def encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
+        """Return the batch fields of texts, (number of texts, ...) each.
+
+        Raises ValueError if a frozen encoder is needed and the request has none.
+        """
+        if self._model.text_encoder == "learned":
+            return {"caption": caption_bytes(texts, self._model.text_length).tokens}
+        if request.encode is None:
+            raise ValueError(
+                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
+                "named; set encoders.text to its folder or name."
+            )
+        encoded = request.encode(texts)
+        return {name: encoded[name] for name in self.fields}
+
+    def of_prompts(self, prompts: Sequence[str], which: Tensor, request: SampleRequest) -> dict[str, Tensor]:
+        """Return the texts of samples: sample i shows prompt `which[i]`; `which` (num,)."""
+        conditions = {name: values[which] for name, values in self.encode(prompts, request).items()}
+        return conditions | {"prompt": to_bytes(prompts)[which]}
+
+    def of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
+        """Return the texts of the first `num` rows."""
+        conditions = {name: rows.batch[name][:num] for name in self.fields}
+        if "caption" in conditions:
+            return conditions | {"prompt": conditions["caption"]}
+        captions = rows.columns.get("caption")
+        return conditions if captions is None else conditions | {"prompt": torch.from_numpy(captions[:num]).long()}
+
+    def with_negative(self, conditions: Mapping[str, Tensor], text: str, request: SampleRequest) -> dict[str, Tensor]:
+        """Add the batch fields of a negative prompt to conditions, both padded to the same number of tokens."""
+        both = dict(conditions)
+        for name, negative in self.encode([text], request).items():
+            values = conditions[name]
+            if name in TOKENWISE:
+                length = max(values.shape[1], negative.shape[1])
+                values, negative = _padded(values, length), _padded(negative, length)
+            both |= {name: values, NEGATIVE + name: negative.to(values).expand_as(values)}
+        return both | {"negative_prompt": to_bytes([text]).expand(len(values), -1)}
+
+
+def to_bytes(texts: Sequence[str]) -> Tensor:
+    """Encode whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
+    return caption_bytes(texts, max(len(text.encode()) for text in texts)).tokens
+
+
+def to_texts(tokens: Tensor) -> list[str]:
+    """Decode the bytes of `to_bytes`."""
+    return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in tokens.tolist()]
+
+
+def seeds_from(first: int, index: Tensor) -> Tensor:
+    """Seeds (num,) int64 of samples: `first` plus each one's index among its prompt's samples."""
+    if not 0 <= first < 2**62:
+        raise ValueError(f"seed={first} must lie between 0 and 2^62 - 1; name another.")
+    return first + index
+
+
+def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict[str, Tensor]:
+    """Return `start` (num, 3, height, width) and `strength` (num,) float64; {} if samples start from noise."""
+    if not 0 < request.strength <= 1:
+        raise ValueError(
+            f"strength={request.strength:g} must lie above 0 and be at most 1: the share of the way from noise that "
+            "is gone anew; name another, such as 0.6."
+        )
+    if request.start is None:
+        if request.strength != 1:
+            raise ValueError(f"strength={request.strength:g} needs an image to start from; name one, or leave it out.")
+        return {}
+    if tuple(request.start.shape) != (3, *size):
+        raise ValueError(
+            f"start has the shape {tuple(request.start.shape)}, and samples of size {size[0]}x{size[1]} start from "
+            f"{(3, *size)}; resize the image, or name its size."
+        )
+    strength = torch.full((num,), request.strength, dtype=torch.float64)
+    return {"start": request.start.expand(num, -1, -1, -1), "strength": strength}
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """Pad (num, tokens, ...) with zeros to `length` tokens."""
+    return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))
+
+
+MAX_COLUMNS = 16
+"""Most columns of a grid with a row for each prompt."""
+
+
+def sample_grid(samples: Samples) -> Figure:
+    """Draw the samples with their prompts; several prompts with several images get a row each."""
+    prompts = _texts(samples, "prompt")
+    runs = [len(list(same)) for _, same in groupby(prompts)]
+    in_rows = len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS
+    return Figure([ImageGrid(to_pictures(samples.values), prompts, runs[0] if in_rows else 8)], columns=1)
+
+
+def picture_files(samples: Samples, spec: PixelHDMSamplingSpec) -> list[Picture]:
+    """Make a picture of each sample, with the settings under which its seed reproduces it."""
+    pixels = np.rint(255 * to_pictures(samples.values)).astype(np.uint8)
+    height, width = pixels.shape[1:3]
+    common = {
+        "size": f"{height}x{width}",
+        "solver": spec.solver,
+        "steps": str(spec.steps),
+        "guidance": f"{spec.guidance:g}",
+        "guidance_schedule": spec.guidance_schedule,
+        "min_scale": f"{spec.min_scale:g}",
+        "interval": f"{spec.interval[0]:g} {spec.interval[1]:g}",
+        "rescale": f"{spec.rescale:g}",
+        "eps": f"{spec.eps:g}",
+        "final_projection": str(spec.final_projection).lower(),
+    }
+    own: dict[str, Sequence[str]] = {name: _texts(samples, name) for name in ("prompt", "negative_prompt")}
+    own |= {
+        name: [f"{v}" for v in samples.conditions[name].tolist()]
+        for name in ("seed", "strength")
+        if name in samples.conditions
+    }
+    return [
+        Picture(image, {name: values[i] for name, values in own.items() if values} | common)
+        for i, image in enumerate(pixels)
+    ]
+
+
+def _texts(samples: Samples, name: str) -> list[str]:
+    """One text for each sample, or none."""
+    return to_texts(samples.conditions[name]) if name in samples.conditions else []

@@ -11,12 +11,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.mlp import SwiGLU
-from denoisers.layers.mrope import AxisTable
-from denoisers.layers.rope import Rotation
-from denoisers.pixelhdm.model_spec import NUM_BYTES, PixelHDMSpec
+from denoisers.layers.attention import GatedAttention
+from denoisers.layers.linear import SwiGLU
+from denoisers.layers.rope import AxisTable, Rotation
 from denoisers.pixelhdm.patch_path import build_attention
+from denoisers.pixelhdm.spec import NUM_BYTES, PixelHDMSpec
 
 PADDING = 0
 

@@ -50,7 +50,7 @@ class RegionFamily(Family[RegionSpec, RegionObjectiveSpec, RegionSamplingSpec]):
     def build_evaluator(
         self, objective: RegionObjectiveSpec, model: RegionSpec, text: TextCodec | None = None
     ) -> Evaluator:
-        from denoisers.region.evaluation.evaluator import RegionEvaluator
+        from denoisers.region.evaluation import RegionEvaluator
 
         return RegionEvaluator(objective, model)
 

@@ -1,4 +1,4 @@
-"""Figures of the region family: windows before and after imputation, and kinds of figures by name."""
+"""Figures of the region family: windows before and after imputation, the network's inside, and noise, by kind."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from denoisers.contract import Samples
+from denoisers.figure_kinds.attention import (
+    AttentionParts,
+    attention_steps_figure,
+    catch_attention,
+    sequence_attention_figure,
+)
+from denoisers.figure_kinds.embeddings import time_figure
+from denoisers.figure_kinds.network import modulation_arrays, modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Figure, Heatmap
-from denoisers.layers.embedding_figures import time_figure
+from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embeddings import table
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.region.forward_pass import forward_pass_figure
-from denoisers.region.network_figures import draw_adaln, draw_attention, draw_attention_steps, draw_features
-from denoisers.region.noise_figures import draw_denoising, draw_loss_by_time, noise_schedule_figure
+from denoisers.processes.gaussian import NoiseSchedule, linear_schedule
+from denoisers.processes.specs import LinearBetas
+from denoisers.region.network import RegionNetwork, evaluate_network, present_or_none
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 
 MAX_WINDOWS = 4
@@ -118,3 +125,201 @@ def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatm
     """Draw features (F, regions) of a window."""
     extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
     return Heatmap(values, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
+
+
+NUM_TIMES = 101
+MASKED = 0.5
+MAX_REGIONS = 256
+"""Regions whose attention is drawn: maps of 900 would take a gigabyte."""
+
+
+def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
+    """Draw `attention`: maps by layer and head over a window half of whose regions are masked. Token 0 is the class."""
+    layers = _attend(inputs, schedule)
+    title = "Attention over the regions of a window, half of them masked (token 0 is the class token)"
+    return sequence_attention_figure(layers, "region", title, first=1)
+
+
+def draw_attention_steps(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
+    """Draw `attention_steps`: one head of the middle layer from its input to its output."""
+    layers = _attend(inputs, schedule)
+    middle = len(layers) // 2
+    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}")
+
+
+def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
+    """Draw `adaln`: the middle block's modulation before attention over timesteps, and the change of every block's."""
+    network = inputs.network
+    assert isinstance(network, RegionNetwork)
+    t = torch.linspace(0, schedule.num_steps - 1, NUM_TIMES, device=network.head.weight.device).round()
+    condition = network.time(t)
+    blocks = [modulation_arrays(block.modulations(condition)[0]) for block in network.transformer_blocks()]
+    return modulation_figure(blocks, t.cpu().numpy(), "timestep t")
+
+
+def draw_features(inputs: FigureInputs) -> Figure:
+    """Draw `features`: principal components of the learned vectors of the features of a region."""
+    network = inputs.network
+    assert isinstance(network, RegionNetwork)
+    vectors = network.embedding.weight.detach().float().cpu().numpy().T  # (F, D)
+    names = [str(number) for number in range(len(vectors) - 1)]
+    return vectors_figure(vectors, [*names, "access."], "the learned vectors of a region's features")
+
+
+def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionParts]:
+    network = inputs.network
+    assert isinstance(network, RegionNetwork)
+    regions, present = inputs.batch["regions"][:1], inputs.batch["present"][:1]
+    generator, device = inputs.generator, inputs.generator.device
+    mask = (torch.rand(present.shape, generator=generator, device=device) < MASKED).to(present.device) & present
+    t = 0
+    if network.spec.corruption == "ddpm":
+        t = schedule.num_steps // 4
+        noise = torch.randn(regions.shape, generator=generator, device=device).to(regions)
+        times = torch.full((1,), t, device=regions.device)
+        regions = torch.where(mask[..., None], schedule.noised(regions, noise, times), regions)
+    times = torch.full((1,), t, dtype=torch.int64, device=regions.device)
+    window = _present(regions, present)
+    attentions = [block.attention for block in network.transformer_blocks()]
+    dtype = network.head.weight.dtype
+    with torch.no_grad():
+        return catch_attention(attentions, lambda: network(window.to(dtype), _present(mask, present), times))
+
+
+def _present(values: Tensor, present: Tensor) -> Tensor:
+    """Keep the first regions of a window that are present: (1, R, ...) -> (1, at most 256, ...)."""
+    return values[:, present[0]][:, :MAX_REGIONS]
+
+
+STRIP_SHARES = (0.1, 0.4, 0.8)
+"""Timesteps of a strip, as shares of the last one."""
+MOST_TIMES = 3.0
+"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
+NUM_LEVELS = 20
+MAX_NOISED_WINDOWS = 32
+
+
+def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
+    """Draw beta_t, the factors of signal and noise, their variances, and the signal-to-noise ratio in decibels."""
+    t = np.arange(schedule.num_steps)
+    bar = schedule.alphas_cumprod.numpy()
+    half = np.flatnonzero(bar < 0.5)
+    title = f"As much noise as signal from t = {half[0]} on" if len(half) else "Shares of the variance"
+    label = "timestep t"
+    panels = [
+        Lines([Curve(t, schedule.betas.numpy())], "Share of variance replaced at t", label, "β_t"),
+        Lines(
+            [
+                Curve(t, schedule.sqrt_alphas_cumprod.numpy(), "signal, √ᾱ_t"),
+                Curve(t, schedule.sqrt_one_minus_alphas_cumprod.numpy(), "noise, √(1 - ᾱ_t)"),
+            ],
+            "x_t = √ᾱ_t x_0 + √(1 - ᾱ_t) noise", label, "factor",
+        ),
+        Lines([Curve(t, bar, "signal, ᾱ_t"), Curve(t, 1 - bar, "noise, 1 - ᾱ_t")], title, label, "share of variance"),
+        Lines([Curve(t, 10 * np.log10(bar / (1 - bar)))], "Signal-to-noise ratio", label, "ratio of variances (dB)"),
+    ]  # fmt: skip
+    return Figure(panels, title=f"Noise by timestep, T = {schedule.num_steps}")
+
+
+def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
+    """Draw `denoising`: a window whose masked regions hold rising noise, and the network's guess from each."""
+    regions, present, mask, noise = _masked(inputs, 1)
+    keep = present[0]
+    last = schedule.num_steps - 1
+    limits = (0.0, max(float(regions.max()), 1e-6))
+    upper: list[Panel] = [_window(regions[0, keep], "measured", limits)]
+    lower: list[Panel] = [_window(regions[0, keep], "measured", limits)]
+    for share in STRIP_SHARES:
+        t = torch.full((1,), round(share * last), device=regions.device)
+        x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
+        guess = _guess(inputs, x_t, mask, t, present, regions)
+        error = float((guess - regions)[mask].square().mean())
+        upper.append(_window(x_t[0, keep], f"t = {int(t)}", limits))
+        lower.append(_window(guess[0, keep], f"guess, MSE {error:.3f}", limits))
+    title = f"A window with {int(mask.sum())} of {int(keep.sum())} regions noised, and the network's guess of them"
+    return Figure([*upper, *lower], title=title, columns=len(STRIP_SHARES) + 1)
+
+
+def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
+    """Draw `loss_by_time`: the error of masked regions by timestep, beside two guesses that need no network."""
+    regions, present, mask, noise = _masked(inputs, MAX_NOISED_WINDOWS)
+    steps = np.unique(np.linspace(0, schedule.num_steps - 1, NUM_LEVELS).round().astype(int))
+    mean = regions[present].mean(0)
+    rows: list[list[np.ndarray]] = [[], [], []]
+    for step in steps.tolist():
+        t = torch.full((len(regions),), step, device=regions.device)
+        x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
+        rescaled = x_t / schedule.alpha_bar(step) ** 0.5
+        guesses = (_guess(inputs, x_t, mask, t, present, regions), mean.expand_as(regions), rescaled)
+        for row, guess in zip(rows, guesses, strict=True):
+            row.append(_by_window(guess, regions, mask))
+    network, constant, noised = (np.stack(row) for row in rows)  # (levels, windows)
+    error = 2 * network.std(axis=1) / network.shape[1] ** 0.5
+    worse = noised.mean(axis=1) > MOST_TIMES * constant.mean(axis=1)
+    shown = slice(0, int(worse.argmax()) + 1 if worse.any() else None)
+    curves = [
+        Curve(steps, network.mean(axis=1), "network", error),
+        Curve(steps, constant.mean(axis=1), "each feature's mean"),
+        Curve(steps[shown], noised.mean(axis=1)[shown], "x_t / √ᾱ_t, as far as shown"),
+    ]
+    title = f"Masked regions of {len(regions)} held-out windows"
+    lines = Lines(curves, title, "timestep t", "squared error of x_0, per entry", log_y=True)
+    return Figure([lines], title="Loss by timestep", columns=1)
+
+
+def _masked(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return windows, their regions that are present, a mask of half of these, and noise."""
+    regions, present = inputs.batch["regions"][:most].float(), inputs.batch["present"][:most]
+    generator, device = inputs.generator, inputs.generator.device
+    mask = (torch.rand(present.shape, generator=generator, device=device) < MASKED).to(present.device) & present
+    return regions, present, mask, torch.randn(regions.shape, generator=generator, device=device).to(regions)
+
+
+def _guess(inputs: FigureInputs, x_t: Tensor, mask: Tensor, t: Tensor, present: Tensor, regions: Tensor) -> Tensor:
+    network = inputs.network
+    assert isinstance(network, RegionNetwork)
+    guess = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
+    return torch.where(mask[..., None], guess, regions)
+
+
+def _by_window(guess: Tensor, regions: Tensor, mask: Tensor) -> np.ndarray:
+    """Mean squared error of the masked regions of each window, (B,)."""
+    squared = (guess - regions).square().mean(-1) * mask
+    error: np.ndarray = (squared.sum(1) / mask.sum(1).clamp(min=1)).double().cpu().numpy()
+    return error
+
+
+def _window(values: Tensor, title: str, limits: tuple[float, float]) -> Heatmap:
+    shown = values.cpu().numpy().T
+    extent = (0.0, float(shown.shape[1]), float(shown.shape[0]), 0.0)
+    return Heatmap(shown, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
+
+
+def forward_pass_figure(spec: RegionSpec) -> Figure:
+    """Draw the boxes from a window's features to the predicted ones, and the conditioning by the timestep."""
+    regions, features, width = spec.num_regions, spec.num_features, spec.width
+    token = "replaced by the mask token" if spec.corruption == "mask" else "noised, + mask token"
+    positions = [] if spec.positions == "none" else [("+ sinusoids of position", f"{regions} x {width}")]
+    steps = [
+        ("Features X of a window", f"{regions} regions x {features}"),
+        ("Embedding", f"Linear {features} → {width}"),
+        ("Masked regions", token),
+        *positions,
+        ("+ class token", f"{regions + 1} x {width}"),
+        (f"{spec.depth} blocks: attention", f"h + gate · attention(adaLN(h, c)), {spec.num_heads} heads"),
+        (f"{spec.depth} blocks: MLP", f"h + gate · MLP(adaLN(h, c)), hidden {spec.mlp_width}"),
+        ("LayerNorm, without the class token", f"{regions} x {width}"),
+        ("Head: predicted features", f"Linear {width} → {features}, of masked regions"),
+    ]
+    conditions = [
+        ("Timestep t", "0 .. T - 1"),
+        ("Sinusoid", f"{spec.time_width} numbers, cosines first"),
+        ("MLP: condition c", f"{spec.time_width} → {width}"),
+        ("adaLN-Zero", "shift, scale, gate of each branch"),
+    ]
+    attention = 4 + len(positions)
+    alt = (
+        f"Diagram of the region network: features of {regions} regions, embedding, mask token, class token, "
+        f"{spec.depth} blocks modulated by the timestep, predicted features."
+    )
+    return pass_figure(steps, conditions, (attention, attention + 1), "The forward pass of the region network", alt)

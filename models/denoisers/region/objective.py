@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer
-from denoisers.layers.rows import Rows, masked_rows, take_rows
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.time_quarters import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.gaussian import linear_schedule
 from denoisers.region.agreement import Agreement
 from denoisers.region.figures import figure_makers
-from denoisers.region.prediction import evaluate_network, one_step_inputs, present_or_none
+from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
 from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
+from denoisers.tensors import Rows, masked_rows, take_rows
 
 COMPONENTS = ("masked", "accessibility")
 EVALUATION_RATIO = 0.5

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label, check_no_prompts
 from denoisers.contract import DEFAULT_REQUEST, RealRows, SampleRequest, Samples
 from denoisers.figures import Figure
-from denoisers.processes.gaussian.samplers import sample_ddim, sample_ddpm, timesteps
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.gaussian.spec import LinearBetas
-from denoisers.processes.sample_draws import SampleDraws, starting_noise, state_dtype
+from denoisers.processes.draws import SampleDraws, starting_noise, state_dtype
+from denoisers.processes.gaussian import linear_schedule, sample_ddim, sample_ddpm, timesteps
+from denoisers.processes.specs import LinearBetas
 from denoisers.region.bed import COLUMNS, Intervals, describe_misses, overlapping, read_bed
 from denoisers.region.figures import imputation_figure
-from denoisers.region.mask_spec import BedMask, RandomMask
-from denoisers.region.prediction import evaluate_network, present_or_none
-from denoisers.region.spec import RegionSamplingSpec, RegionSpec
+from denoisers.region.network import evaluate_network, present_or_none
+from denoisers.region.spec import BedMask, RandomMask, RegionSamplingSpec, RegionSpec
 
 FIELDS = ("regions", "present")
 PEAK = "largest_accessibility"

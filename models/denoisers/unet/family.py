@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from denoisers.contract import Network, Objective, Sampler, TextCodec
-from denoisers.processes.flow.family import FlowFamily
+from denoisers.processes.flow_family import FlowFamily
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.contract import Role
-from denoisers.layers.label_embedding import LabelEmbedding, add_label
-from denoisers.layers.time_embedding import TimeEmbedding
+from denoisers.layers.embeddings import LabelEmbedding, TimeEmbedding, add_label
 from denoisers.unet.spec import NUM_GROUPS, UNetSpec
 
 

@@ -1,6 +1,6 @@
 """The U-Net's objective: the shared velocity regression, with the U-Net's own figures."""
 
-from denoisers.processes.flow.objective import VelocityObjective
+from denoisers.processes.flow import VelocityObjective
 from denoisers.unet.figures import figure_makers
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 

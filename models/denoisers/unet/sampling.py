@@ -1,6 +1,6 @@
 """The U-Net's sampler: the shared integration of the velocity, for the U-Net's images and classes."""
 
-from denoisers.processes.flow.sampling import FlowSampler
+from denoisers.processes.flow_sampling import FlowSampler
 from denoisers.unet.spec import UNetSamplingSpec, UNetSpec
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import Samples
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.analysis.opened_run import OpenedRun, logged_records, open_found
 from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import building, output_folder, writing

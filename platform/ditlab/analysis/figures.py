@@ -12,9 +12,9 @@ import torch
 
 from denoisers.contract import ModelSpec
 from denoisers.families import families
+from denoisers.figure_kinds.embeddings import embedding_figures
 from denoisers.figures import Figure
-from denoisers.layers.embedding_figures import embedding_figures
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import output_folder, writing

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from denoisers.parameter_counts import ParameterCount, count_parameters
-from denoisers.role_counts import RoledParameters, count_by_role
+from denoisers.parameters import ParameterCount, RoledParameters, count_by_role, count_parameters
 from denoisers.shape_trace import Shape, ShapeRow, trace_shapes
 from ditlab.analysis.user_errors import building
 from ditlab.spec.experiment import Experiment

@@ -119,7 +119,7 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
     """
     import torch
 
-    from denoisers.parameter_counts import count_parameters
+    from denoisers.parameters import count_parameters
 
     if not run.spec.evaluation.samples:
         return []

@@ -15,7 +15,7 @@ from ditlab.spec.sweep import load_sweep as read_sweep
 from ditlab.spec.sweep_space import check_sweep
 
 if TYPE_CHECKING:
-    from denoisers.parameter_counts import ParameterCount
+    from denoisers.parameters import ParameterCount
     from denoisers.shape_trace import ShapeRow
 
 

@@ -20,7 +20,7 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.cluster.channel import PAUSED, PREEMPTED, STOPPED, KeyValueChannel, SchedulerGate, StopPoller
 from ditlab.cluster.heartbeat import HeartbeatThread
 from ditlab.cluster.nodes import node_name

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim.adamw import adamw
 
-from denoisers.parameter_roles import ParameterRole, parameter_roles
+from denoisers.parameters import ParameterRole, parameter_roles
 from ditlab.engine.partitions import Partitions
 from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
 

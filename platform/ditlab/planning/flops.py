@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from denoisers.parameter_roles import ParameterRole
+from denoisers.parameters import ParameterRole
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.meta_step import MetaForm, MetaStep
 from ditlab.spec.experiment import Experiment

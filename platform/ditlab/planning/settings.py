@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from denoisers.parameter_roles import parameter_roles
+from denoisers.parameters import parameter_roles
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import StepFlops, newton_schulz_flops, step_flops
 from ditlab.planning.frozen_encoders import NO_ENCODERS, EncoderWork

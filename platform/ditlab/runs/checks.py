@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from denoisers.contract import Spec
-from denoisers.parameter_counts import ParameterCount, count_parameters
+from denoisers.parameters import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError

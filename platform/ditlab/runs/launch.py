@@ -4,7 +4,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 
-from denoisers.parameter_counts import ParameterCount
+from denoisers.parameters import ParameterCount
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from denoisers.parameter_counts import ParameterCount
+from denoisers.parameters import ParameterCount
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits

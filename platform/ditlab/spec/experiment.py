@@ -17,10 +17,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.extensions import extended_objective, fully_extended_objective
+from denoisers.extensions import extended_objective, fully_extended_objective, kinds_of
 from denoisers.families import AnyFamily, families, family_names, family_of, find_family
 from denoisers.plugins import PluginError
-from denoisers.spec_unions import kinds_of
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import never_failing
 from ditlab.spec.cards import experiment_card

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, field_validator, model_validator
 
 from denoisers.contract import ModelSpec, Spec
-from denoisers.spec_unions import with_kinds
+from denoisers.extensions import with_kinds
 from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
 from ditlab.spec.optimization import ScheduleSpec, SteppedCosineRestartSchedule, Training
 from ditlab.spec.values import format_value

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import ConfigDict, ValidationError, create_model
 
 from denoisers.contract import Spec
-from denoisers.loss_components import LOSS_COMPONENTS
-from denoisers.time_densities import TIME_DENSITIES
+from denoisers.extensions import LOSS_COMPONENTS, TIME_DENSITIES
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
 from ditlab.spec.plugins import DATA_SOURCES

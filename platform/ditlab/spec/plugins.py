@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from denoisers.contract import Spec
-from denoisers.extensions import added_parts
+from denoisers.extensions import added_parts, check_kind, kinds_of
 from denoisers.families import FAMILIES, find_family
 from denoisers.plugins import BUILT_IN, Plugin, PluginGroup
-from denoisers.spec_unions import check_kind, kinds_of
 from ditlab.errors import UserError
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds

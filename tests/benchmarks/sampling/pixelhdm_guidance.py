@@ -23,9 +23,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.guided_velocity import GuidedVelocity
+from denoisers.pixelhdm.sampling import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
-from denoisers.processes.flow.guidance import Guidance
+from denoisers.processes.flow_sampling import Guidance
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 

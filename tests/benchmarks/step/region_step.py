@@ -23,10 +23,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from denoisers.layers.rows import masked_rows
 from denoisers.region.family import FAMILY
 from denoisers.region.objective import draw_mask, errors
 from denoisers.region.spec import RegionSpec
+from denoisers.tensors import masked_rows
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.files import load_experiment
 from support.models.plain_region import plain_forward

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from denoisers.dlm import network
-from denoisers.layers.masked_attention import attention_backend, can_compile_kernels
+from denoisers.layers.attention import attention_backend, can_compile_kernels
 from support.devices.host_noise import HostNoise
 from support.devices.variants import Parts, variants
 

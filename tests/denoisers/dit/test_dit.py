@@ -8,7 +8,7 @@ import torch
 from denoisers.dit.family import FAMILY
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.layers.embeddings import table_2d
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 
 SMALL = {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 4}
 
@@ -90,7 +90,7 @@ def position(index: int, width: int) -> list[float]:
 
 
 def test_attention_maps_leave_the_network_as_it_was(perturb):
-    from denoisers.dit.attention_figure import attention_maps
+    from denoisers.dit.figures import attention_maps
 
     network = FAMILY.build_network(DiTSpec(**SMALL))
     perturb(network)
@@ -104,7 +104,7 @@ def test_attention_maps_leave_the_network_as_it_was(perturb):
 
 
 def test_with_patch_lines_keeps_every_pixel():
-    from denoisers.figure_kinds.patch_grid import ENLARGEMENT, cut_patches, with_patch_lines
+    from denoisers.figure_kinds.network import ENLARGEMENT, cut_patches, with_patch_lines
 
     picture = torch.rand(8, 8).numpy()
     lined = with_patch_lines(picture, 2)

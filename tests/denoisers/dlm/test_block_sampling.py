@@ -6,8 +6,8 @@ import torch
 from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.letters import letters
 from support.models.true_scores import BlockScores, every_sequence
 

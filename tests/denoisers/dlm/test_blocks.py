@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
-from denoisers.layers.kv_cache import KVCache
-from denoisers.processes.discrete.chunked_score_entropy import LossTargets
+from denoisers.layers.attention import KVCache
+from denoisers.processes.score_entropy import LossTargets
 from support.models.plain_dlm import plain_forward
 
 SIGMA_MIN = 0.001

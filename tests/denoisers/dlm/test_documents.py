@@ -9,8 +9,8 @@ from denoisers.dlm.attention_masks import document_numbers
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.plain_dlm import plain_forward
 
 END, V = 10, 11

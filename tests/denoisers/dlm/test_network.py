@@ -6,8 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.parameter_counts import count_parameters
-from denoisers.processes.discrete.chunked_score_entropy import LossTargets
+from denoisers.parameters import count_parameters
+from denoisers.processes.score_entropy import LossTargets
 from denoisers.shape_trace import trace_shapes
 from support.models.plain_dlm import plain_forward
 

@@ -10,11 +10,9 @@ from denoisers.contract import TextCodec
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform
+from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
 
 V, T = 11, 12
 CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)

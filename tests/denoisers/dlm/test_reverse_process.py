@@ -5,8 +5,8 @@ import torch
 
 from denoisers.dlm.reverse_process import LAST_TIME, analytic_probabilities, euler_probabilities, reverse_steps
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)

@@ -7,8 +7,8 @@ from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.reverse_process import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.letters import letters
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, noisy
 

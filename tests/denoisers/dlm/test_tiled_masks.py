@@ -14,10 +14,10 @@ from denoisers.dlm.attention_masks import dense_mask, tiled_mask_of
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.spec import DLMSpec
-from denoisers.layers import masked_attention
-from denoisers.layers.masked_attention import TILE, TiledMask, attention_backend
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.layers import attention
+from denoisers.layers.attention import TILE, TiledMask, attention_backend
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 from support.devices.reference_flex import use_reference_flex
 
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def test_attention_by_tiles_is_that_under_the_dense_mask(kind):
     shape = (2, 2, dense.shape[-1], 16)
     q, k, v, weight = (torch.randn(shape, dtype=torch.float64) for _ in range(4))
     found, expected = (
-        torch.autograd.grad((masked_attention.masked_attention(*inputs, mask) * weight).sum(), inputs)
+        torch.autograd.grad((attention.masked_attention(*inputs, mask) * weight).sum(), inputs)
         for inputs, mask in (([each.requires_grad_() for each in (q, k, v)], each) for each in (tiled, dense))
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -115,13 +115,13 @@ def test_losses_and_gradients_of_a_network_are_those_of_dense_attention(block_si
 
 def test_tiles_are_made_once_a_batch_and_those_of_blocks_once_a_length(monkeypatch):
     made = Counter()
-    making = masked_attention.create_block_mask
+    making = attention.create_block_mask
 
     def counted(*arguments):
         made["tiles"] += 1
         return making(*arguments)
 
-    monkeypatch.setattr(masked_attention, "create_block_mask", counted)
+    monkeypatch.setattr(attention, "create_block_mask", counted)
     model, x0 = model_of(20), torch.randint(11, (2, 160))
     for end, expected in ((10, [1, 2]), (None, [3, 3])):
         for number in expected:
@@ -130,7 +130,7 @@ def test_tiles_are_made_once_a_batch_and_those_of_blocks_once_a_length(monkeypat
 
 
 def test_backend_by_device_sizes_and_what_torch_compiles(monkeypatch):
-    monkeypatch.setattr(masked_attention, "can_compile_kernels", lambda: True)
+    monkeypatch.setattr(attention, "can_compile_kernels", lambda: True)
     half, single = torch.bfloat16, torch.float32
     assert attention_backend("cuda", half, 64, 2048) == attention_backend("cuda", single, 16, 512) == "flex"
     for of in (("cpu", half, 64, 2048), ("meta", half, 64, 2048), ("cuda", torch.float64, 64, 2048),
@@ -138,22 +138,22 @@ def test_backend_by_device_sizes_and_what_torch_compiles(monkeypatch):
         assert attention_backend(*of) == "dense", of
     with torch.no_grad():
         assert attention_backend("cuda", half, 64, 2048) == "dense"
-    monkeypatch.setattr(masked_attention, "can_compile_kernels", lambda: False)
+    monkeypatch.setattr(attention, "can_compile_kernels", lambda: False)
     assert attention_backend("cuda", half, 64, 2048) == "dense"
 
 
 def test_kernels_need_triton_a_compiler_and_tensor_cores(monkeypatch):
     parts = {"triton": object(), "gcc": "/usr/bin/gcc"}
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(masked_attention, "find_spec", lambda name: parts.get(name))
-    monkeypatch.setattr(masked_attention.shutil, "which", lambda name: parts.get(name))
+    monkeypatch.setattr(attention, "find_spec", lambda name: parts.get(name))
+    monkeypatch.setattr(attention.shutil, "which", lambda name: parts.get(name))
     for without, capability, expected in ((None, (9, 0), True), (None, (7, 5), False), ("triton", (9, 0), False),
                                           ("gcc", (9, 0), False)):  # fmt: skip
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
         with monkeypatch.context() as patched:
             if without:
                 patched.delitem(parts, without)
-            assert masked_attention.can_compile_kernels.__wrapped__() is expected
+            assert attention.can_compile_kernels.__wrapped__() is expected
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_one_graph_whatever_the_lengths(is_compiled, monkeypatch):
     """FlexAttention by itself between eager layers, and as a part of a compiled block."""
     monkeypatch.setattr(torchs, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
     compiled = torch.compile(torchs.flex_attention, dynamic=True, backend="eager")
-    monkeypatch.setattr(masked_attention, "compiled_flex_attention", lambda: compiled)
+    monkeypatch.setattr(attention, "compiled_flex_attention", lambda: compiled)
     for block_size, end in ((32, 10), (32, None), (None, 10)):
         torch._dynamo.reset()
         counters.clear()

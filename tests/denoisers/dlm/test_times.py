@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.dlm.times import BellTokenTime, UniformTokenTime
-from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
+from denoisers.dlm.spec import BellTokenTime, DLMObjectiveSpec, DLMSpec, UniformTokenTime
+from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import sigma_schedule
 
 V, NOISE = 11, TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
 BELLS = [{}, {"mean": 1.5, "std": 0.4}, {"mean": -1.0, "std": 3.0, "uniform_share": 0.5}]

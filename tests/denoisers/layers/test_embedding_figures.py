@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from denoisers.layers.embedding_figures import embedding_figures
+from denoisers.figure_kinds.embeddings import embedding_figures
 
 
 def test_kinds():

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.layers.embeddings import embed, frequencies, longest_wavelength, table, table_2d
-from denoisers.layers.time_embedding import TimeEmbedding
+from denoisers.layers.embeddings import TimeEmbedding, embed, frequencies, longest_wavelength, table, table_2d
 
 
 def test_position_zero_is_zeros_and_ones_in_turn():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.layers.gated_attention import GatedAttention
+from denoisers.layers.attention import GatedAttention
 from denoisers.layers.rope import rotate, rotation
 
 WIDTH, HEADS, KV_HEADS = 32, 8, 2

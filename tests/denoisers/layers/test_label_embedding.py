@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.layers.label_embedding import LabelEmbedding, drop_labels
+from denoisers.layers.embeddings import LabelEmbedding, drop_labels
 
 
 def test_null_class_is_one_more_vector():

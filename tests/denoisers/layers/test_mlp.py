@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.layers.mlp import SwiGLU
+from denoisers.layers.linear import SwiGLU
 
 
 def test_parameters_have_no_biases():

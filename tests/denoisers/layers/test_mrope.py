@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from denoisers.layers.mrope import AxisTable, MRoPE
-from denoisers.layers.rope import rotate, rotation
+from denoisers.layers.rope import AxisTable, MRoPE, rotate, rotation
 
 LENGTHS, WIDTHS = (13, 20, 20), (4, 6, 6)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.layers.patches import PatchEmbedding, patchify, unpatchify
+from denoisers.layers.embeddings import PatchEmbedding, patchify, unpatchify
 
 
 def test_unpatchify_undoes_patchify():

@@ -2,9 +2,9 @@
 
 import torch
 
-from denoisers.layers.gated_attention import GatedAttention
-from denoisers.layers.mlp import SwiGLU
-from denoisers.layers.sandwich_block import SandwichBlock, SixWayAdaLN
+from denoisers.layers.adaln import SandwichBlock, SixWayAdaLN
+from denoisers.layers.attention import GatedAttention
+from denoisers.layers.linear import SwiGLU
 
 WIDTH, CONDITION = 16, 24
 

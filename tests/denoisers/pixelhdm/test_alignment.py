@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.pixelhdm.alignment import Alignment, normalise_features
+from denoisers.pixelhdm.objective import Alignment, normalise_features
 
 
 def identity(width: int) -> Alignment:

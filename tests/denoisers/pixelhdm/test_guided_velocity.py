@@ -57,7 +57,7 @@ def test_the_networks_batch_is_bounded_by_memory(monkeypatch):
     """10 guided images of 16x24: 20 rows, in parts of 8 with a limit of that size."""
     sampler, request = sampler_of(solver="euler", steps=1, final_projection=False), SampleRequest(prompts=prompts("a"))
     whole = draw(sampler, Towards(), 10, request).values
-    monkeypatch.setattr("denoisers.pixelhdm.guided_velocity.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)
+    monkeypatch.setattr("denoisers.pixelhdm.sampling.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)
     network = Towards()
     assert torch.equal(draw(sampler, network, 10, request).values, whole)
     assert network.sizes == [8, 8, 4]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.shape_trace import trace_shapes

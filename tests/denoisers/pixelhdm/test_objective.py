@@ -7,8 +7,8 @@ from torch import nn
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.network import Prediction
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
-from denoisers.processes.flow.frequency_loss import YCBCR, frequency_error, frequency_weights
-from denoisers.processes.flow.spec import UniformTime
+from denoisers.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
+from denoisers.processes.specs import UniformTime
 
 FEATURE_WIDTH = 6
 

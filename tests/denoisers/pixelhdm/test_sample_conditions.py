@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from denoisers.contract import Prompt, RealRows, SampleRequest
-from denoisers.pixelhdm.sample_conditions import to_bytes, to_texts
+from denoisers.pixelhdm.sampling import to_bytes, to_texts
 from support.models.pixelhdm_samplers import FROZEN, Towards, encode, prompts, sampler_of, seeded
 
 

@@ -10,7 +10,7 @@ from denoisers.contract import SampleRequest
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.sampling import SOLVERS
 from denoisers.pixelhdm.spec import PixelHDMSpec
-from denoisers.processes.sample_draws import seeded_normal
+from denoisers.processes.draws import seeded_normal
 from support.models.mixture_flow import carried, velocity_to_mixture
 from support.models.pixelhdm_samplers import LEARNED, Towards, draw, prompts, sampler_of
 

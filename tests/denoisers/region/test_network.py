@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from denoisers.layers.rows import masked_rows, take_rows
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from denoisers.shape_trace import trace_shapes
+from denoisers.tensors import masked_rows, take_rows
 from support.models.plain_region import plain_forward
 
 CORRUPTIONS = ("mask", "ddpm")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.gaussian.spec import LinearBetas
+from denoisers.processes.gaussian import linear_schedule
+from denoisers.processes.specs import LinearBetas
 from denoisers.region.agreement import Agreement
 from denoisers.region.family import FAMILY
 from denoisers.region.objective import RegionObjective, draw_mask

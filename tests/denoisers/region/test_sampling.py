@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from denoisers.contract import RealRows, SampleRequest
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.gaussian.spec import LinearBetas
+from denoisers.processes.gaussian import linear_schedule
+from denoisers.processes.specs import LinearBetas
 from denoisers.region.bed import read_bed
 from denoisers.region.family import FAMILY
-from denoisers.region.mask_spec import BedMask, RandomMask
 from denoisers.region.sampling import RegionSampler
-from denoisers.region.spec import RegionObjectiveSpec, RegionSamplingSpec
+from denoisers.region.spec import BedMask, RandomMask, RegionObjectiveSpec, RegionSamplingSpec
 from support.special_files import put
 from support.watchdog import watchdog
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from denoisers.shape_trace import trace_shapes
 from denoisers.unet.network import ResidualBlock
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.parameter_roles import parameter_roles
+from denoisers.parameters import parameter_roles
 from ditlab.engine.optimizers import orthogonalise
 from ditlab.errors import UserError
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from denoisers.parameter_roles import ParameterRole
+from denoisers.parameters import ParameterRole
 from ditlab.data.splits import open_data
 from ditlab.engine import memory
 from ditlab.engine.optimizers import WholeMatrix

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
 from ditlab.spec.files import is_sweep, load_experiment

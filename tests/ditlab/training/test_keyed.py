@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from denoisers.contract import ANY, BatchField
 from denoisers.families import families
-from denoisers.processes.flow.objective import VelocityObjective
+from denoisers.processes.flow import VelocityObjective
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.processes.flow.objective import VelocityObjective
+from denoisers.processes.flow import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
 from support.planted.faulty_losses import faulty, poison

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from denoisers.processes.sample_draws import seeded_normal
+from denoisers.processes.draws import seeded_normal
 
 
 class HostNoise:

@@ -6,7 +6,7 @@ from torch import nn
 from denoisers.contract import Prompt
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow.linear_path import point_velocity
+from denoisers.processes.flow import point_velocity
 
 LEARNED = {
     "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2,

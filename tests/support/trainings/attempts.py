@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.checking.process_group import run_workers
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank

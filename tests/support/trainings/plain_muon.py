@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.parameter_roles import parameter_roles
+from denoisers.parameters import parameter_roles
 from ditlab.spec.experiment import Experiment
 from support.trainings.engines import Pass, State, Step, batch_of, module_for, noise_of
 from support.trainings.workers import tiny

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from denoisers.parameter_counts import count_parameters
+from denoisers.parameters import count_parameters
 from ditlab.errors import UserError
 from ditlab.planning.flops import step_flops
 from ditlab.spec.experiment import Experiment

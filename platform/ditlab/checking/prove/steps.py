@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.parameter_roles import parameter_roles
+from denoisers.parameters import parameter_roles
 from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.gradients import compare_differences, compare_gradients, compare_losses, compare_norm
 from ditlab.checking.prove.recording import WholeStep, join_steps, observe_steps, observed_experiment, observed_spans

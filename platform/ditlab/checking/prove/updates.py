@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.parameter_roles import ParameterRole
+from denoisers.parameters import ParameterRole
 from ditlab.averages import START, length_of
 from ditlab.checking.prove.findings import Compared
 from ditlab.checking.prove.gradients import norm_bound

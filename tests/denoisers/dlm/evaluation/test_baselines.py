@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.dlm.evaluation import baselines
-from denoisers.dlm.evaluation.baselines import fit_baselines, nats_per_token
+from denoisers.dlm import evaluation
+from denoisers.dlm.evaluation import fit_baselines, nats_per_token
 from support.models.token_rows import token_rows
 
 SORTED, DENSE = 0, 2**24
@@ -94,7 +94,7 @@ def test_the_bigram_of_a_chain_approaches_its_entropy():
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("waiting", [1, 50, 2**22])
 def test_neither_batches_nor_the_way_of_counting_change_anything(size, waiting, monkeypatch):
-    monkeypatch.setattr(baselines, "BUFFERED_PAIRS", waiting)
+    monkeypatch.setattr(evaluation, "BUFFERED_PAIRS", waiting)
     rows, held_out = chain(60, 12, 50, 2), chain(20, 12, 50, 3)
     dense = fit(rows, 50)
     other = fit(rows, 50, size, SORTED)

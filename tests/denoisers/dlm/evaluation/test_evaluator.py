@@ -9,15 +9,12 @@ import torch
 from torch import nn
 
 from denoisers.contract import TextCodec
-from denoisers.dlm.evaluation.evaluator import DLMEvaluator
-from denoisers.dlm.evaluation.known_scores import noise_levels
+from denoisers.dlm.evaluation import DLMEvaluator, noise_levels
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
-from denoisers.processes.discrete.chunked_score_entropy import TokenLosses
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import score_entropy
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform
+from denoisers.processes.score_entropy import TokenLosses, score_entropy
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
 from support.models.token_rows import token_rows
 
 V, T = 11, 12

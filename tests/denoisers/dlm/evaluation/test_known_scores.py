@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.dlm.evaluation.known_scores import KnownScores
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform
+from denoisers.dlm.evaluation import KnownScores
+from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
 
 V = 7
 CHANCES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.03, 0.015, 0.005], dtype=torch.float64)

@@ -5,10 +5,14 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from denoisers.processes.discrete import fused_exp
-from denoisers.processes.discrete.chunked_score_entropy import LossTargets, chunked_score_entropy
-from denoisers.processes.discrete.score_entropy import score_entropy
-from denoisers.processes.discrete.uniform_graph import corrupt
+from denoisers.processes.score_entropy import (
+    CompiledExpMinus,
+    LossTargets,
+    chunked_score_entropy,
+    exp_minus,
+    score_entropy,
+)
+from denoisers.processes.uniform_graph import corrupt
 
 B, T, D, V = 2, 13, 6, 31
 TOKEN_BYTES = V * 8  # of a token's log scores in float64
@@ -226,7 +230,7 @@ def test_inside_a_compiled_function():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_elementwise_pass_can_be_compiled(dtype):
     """On a GPU it is compiled; here it is traced, with distinct inputs and outputs."""
-    compiled = torch.compile(fused_exp.exp_minus, backend="aot_eager", dynamic=True, fullgraph=True)
+    compiled = torch.compile(exp_minus, backend="aot_eager", dynamic=True, fullgraph=True)
     for rows in (4, 3):
         values, less = torch.randn(rows, V).to(dtype), torch.rand(rows, 1)
         total, rest = compiled(values.clone(), less, True)
@@ -235,7 +239,7 @@ def test_elementwise_pass_can_be_compiled(dtype):
 
 
 def test_without_a_compiler_the_elementwise_pass_runs_as_it_is():
-    class Broken(fused_exp.CompiledExpMinus):
+    class Broken(CompiledExpMinus):
         calls = 0
 
         def __init__(self):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import kl_from_uniform, log_ratios, move_probability, ratio
+from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import kl_from_uniform, log_ratios, move_probability, ratio, sigma_schedule
 
 GPT2 = 50257
 DOUBLE = torch.float64

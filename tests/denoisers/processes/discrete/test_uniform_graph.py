@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.discrete.schedule import sigma_schedule
-from denoisers.processes.discrete.spec import TokenNoiseSchedule
-from denoisers.processes.discrete.uniform_graph import (
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import (
     corrupt,
     kl_from_uniform,
     log_ratio,
@@ -16,6 +15,7 @@ from denoisers.processes.discrete.uniform_graph import (
     posterior,
     ratio,
     reverse_rate,
+    sigma_schedule,
     transition,
 )
 

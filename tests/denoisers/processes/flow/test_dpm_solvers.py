@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow.dpm_solvers import dpmpp_2m, dpmpp_2s
-from denoisers.processes.flow.linear_path import point_velocity
-from denoisers.processes.flow.solvers import euler, midpoint
+from denoisers.processes.flow import point_velocity
+from denoisers.processes.solvers import dpmpp_2m, dpmpp_2s, euler, midpoint
 from support.models.mixture_flow import carried, velocity_to_mixture
 
 F64 = torch.float64

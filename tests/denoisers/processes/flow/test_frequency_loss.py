@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from scipy import fft
 
-from denoisers.processes.flow.frequency_loss import (
+from denoisers.processes.frequency_loss import (
     dct_blocks,
     frequency_error,
     frequency_weights,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow.guidance import Guidance, guided_prediction, rescaled
+from denoisers.processes.flow_sampling import Guidance, guided_prediction, rescaled
 
 
 class Labelled:

@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.processes.flow.linear_path import (
+from denoisers.processes.flow import (
     endpoints,
     gaussian_velocity,
     interpolate,

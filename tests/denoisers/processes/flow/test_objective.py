@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 from scipy import stats
 
-from denoisers.processes.flow.objective import direction_error
-from denoisers.processes.flow.spec import LogitNormalTime, UniformTime
+from denoisers.processes.flow import direction_error
+from denoisers.processes.specs import LogitNormalTime, UniformTime
 
 
 def test_direction_ignores_length_and_is_2_for_opposites():

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from denoisers.batched_sampling import draw_samples
 from denoisers.contract import SampleRequest
-from denoisers.processes.flow.linear_path import gaussian_velocity
-from denoisers.processes.flow.solvers import SOLVERS
+from denoisers.processes.flow import gaussian_velocity
+from denoisers.processes.solvers import SOLVERS
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow.linear_path import gaussian_velocity, point_velocity, reverse_time
-from denoisers.processes.flow.solvers import SOLVERS, Solver, heun_then_euler
+from denoisers.processes.flow import gaussian_velocity, point_velocity, reverse_time
+from denoisers.processes.solvers import SOLVERS, Solver, heun_then_euler
 from support.models.mixture_flow import carried, mixture_velocity
 
 F64 = torch.float64

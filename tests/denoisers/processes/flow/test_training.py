@@ -9,7 +9,7 @@ import torch
 
 from denoisers.dit.family import FAMILY
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
-from denoisers.processes.flow.spec import LogitNormalTime, VelocityWeights
+from denoisers.processes.specs import LogitNormalTime, VelocityWeights
 
 MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
 

@@ -5,15 +5,15 @@ import re
 import pytest
 import torch
 
-from denoisers.processes.gaussian.samplers import (
+from denoisers.processes.gaussian import (
     gaussian_denoiser,
+    linear_schedule,
     posterior_std,
     sample_ddim,
     sample_ddpm,
     timesteps,
 )
-from denoisers.processes.gaussian.schedule import linear_schedule
-from denoisers.processes.gaussian.spec import LinearBetas
+from denoisers.processes.specs import LinearBetas
 
 SCHEDULE = linear_schedule(LinearBetas())
 MEAN, STD = 0.7, 0.25

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from denoisers.region.agreement import Agreement
-from denoisers.region.evaluation.baselines import Nearest, fit_baselines, neighbours
+from denoisers.region.evaluation import Nearest, fit_baselines, neighbours
 from support.models.region_rows import as_row_set, gaussian_chain
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.region.evaluation.evaluator import RegionEvaluator
+from denoisers.region.evaluation import RegionEvaluator
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from support.models.region_rows import as_row_set, gaussian_chain
@@ -141,7 +141,7 @@ def test_neither_batches_nor_memory_limits_change_figures(monkeypatch):
     train, held_out = as_row_set(x[30:], present[30:]), as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20)
     one = evaluate(network, train, held_out).metrics
     assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
-    monkeypatch.setattr("denoisers.region.evaluation.evaluator.MAX_BATCH_VALUES", 5 * REGIONS * FEATURES)
+    monkeypatch.setattr("denoisers.region.evaluation.MAX_BATCH_VALUES", 5 * REGIONS * FEATURES)
     assert evaluate(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
 

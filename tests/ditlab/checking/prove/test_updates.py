@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.parameter_roles import ParameterRole
+from denoisers.parameters import ParameterRole
 from ditlab.checking.prove.updates import adamw, clip, ema_decay, muon, orthogonalise, power_decay
 from ditlab.spec.optimization import AdamW, Muon, NoClip, NormClip, RatioZClip, ZClip
 

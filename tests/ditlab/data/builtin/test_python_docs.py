@@ -55,7 +55,7 @@ def test_no_long_paragraph_is_there_twice(corpus):
 
 def test_another_process_reads_the_same(corpus):
     code = (
-        "import json; from ditlab.data.builtin.python_corpus import PythonDocs;"
+        "import json; from ditlab.data.builtin import PythonDocs;"
         "print(json.dumps([''.join(text) for text in PythonDocs().documents()]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -90,7 +90,7 @@ def test_a_bpe_has_the_bytes_the_end_token_and_what_it_learned():
 
 def test_the_same_text_gives_the_same_bpe_in_another_process():
     code = (
-        "import sys, json; from ditlab.data.text.huggingface_tokenizer import learn_bpe;"
+        "import sys, json; from ditlab.data.text.tokenizer import learn_bpe;"
         "print(learn_bpe(json.load(sys.stdin), 280).fingerprint)"
     )
     done = subprocess.run([sys.executable, "-c", code], input=json.dumps(TEXTS), capture_output=True, text=True)
@@ -157,7 +157,7 @@ def fetch(tmp_path: Path):
 
     def run(name: str) -> str:
         code = (
-            "import sys; from ditlab.data.text.huggingface_tokenizer import fetch_tokenizer\n"
+            "import sys; from ditlab.data.text.tokenizer import fetch_tokenizer\n"
             "from ditlab.errors import UserError\n"
             "try: print(fetch_tokenizer(sys.argv[1]).encode('one two'))\n"
             "except UserError as error: print(error)"

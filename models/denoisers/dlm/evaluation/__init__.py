@@ -1,1 +1,0 @@
-"""Evaluation of language models on held-out text, beside baselines that need no network."""

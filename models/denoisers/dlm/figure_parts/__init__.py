@@ -1,1 +1,0 @@
-"""Parts of the language model's figures."""

@@ -1,0 +1,232 @@
+"""Figures of a network's inside: principal components of its features, modulation of its norms, its forward pass.
+
+Outputs of modules are kept from one forward pass. A diagram is a column of boxes from input to output, and what
+conditions them beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from denoisers.figures import (
+    Arrow,
+    Bars,
+    Box,
+    Curve,
+    Diagram,
+    Figure,
+    Heatmap,
+    ImageGrid,
+    Lines,
+    Panel,
+    PointGroup,
+    Points,
+)
+from denoisers.layers.adaln import GatedModulation, Modulation
+
+NUM_PICTURES = 8
+NUM_SHARES = 10
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components of vectors."""
+
+    scores: np.ndarray
+    """(num, components), in the order of falling variance."""
+    shares: np.ndarray
+    """Share of the variance of each component, (components,)."""
+
+
+def principal_components(vectors: np.ndarray, num: int = NUM_SHARES) -> Components:
+    """Compute the first components of vectors (num, D). The largest entry of each is positive, which fixes signs."""
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    left, spread, right = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])
+    signs[signs == 0] = 1
+    total = max(float((spread**2).sum()), 1e-30)
+    return Components((left * spread * signs)[:, :num], (spread**2 / total)[:num])
+
+
+def token_features_figure(
+    tokens: np.ndarray, rows: int, columns: int, pictures: np.ndarray, labels: Sequence[str], where: str
+) -> Figure:
+    """Draw the first three components of tokens (B, rows * columns, D) as colours over their places, and mean tokens.
+
+    `pictures` (B, height, width[, 3]) are what the network sees; `labels` (B) or none colour the mean tokens.
+    """
+    num = min(NUM_PICTURES, len(tokens))
+    found = principal_components(tokens.reshape(-1, tokens.shape[-1]))
+    colours = np.zeros((len(found.scores), 3))
+    shown = found.scores[:, :3]
+    low, high = np.quantile(shown, 0.01, axis=0), np.quantile(shown, 0.99, axis=0)
+    colours[:, : shown.shape[1]] = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    maps = colours.reshape(len(tokens), rows, columns, 3)[:num]
+    height, width = pictures.shape[1:3]
+    maps = maps.repeat(height // rows, axis=1).repeat(width // columns, axis=2)
+    seen = pictures[:num] if pictures.ndim == 4 else pictures[:num, ..., None].repeat(3, axis=3)
+    title = "What the network sees, and its tokens' first three components as red, green and blue"
+    panels: list[Panel] = [
+        ImageGrid(np.concatenate((seen, maps)), columns=num, title=title),
+        _by_label(tokens.mean(axis=1), labels),
+        shares_bars(found.shares),
+    ]
+    return Figure(panels, title=f"Principal components of the tokens {where}", columns=1 if num > 4 else 2)
+
+
+def shares_bars(shares: np.ndarray) -> Bars:
+    """Draw each component's share of the variance."""
+    texts = [f"{share:.0%}" for share in shares]
+    return Bars([str(number + 1) for number in range(len(shares))], shares, "Variance by component",
+                "share of the variance", "component", texts)  # fmt: skip
+
+
+def _by_label(means: np.ndarray, labels: Sequence[str]) -> Points:
+    scores = principal_components(means, 2).scores
+    scores = np.pad(scores, ((0, 0), (0, 2 - scores.shape[1])))
+    groups = []
+    for label in sorted(set(labels)) or [""]:
+        chosen = np.array([each == label for each in labels]) if labels else np.ones(len(means), dtype=bool)
+        groups.append(PointGroup(scores[chosen, 0], scores[chosen, 1], label))
+    title = "Mean token of each image, by class" if labels else "Mean token of each image"
+    return Points(groups, title, "first component", "second component")
+
+
+def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_shown: int = 200) -> Figure:
+    """Draw the first two components of vectors (num, D) with the text of each, and the variance by component."""
+    found = principal_components(vectors)
+    scores = np.pad(found.scores, ((0, 0), (0, max(0, 2 - found.scores.shape[1]))))[:num_shown]
+    shown = [text or "·" for text in texts[:num_shown]]
+    panel = Points(
+        [PointGroup(scores[:, 0], scores[:, 1], texts=shown)], f"The first {len(shown)} of {len(vectors)}",
+        "first component", "second component",
+    )  # fmt: skip
+    return Figure([panel, shares_bars(found.shares)], title=f"Principal components of {what}")
+
+
+NUM_DIMENSIONS = 4
+"""Dimensions drawn one by one."""
+
+
+def modulation_arrays(modulation: Modulation | GatedModulation) -> dict[str, np.ndarray]:
+    """Return scale, shift and, where there is one, gate: (times, dimensions) each."""
+    named: dict[str, Tensor] = modulation._asdict()
+    return {name: value.detach().float().cpu().numpy() for name, value in named.items()}
+
+
+def modulation_figure(
+    blocks: Sequence[Mapping[str, np.ndarray]], times: np.ndarray, x_label: str, branch: str = "attention"
+) -> Figure:
+    """Draw the middle block's modulation, a few of its dimensions, its mean, and how much every block's moves.
+
+    `blocks` hold scale, shift and perhaps gate, (times, dimensions) each; `times` (times,) rise evenly.
+    """
+    middle = len(blocks) // 2
+    symbol = x_label.split()[-1]
+    width = blocks[middle]["scale"].shape[1]
+    extent = (float(times[0]), float(times[-1]), float(width), 0.0)
+    panels: list[Panel] = [
+        Heatmap(values.T, f"{name}({symbol})", x_label, "dimension", extent, diverging=True, unit=name)
+        for name, values in blocks[middle].items()
+    ]
+    panels += [_selected(times, blocks[middle]["scale"], x_label), _mean(times, blocks[middle], x_label)]
+    panels.append(_movement(blocks, symbol))
+    title = f"adaLN before {branch} in block {middle + 1} of {len(blocks)}, over {x_label}"
+    return Figure(panels, title=title, columns=len(blocks[middle]))
+
+
+def _selected(times: np.ndarray, scale: np.ndarray, x_label: str) -> Lines:
+    dimensions = range(0, scale.shape[1], max(1, scale.shape[1] // NUM_DIMENSIONS))
+    curves = [Curve(times, scale[:, dimension], f"dimension {dimension}") for dimension in dimensions]
+    return Lines(curves[:NUM_DIMENSIONS], "Scale of a few dimensions", x_label, "scale")
+
+
+def _mean(times: np.ndarray, arrays: Mapping[str, np.ndarray], x_label: str) -> Lines:
+    curves = [Curve(times, values.mean(axis=1), name, band=values.std(axis=1)) for name, values in arrays.items()]
+    return Lines(curves, "Mean over dimensions, with their standard deviation", x_label, "value")
+
+
+def _movement(blocks: Sequence[Mapping[str, np.ndarray]], symbol: str) -> Lines:
+    """Standard deviation over time, averaged over dimensions, by block: 0 means that a block ignores time."""
+    numbers = np.arange(1, len(blocks) + 1)
+    curves = [
+        Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name) for name in blocks[0]
+    ]
+    return Lines(
+        curves, f"How much each block's modulation moves with {symbol}", "block", f"standard deviation over {symbol}"
+    )
+
+
+def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) -> list[Tensor]:
+    """Run `forward` without gradients and return the output of each module, in the modules' order.
+
+    Each module has to run in it, with a tensor as output; of one that runs several times, the last output is returned.
+    """
+    kept: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, _args: object, output: Tensor) -> None:
+        kept[module] = output.detach()
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        with torch.no_grad():
+            forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [kept[module] for module in modules]
+
+
+Step = tuple[str, str]
+"""Name and detail of a box."""
+
+
+def pass_figure(
+    steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str, alt: str
+) -> Figure:
+    """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last condition.
+
+    The first and the last step are data; the condition's arrows lead to the steps `conditioned`, by index.
+    """
+    last = len(steps) - 1
+    boxes = [
+        Box(text, detail, 0, row, "data" if row in (0, last) else "layer") for row, (text, detail) in enumerate(steps)
+    ]
+    arrows = [Arrow(row, row + 1) for row in range(last)]
+    start = len(boxes)
+    boxes += [Box(text, detail, 1, row, "condition") for row, (text, detail) in enumerate(conditions)]
+    arrows += [Arrow(start + row, start + row + 1) for row in range(len(conditions) - 1)]
+    arrows += [Arrow(len(boxes) - 1, step) for step in conditioned]
+    return Figure([Diagram(boxes, arrows)], title=title, columns=1, alt=alt)
+
+
+def shape_text(shape: Mapping[str, int] | Sequence[int]) -> str:
+    """Write a shape as `28 x 28 x 1`."""
+    sizes = shape.values() if isinstance(shape, Mapping) else shape
+    return " x ".join(str(size) for size in sizes)
+
+
+LINE_COLOUR = (0.84, 0.37, 0.0)
+ENLARGEMENT = 4
+"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
+
+
+def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:
+    """Cut a picture into patches, row by row: (height, width[, 3]) -> (num, size, size[, 3])."""
+    rows, columns = picture.shape[0] // size, picture.shape[1] // size
+    grid = picture.reshape(rows, size, columns, size, *picture.shape[2:])
+    return grid.swapaxes(1, 2).reshape(rows * columns, size, size, *picture.shape[2:])
+
+
+def with_patch_lines(picture: np.ndarray, size: int) -> np.ndarray:
+    """Enlarge a picture and draw coloured lines between its patches: RGB."""
+    colour = picture if picture.ndim == 3 else picture[..., None].repeat(3, axis=2)
+    large = colour.repeat(ENLARGEMENT, axis=0).repeat(ENLARGEMENT, axis=1)
+    step = size * ENLARGEMENT
+    large = np.insert(large, range(step, large.shape[0], step), LINE_COLOUR, axis=0)
+    return np.insert(large, range(step, large.shape[1], step), np.array(LINE_COLOUR), axis=1)

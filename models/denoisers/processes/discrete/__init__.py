@@ -1,1 +1,0 @@
-"""Discrete diffusion of tokens on the uniform graph. Importing this package imports no torch; its modules do."""

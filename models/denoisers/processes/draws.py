@@ -1,0 +1,96 @@
+"""Random draws by sample, each from a generator of its own, and times of held-out metrics by quarter.
+
+No draw depends on the number of samples. Every held-out sample is seen once in each quarter of time, so that a figure
+is a mean over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import NoiseSource
+
+
+def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
+    """Draw a seed for each of `num` samples, in turn: integers in [0, 2^62)."""
+    return [int(torch.randint(2**62, (), generator=generator, device=generator.device)) for _ in range(num)]
+
+
+def seeded_normal(seeds: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Draw N(0, 1), (number of seeds, *shape) float32 on the CPU: a seed gives the same numbers on every machine."""
+    return torch.stack([torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def starting_noise(noise: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Return given noise on the device of `like`, in the better of its dtype and that of `like`.
+
+    Raises ValueError unless it has the shape of the samples and holds finite numbers.
+    """
+    check_noise_shape(noise, shape)
+    if not noise.is_floating_point() or not bool(noise.isfinite().all()):
+        held = f"{noise.dtype}".removeprefix("torch.") if not noise.is_floating_point() else "NaN or infinities"
+        raise ValueError(f"noise holds {held}, and samples begin with finite numbers; draw it from N(0, 1).")
+    return noise.to(like.device, torch.promote_types(noise.dtype, like.dtype))
+
+
+def check_noise_shape(noise: Tensor, shape: Sequence[int]) -> None:
+    """Raise ValueError unless given noise has the shape of the samples."""
+    if tuple(noise.shape) != tuple(shape):
+        raise ValueError(
+            f"noise has the shape {tuple(noise.shape)}, and samples begin with {tuple(shape)} here; give it that shape."
+        )
+
+
+def state_dtype(network: nn.Module) -> torch.dtype:
+    """Dtype of a sampler's state: that of the weights, but float32 at least.
+
+    Half precision would lose small steps: 50 increments in bfloat16, say.
+    """
+    return torch.promote_types(next(network.parameters()).dtype, torch.float32)
+
+
+class SampleDraws:
+    """Draws for `num` samples, whose generators are seeded in turn from `generator`, on its device."""
+
+    def __init__(self, num: int, generator: torch.Generator, device: torch.device) -> None:
+        self._device = device
+        self._generators = [torch.Generator(generator.device).manual_seed(s) for s in draw_seeds(num, generator)]
+
+    def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """Draw U[0, 1), (num, ...): `shape` includes `num`, first. float32 has 2^24 values, float64 2^53."""
+        draws = [torch.rand(shape[1:], generator=g, device=g.device, dtype=dtype) for g in self._generators]
+        return self._stack(draws)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Draw N(0, 1) in the shape of `like` (num, ...), float32."""
+        return self._stack([torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators])
+
+    def _stack(self, draws: list[Tensor]) -> Tensor:
+        return torch.stack(draws).to(self._device)
+
+
+NUM_QUARTERS = 4
+
+
+def quarter_names(component: str) -> tuple[str, ...]:
+    """Metric names of a component by quarter: `velocity_t0` to `velocity_t3`."""
+    return tuple(f"{component}_t{quarter}" for quarter in range(NUM_QUARTERS))
+
+
+def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
+    """Draw times (num,), uniform in a quarter of [0, 1), under the name `time_t0` to `time_t3`."""
+    return (quarter + noise_source.uniform(f"time_t{quarter}", (num,))) / NUM_QUARTERS
+
+
+def mean_over_quarters(measure: Callable[[int], dict[str, Tensor]], component: str) -> dict[str, Tensor]:
+    """Measure every quarter; return the mean of each metric over quarters, and one component by quarter.
+
+    `measure` takes a quarter, 0 to 3, and returns scalar metrics by name.
+    """
+    quarters = [measure(quarter) for quarter in range(NUM_QUARTERS)]
+    means = {name: torch.stack([metrics[name] for metrics in quarters]).mean() for name in quarters[0]}
+    by_quarter = zip(quarter_names(component), quarters, strict=True)
+    return means | {name: metrics[component] for name, metrics in by_quarter}

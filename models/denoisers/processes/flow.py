@@ -1,0 +1,163 @@
+"""Flow matching along straight lines (Lipman et al. 2023, arXiv:2210.02747; Liu et al. 2023, arXiv:2209.03003).
+
+`VelocityObjective` is the regression of the velocity, for any network `network(x, t[, label])` of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from denoisers.contract import NoiseSource
+from denoisers.extensions import components_of
+from denoisers.figure_makers import FigureDrawer, FigureMaker
+from denoisers.image_spec import ImageModelSpec
+from denoisers.layers.embeddings import drop_labels
+from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.specs import VelocitySpec, VelocityWeights
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
+NoiseAt = Literal[0, 1]
+
+
+def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
+    """Compute x_t, the point between data and noise at time t (batch,); data and noise (batch, ...).
+
+    In the better of the dtypes of data and noise.
+    """
+    dtype = torch.promote_types(data.dtype, noise.dtype)
+    data, noise, t = data.to(dtype), noise.to(dtype), t.to(dtype).view(-1, *(1,) * (data.ndim - 1))
+    return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
+
+
+def repeat_time(t: Tensor, x: Tensor) -> Tensor:
+    """Repeat a scalar time of the host for each sample of x (B, ...): (B,), in x's dtype, without a copy to a GPU."""
+    return x.new_full((len(x),), float(t))
+
+
+def velocity_target(data: Tensor, noise: Tensor, noise_at: NoiseAt = 1) -> Tensor:
+    """Compute dx_t/dt, constant along the line."""
+    return noise - data if noise_at == 1 else data - noise
+
+
+def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t (batch,)."""
+    t = t.view(-1, *(1,) * (x_t.ndim - 1))
+    return x_t - t * velocity, x_t + (1 - t) * velocity
+
+
+def reverse_time(velocity: Velocity) -> Velocity:
+    """Reverse a flow's time: w(x, t) = -v(x, 1 - t)."""
+    return lambda x, t: -velocity(x, 1 - t)
+
+
+def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | Tensor) -> Tensor:
+    """The exact velocity E[x1 - x0 | x_t = x] for data N(mean, std^2), noise at t = 1.
+
+    Its flow carries mean + std x1 at t = 0 to x1 at t = 1. With std = 0 it is `point_velocity`.
+    """
+    variance = (1 - t) ** 2 * std**2 + t**2
+    return -mean + (t - (1 - t) * std**2) / variance * (x - (1 - t) * mean)
+
+
+def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -> Tensor:
+    """The exact velocity for data at one point, away from the data's end of time: (x - point) / t, noise at t = 1.
+
+    It is also the velocity of a network that predicts the data as `point`.
+    """
+    return (x - point) / t if noise_at == 1 else (point - x) / (1 - t)
+
+
+def velocity_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error per pixel, a scalar."""
+    return functional.mse_loss(predicted, target)
+
+
+def direction_error(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
+    """Mean over images of 1 - cos(predicted, target), each image one vector (FasterDiT, arXiv:2410.10356).
+
+    `floor` is added in quadrature to the prediction's root mean square: a zero-initialised head predicts 0, where the
+    cosine has no gradient to speak of, and torch's own epsilon (1e-8) would make that of the first step 1e8.
+    """
+    predicted, target = predicted.flatten(1), target.flatten(1)
+    length = (predicted.square().mean(1) + floor**2).sqrt() * target.square().mean(1).sqrt()
+    return (1 - (predicted * target).mean(1) / length).mean()
+
+
+ErrorFunction = Callable[[Tensor, Tensor], Tensor]
+"""(predicted, target) -> a mean over the batch."""
+
+COMPONENTS: dict[str, ErrorFunction] = {
+    "velocity": velocity_error,
+    "direction": direction_error,
+}
+
+
+class VelocityObjective(FigureDrawer):
+    """Regression of x1 - x0 (noise minus data) by `network(x_t, t[, label])`."""
+
+    def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
+        self.weights: dict[str, float] = spec.weights.model_dump()
+        self.modules: nn.Module | None = None
+        self._components: dict[str, ErrorFunction] = {**COMPONENTS, **components_of(spec.weights, VelocityWeights)}
+        self._active = [name for name, weight in self.weights.items() if weight > 0]
+        self._time = spec.time
+        self._null_label = model.num_classes
+        self._label_dropout = model.label_dropout
+        self.figure_makers = dict(figure_makers)
+
+    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Compute the components with a weight above 0.
+
+        Draws `time`, `noise` and, for a conditional model, `label_dropout`.
+        """
+        image = batch["image"]
+        t = self._time.draw(noise_source, image.shape[0])
+        noise = noise_source.normal("noise", image.shape)
+        label = self._label(batch)
+        if label is not None and self._null_label is not None and self._label_dropout > 0:
+            uniform = noise_source.uniform("label_dropout", label.shape)
+            label = drop_labels(label, uniform, self._label_dropout, self._null_label)
+        return self._errors(network, image, noise, t, label, self._active)
+
+    @torch.no_grad()
+    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+        """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` by quarter of time.
+
+        Every image is seen once in each quarter of [0, 1) (t3 is nearest to noise), so every figure is a mean over the
+        whole batch, whatever its size; no label is dropped. Costs four forward passes.
+        """
+        image, label = batch["image"], self._label(batch)
+
+        def errors(quarter: int) -> dict[str, Tensor]:
+            t = draw_times(noise_source, quarter, len(image))
+            noise = noise_source.normal(f"noise_t{quarter}", image.shape)
+            return self._errors(network, image, noise, t, label, self._components)
+
+        return mean_over_quarters(errors, "velocity")
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the means of `metrics` as they are."""
+        return dict(means)
+
+    def metric_names(self) -> Sequence[str]:
+        """Return the names of `metrics`."""
+        return (*self._components, *quarter_names("velocity"))
+
+    def _label(self, batch: Mapping[str, Tensor]) -> Tensor | None:
+        return None if self._null_label is None else batch["label"]
+
+    def _errors(
+        self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None, names: Iterable[str]
+    ) -> dict[str, Tensor]:
+        """Compute errors of the network's velocity at x_t, in float32 or better whatever the parameters' dtype."""
+        x_t = interpolate(image, noise, t).to(next(network.parameters()).dtype)
+        predicted = network(x_t, t) if label is None else network(x_t, t, label)
+        predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
+        target = velocity_target(image, noise).to(predicted.dtype)
+        return {name: self._components[name](predicted, target) for name in names}

@@ -1,0 +1,27 @@
+"""Image families trained by flow matching. Imports torch only inside its methods."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from denoisers.contract import Family
+from denoisers.image_spec import ImageModelSpec
+from denoisers.processes.specs import FlowSamplingSpec, VelocitySpec
+
+ImageModelT = TypeVar("ImageModelT", bound=ImageModelSpec)
+VelocityT = TypeVar("VelocityT", bound=VelocitySpec)
+FlowSamplingT = TypeVar("FlowSamplingT", bound=FlowSamplingSpec)
+
+
+class FlowFamily(Family[ImageModelT, VelocityT, FlowSamplingT]):
+    """Base of the families whose network maps an image, a time and perhaps a class to a velocity."""
+
+    def example_inputs(self, model: ImageModelT, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+        """Return zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model, label (batch,)."""
+        import torch
+
+        x = torch.zeros(batch_size, *model.image_shape, device=device)
+        t = torch.zeros(batch_size, device=device)
+        if model.num_classes is None:
+            return (x, t)
+        return (x, t, torch.zeros(batch_size, dtype=torch.int64, device=device))

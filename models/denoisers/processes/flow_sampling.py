@@ -1,0 +1,176 @@
+"""Samples by integration of a network's velocity from noise at t = 1 to data at t = 0, and guidance of velocities.
+
+Classifier-free guidance is that of Ho and Salimans 2022 (arXiv:2207.12598).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from denoisers.checks import check_no_prompts
+from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples
+from denoisers.figures import Figure
+from denoisers.processes.draws import starting_noise, state_dtype
+from denoisers.processes.flow import Velocity, repeat_time
+from denoisers.processes.flow_figures import sample_figure
+from denoisers.processes.solvers import SOLVERS, ignore
+from denoisers.processes.specs import FlowSamplingSpec
+
+
+class FlowSampler:
+    """Sampler of images of one shape, conditioned on a class where the model has classes."""
+
+    takes_rows: Literal["none", "conditions", "completed"] = "none"
+    draws_per_prompt = False
+    max_batch_size: int | None = None
+
+    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+        self.spec = spec
+        self.image_shape = image_shape
+        self.num_classes = num_classes
+
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
+        """Return `label` (num,) int64, the requested class or every class in turn; {} for an unconditional model."""
+        check_no_prompts(request)
+        label = request.label
+        if self.num_classes is None:
+            if label is not None:
+                raise ValueError(
+                    f"label={label} was given to an unconditional model (model.num_classes is null); "
+                    "leave the label out, or train with model.num_classes."
+                )
+            return {}
+        if label is None:
+            return {"label": torch.arange(num) % self.num_classes}
+        if not 0 <= label < self.num_classes:
+            raise ValueError(
+                f"label={label} is no class of this model (model.num_classes={self.num_classes}); "
+                f"choose a label from 0 to {self.num_classes - 1}."
+            )
+        return {"label": torch.full((num,), label)}
+
+    @torch.no_grad()
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Mapping[str, Tensor],
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+        noise: Tensor | None = None,
+    ) -> Samples:
+        """Draw `num` images, (num, channels, height, width), on the network's device.
+
+        In the best dtype of float32, the parameters and `noise`. A trajectory has steps + 1 frames.
+        """
+        device = next(network.parameters()).device
+        draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
+        x = torch.stack(draws).to(device, state_dtype(network))
+        if noise is not None:
+            x = starting_noise(noise, x.shape, x)
+        conditions = {name: values.to(device) for name, values in conditions.items()}
+        times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
+        frames = [x]
+        record = frames.append if trajectory else ignore
+        velocity = self._velocity(network, conditions)
+        x = SOLVERS[self.spec.solver].integrate(velocity, x, times, record)
+        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
+
+    def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
+        """Guided velocity of the network, as a function of x and a scalar time, in x's dtype."""
+        dtype = next(network.parameters()).dtype
+
+        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+            output: Tensor = network(x.to(dtype), t, *conditions.values())
+            return output.to(x.dtype)
+
+        label = conditions.get("label")
+        if label is None or self.num_classes is None:
+            return lambda x, t: predict(x, repeat_time(t, x), {})
+        conditional, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
+        return lambda x, t: guided_prediction(predict, x, repeat_time(t, x), conditional, null, self.spec.guidance)
+
+    def show(self, samples: Samples) -> Figure:
+        """Draw a grid of images; classes in turn get a column each."""
+        return sample_figure(samples)
+
+
+Conditions = Mapping[str, Tensor]
+"""Tensors by name, (batch, ...) each."""
+Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
+"""(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
+ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
+
+SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
+    "constant": lambda t: 1.0,
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "quadratic": lambda t: (1 - t) ** 2,
+}
+"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Guidance scale over time (noise at t = 0, data at t = 1)."""
+
+    scale: float
+    """1 is the conditional prediction as it is."""
+    schedule: ScheduleName = "constant"
+    min_scale: float = 0.0
+    """Lower bound of the scheduled scale; below 1, guidance leads away from the condition."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """(t_start, t_end): outside t_start < t < t_end the scale is 1 (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
+    rescale: float = 0.0
+    """phi in [0, 1]: share to which the guided prediction gets the conditional one's standard deviation."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the scale is 1 at all times."""
+        return self.scale == 1 and (self.schedule == "constant" or self.min_scale == 1)
+
+    def scale_at(self, t: float) -> float:
+        """Guidance scale at time t."""
+        t_start, t_end = self.interval
+        if not t_start < t < t_end:
+            return 1.0
+        return max(self.scale * SCHEDULES[self.schedule](t), self.min_scale)
+
+
+def guided_prediction(
+    predict: Predict,
+    x: Tensor,
+    t: Tensor,
+    conditions: Conditions,
+    negative: Conditions,
+    scale: float,
+    rescale: float = 0.0,
+) -> Tensor:
+    """Predict v_negative + scale (v - v_negative) in one pass, then rescale it; at scale 1 it is v, at no extra cost.
+
+    `negative` are the conditions that guidance leads away from, in the shapes of `conditions`: null conditions,
+    negative prompts.
+    """
+    if scale == 1:
+        return predict(x, t, conditions)
+    both = {name: torch.cat((values, negative[name])) for name, values in conditions.items()}
+    v, v_negative = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
+    return rescaled(v_negative + scale * (v - v_negative), v, rescale)
+
+
+def rescaled(v_guided: Tensor, v: Tensor, phi: float) -> Tensor:
+    """phi v_guided sigma / sigma_guided + (1 - phi) v_guided (Lin et al. 2023, arXiv:2305.08891, section 3.4).
+
+    sigma are standard deviations over all values of a sample.
+    """
+    if phi == 0:
+        return v_guided
+    axes = tuple(range(1, v.ndim))
+    ratio = v.std(axes, keepdim=True) / v_guided.std(axes, keepdim=True)
+    return (phi * ratio + (1 - phi)) * v_guided

@@ -1,1 +1,0 @@
-"""Gaussian diffusion in discrete time. Importing this package imports no torch; its modules do."""

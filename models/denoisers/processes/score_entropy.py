@@ -1,0 +1,341 @@
+"""Denoising score entropy on the uniform graph (Lou et al. 2024, arXiv:2310.16834, algorithm 1).
+
+The chunked form computes it from hidden states, without ever holding all log scores: the gradient of a chunk overwrites
+the network's output. Row sums and shifted exponentials of log scores take one pass: one kernel on a GPU, in place
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from denoisers.processes.uniform_graph import log_ratio, ratio
+from denoisers.tensors import product_dtype, without_autocast
+
+ScoreName = Literal["log", "softmax"]
+"""Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both e^l and l, as in
+one published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
+
+
+class Coefficients(NamedTuple):
+    """Coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in the tokens' shape.
+
+    p and n are sums over y != x, divided by V; n_{x0} is not divided.
+    """
+
+    every: Tensor
+    """r where the token has not moved, else 1."""
+    clean: Tensor
+    """0 where the token has not moved, else 1/(e^sigma - 1)."""
+    constant: Tensor
+
+
+class ZeroScoreLosses(NamedTuple):
+    """Losses of tokens that have moved and of those that have not, for a network that outputs 0."""
+
+    unmoved: Tensor
+    moved: Tensor
+
+
+def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coefficients:
+    """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
+    sigma = sigma.expand(x.shape)
+    r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
+    stays = x == x0
+    # for the token that has moved, ((-ln r - 1)/r - (V - 2))/V; 1/r = 1 + V/grown
+    unmoved = (vocabulary - 1) / vocabulary * r * (log_r - 1)
+    moved = (-log_r - 1) / grown + (-log_r - (vocabulary - 1)) / vocabulary
+    return Coefficients(
+        every=torch.where(stays, r, 1.0),
+        clean=torch.where(stays, 0.0, 1 / grown),
+        constant=torch.where(stays, unmoved, moved),
+    )
+
+
+def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: ScoreName = "log") -> Tensor:
+    """Loss of each token in nats per unit of sigma, (...): times d sigma/dt it is nats per unit of time.
+
+    output: (..., V); its entry at the token itself counts as 0. x, x0: (...) int64. sigma broadcasts against x. In
+    float32 or better. `chunked_score_entropy` gives the same without holding all of the output.
+    """
+    vocabulary = output.shape[-1]
+    wide = torch.promote_types(output.dtype, torch.float32)
+    every, clean, constant = coefficients(x, x0, sigma.to(wide), vocabulary)
+    output = output.to(wide).scatter(-1, x[..., None], 0.0)
+    if score == "softmax":
+        positive = negative = output.softmax(-1)
+    else:
+        positive, negative = output.exp(), output
+    p, n = (_mean_of_others(each, x) for each in (positive, negative))
+    at_clean = negative.gather(-1, x0[..., None])[..., 0]
+    return p - (every * n + clean * at_clean) + constant
+
+
+def _mean_of_others(values: Tensor, x: Tensor) -> Tensor:
+    """Sum over all tokens but x, divided by V."""
+    return values.mean(-1) - values.gather(-1, x[..., None])[..., 0] / values.shape[-1]
+
+
+def zero_score_entropy(sigma: Tensor, vocabulary: int) -> ZeroScoreLosses:
+    """Losses of log scores that are all 0, closed forms: 0.999594 and 5.403052 at sigma = 1, V = 50257."""
+    r, log_r = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary)
+    return ZeroScoreLosses(
+        unmoved=(vocabulary - 1) / vocabulary * (1 + r * (log_r - 1)),
+        moved=(vocabulary - 1) / vocabulary + ((-log_r - 1) / r - (vocabulary - 2)) / vocabulary,
+    )
+
+
+def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
+    """Mean over x of the losses of log scores that are all 0: (V - 1)/V e^-sigma ln(1/r).
+
+    It is -d/d sigma of `kl_from_uniform`: such a network's reverse process leaves uniform tokens as they are.
+    """
+    return -(vocabulary - 1) / vocabulary * torch.exp(-sigma) * log_ratio(sigma, vocabulary)
+
+
+CHUNK_BYTES = 2**27
+"""Memory of a chunk's matrices: 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
+adds to the weight's whole gradient."""
+
+
+class LossTargets(NamedTuple):
+    """Inputs of an output layer that returns its loss in place of its log scores."""
+
+    x0: Tensor
+    """Clean tokens, (B, T) int64. A block-causal network's clean copy."""
+    sigma: Tensor
+    """Noise level of each token of the noisy copy, (B, T) float32."""
+    weight: Tensor
+    """Weight of each token's loss in the sum, (B, T) float32."""
+    score: ScoreName = "log"
+    """Interpretation of the output."""
+    clean_sigma: float = 0.0
+    """Noise level of a block-causal network's clean copy; unused by other networks."""
+
+
+class TokenLosses(NamedTuple):
+    """Loss of a batch of tokens."""
+
+    total: Tensor
+    """Sum over tokens of weight times loss, a scalar that gradients flow from."""
+    per_token: Tensor
+    """Loss of each token, unweighted and detached, (B, T) float32 or better."""
+
+
+class _Gradients(NamedTuple):
+    """Gradients of the weighted sum; None where not needed."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+@torch.compiler.disable
+def chunked_score_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int = CHUNK_BYTES
+) -> TokenLosses:
+    """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
+
+    hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
+    dtype, or autocast's; all else, the gradients' sums included, is float32 or better. Without gradients (evaluation)
+    nothing is computed or kept for them. Differentiable once.
+    """
+    dtype = product_dtype(weight)
+    wide = torch.promote_types(dtype, torch.float32)
+    vocabulary = len(weight)
+    flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
+    terms = coefficients(flat_x, flat_x0, targets.sigma.expand(x.shape).flatten().to(wide), vocabulary)
+    tokens = NoisyTokens(flat_x, flat_x0, terms, targets.weight.expand(x.shape).flatten().to(wide))
+    inputs = (hidden.flatten(0, -2), weight, bias)
+    with without_autocast(hidden):
+        if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+            total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype, chunk_bytes)
+        else:
+            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, chunk_bytes, (False, False, False))
+            total = per_token @ tokens.weight
+    return TokenLosses(total, per_token.view(x.shape))
+
+
+class _ChunkedScoreEntropy(torch.autograd.Function):
+    """The weighted sum, whose gradients are computed in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        tokens: NoisyTokens,
+        score: ScoreName,
+        dtype: torch.dtype,
+        chunk_bytes: int,
+    ) -> tuple[Tensor, Tensor]:
+        needs_grad = ctx.needs_input_grad[:3]
+        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, chunk_bytes, needs_grad)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = (hidden.dtype, weight.dtype, bias.dtype)
+        ctx.mark_non_differentiable(per_token)
+        return per_token @ tokens.weight, per_token
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        parts = [None if part is None else (part * by_total).to(dtype) for part, dtype in pairs]
+        return (*parts, None, None, None, None)
+
+
+def _sum_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    tokens: NoisyTokens,
+    score: ScoreName,
+    dtype: torch.dtype,
+    chunk_bytes: int,
+    needs_grad: tuple[bool, bool, bool],
+) -> tuple[Tensor, _Gradients]:
+    """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
+    hidden, weight, bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
+    wide = tokens.weight.dtype
+    vocabulary = len(weight)
+    sums = None
+    if score == "log":
+        # sum_v l_v without a pass over log scores
+        sums = torch.addmv(bias.sum(dtype=wide), hidden.to(wide), weight.sum(0, dtype=wide))
+    # one matrix that changes in place; or log scores, their wide copy and the gradient
+    width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
+    size = max(1, chunk_bytes // (vocabulary * width))
+    per_token = torch.empty_like(tokens.weight)
+    gradients = _Gradients(
+        *(
+            torch.zeros_like(each, dtype=wide) if needed else None
+            for each, needed in zip((hidden, weight, bias), needs_grad, strict=True)
+        )
+    )
+    buffer = hidden.new_empty(min(size, len(hidden)), vocabulary)
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        h, part = hidden[rows], tokens.chunk(rows)
+        output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
+        if sums is not None:
+            per_token[rows], by_output = log_chunk(output, part, sums[rows], any(needs_grad))
+        else:
+            per_token[rows], by_output = softmax_chunk(output, part, any(needs_grad))
+        if by_output is not None:
+            _accumulate(gradients, rows, by_output, h, weight, (part.weight / vocabulary)[:, None])
+    return per_token, gradients
+
+
+def _accumulate(
+    gradients: _Gradients, rows: slice, by_output: Tensor, hidden: Tensor, weight: Tensor, scale: Tensor
+) -> None:
+    """Add a chunk's gradients: by_output (n, V) and hidden (n, D) in the matrices' dtype, scale (n, 1) wide."""
+    dtype = by_output.dtype
+    if gradients.hidden is not None:
+        gradients.hidden[rows] = (by_output @ weight).to(scale.dtype) * scale
+    if gradients.weight is not None:
+        scaled = (hidden.to(scale.dtype) * scale).to(dtype)
+        if dtype == gradients.weight.dtype:
+            gradients.weight.addmm_(by_output.t(), scaled)
+        else:
+            gradients.weight.add_(by_output.t() @ scaled)
+    if gradients.bias is not None:
+        gradients.bias.add_((scale.t().to(dtype) @ by_output)[0])
+
+
+@dataclass(frozen=True)
+class NoisyTokens:
+    """Noisy and clean tokens with the coefficients of their losses: all N of a batch, or a chunk's n."""
+
+    x: Tensor
+    x0: Tensor
+    coefficients: Coefficients
+    weight: Tensor
+    """Weight of each token's loss in the sum."""
+
+    def chunk(self, rows: slice) -> NoisyTokens:
+        """Return the tokens of some rows."""
+        parts = Coefficients(*(each[rows] for each in self.coefficients))
+        return NoisyTokens(self.x[rows], self.x0[rows], parts, self.weight[rows])
+
+
+def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """Compute losses (n,) and V times their gradients by the output (n, V), which is overwritten.
+
+    `sums` (n,) are the outputs' sums over the vocabulary.
+    """
+    wide = tokens.weight.dtype
+    x, x0 = tokens.x[:, None], tokens.x0[:, None]
+    every, clean, constant = (each[:, None] for each in tokens.coefficients)
+    vocabulary = output.shape[1]
+    at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
+    output.scatter_(1, x, -torch.inf)
+    total, by_output = exp_minus(output, every, with_gradient)
+    negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
+    losses = total / vocabulary - negative + constant
+    if by_output is not None:
+        at_clean = at_x0.exp() - every - vocabulary * clean
+        by_output.scatter_(1, x0, at_clean.to(by_output.dtype)).scatter_(1, x, 0)
+    return losses[:, 0], by_output
+
+
+def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
+    x, x0 = tokens.x[:, None], tokens.x0[:, None]
+    every, clean, constant = (each[:, None] for each in tokens.coefficients)
+    vocabulary = output.shape[1]
+    s = output.scatter_(1, x, 0).to(tokens.weight.dtype)
+    s.sub_(s.amax(1, keepdim=True)).exp_()
+    s.div_(s.sum(1, keepdim=True))
+    at_x, at_x0 = s.gather(1, x), s.gather(1, x0)
+    losses = (1 - every) * (1 - at_x) / vocabulary - clean * at_x0 + constant
+    if not with_gradient:
+        return losses[:, 0], None
+    by_clean = vocabulary * clean * at_x0
+    s.mul_((1 - every) * at_x + by_clean)
+    s.scatter_add_(1, x0, -by_clean).scatter_(1, x, 0)
+    return losses[:, 0], s.to(output.dtype)
+
+
+ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+
+
+def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+    """Row sums of e^values, (n, 1), and, if `with_shifted`, e^values - shift in the dtype of `values`.
+
+    values: (n, V), overwritten where that is faster; shift: (n, 1), float32 or better, the dtype of the computation.
+    """
+    return (_on_gpu if values.is_cuda else _plain)(values, shift, with_shifted)
+
+
+def _plain(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+    e = values.to(shift.dtype).exp_()
+    total = e.sum(1, keepdim=True)
+    return total, e.sub_(shift).to(values.dtype) if with_shifted else None
+
+
+class CompiledExpMinus:
+    """`_plain` fused by torch.compile, or `_plain` itself where compilation fails (no Triton, no compiler)."""
+
+    def __init__(self) -> None:
+        self._function: ExpMinus | None = None
+
+    def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+        if self._function is None:  # at the first call: torch.compile imports 3 s of modules
+            self._function = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
+        try:
+            return self._function(values, shift, with_shifted)
+        except torch._dynamo.exc.TorchDynamoException:
+            self._function = _plain  # compilation comes before the first run, so `values` are unchanged
+            return _plain(values, shift, with_shifted)
+
+
+_on_gpu = CompiledExpMinus()

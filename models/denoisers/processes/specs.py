@@ -1,0 +1,181 @@
+"""Specs of noising processes: noise schedules, velocity training and flow sampling. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from denoisers.contract import (
+    ModelSpec,
+    NoiseSource,
+    ObjectiveSpec,
+    PositiveInt,
+    SamplingSpec,
+    Spec,
+    TimeDensity,
+    Weight,
+)
+from denoisers.image_spec import ImageModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+DCT_BLOCK = 8
+"""Height and width of a block of the frequency loss, in pixels: JPEG's."""
+
+SolverName = Literal["euler", "heun", "midpoint", "rk4"]
+
+
+class UniformTime(TimeDensity):
+    """t ~ U[0, 1)."""
+
+    kind: Literal["uniform"] = "uniform"
+    """Every time equally often."""
+
+    def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
+        """Training times, (num,), drawn under the name `time`."""
+        return noise_source.uniform("time", (num,))
+
+
+class LogitNormalTime(TimeDensity):
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
+
+    kind: Literal["logit_normal"] = "logit_normal"
+    """More often in the middle, where the velocity is hardest to tell."""
+    mean: float = 0.0
+    """Mean of the normal distribution; above 0 leans towards t = 1, below 0 towards t = 0."""
+    std: Annotated[float, Field(gt=0)] = 1.0
+    """Standard deviation of the normal distribution; small values crowd around the mean."""
+    eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    """Smallest distance of t from 0 and from 1."""
+
+    def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
+        """Training times, (num,), drawn under the name `time`."""
+        t = (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
+        return self.eps + (1 - 2 * self.eps) * t
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """`eps` and 1 - `eps`."""
+        return (self.eps, 1 - self.eps)
+
+
+TimeSampling = Annotated[UniformTime | LogitNormalTime, Field(discriminator="kind")]
+
+
+class VelocityWeights(Spec):
+    """One weight per loss component; a component with weight 0 is not computed in training."""
+
+    velocity: Weight = 1.0
+    """Weight of the mean squared error of the velocity, per pixel."""
+    direction: Weight = 0.0
+    """Weight of 1 - cos(predicted velocity, velocity), per image (FasterDiT, arXiv:2410.10356)."""
+
+    @model_validator(mode="after")
+    def _some_weight(self) -> VelocityWeights:
+        if not any(getattr(self, name) for name in type(self).model_fields):
+            raise ValueError("objective.weights are all 0, so nothing trains; set objective.weights.velocity to 1.")
+        return self
+
+
+class VelocitySpec(ObjectiveSpec):
+    """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1 noise."""
+
+    component_prediction = "velocity"
+
+    time: TimeSampling = UniformTime()
+    """Distribution of training times. Held-out metrics always use uniform times."""
+    weights: VelocityWeights = VelocityWeights()
+    """Weight of each loss component."""
+
+
+class FlowSamplingSpec(SamplingSpec):
+    """Integration of the velocity from t = 1 (noise) to t = 0 (data)."""
+
+    solver: SolverName = "euler"
+    """Network evaluations a step: euler 1, heun 2, midpoint 2, rk4 4."""
+    steps: PositiveInt = 50
+    """Equal steps from t = 1 to t = 0."""
+    guidance: Annotated[float, Field(ge=0)] = 1.0
+    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
+        """Raise ValueError where the model has not learned what `guidance` needs."""
+        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+        if self.guidance != 1 and model.num_classes is None:
+            raise ValueError(
+                f"sampling.guidance={self.guidance:g} needs a conditional model (model.num_classes is null); "
+                "set sampling.guidance to 1, or train with model.num_classes."
+            )
+        if self.guidance != 1 and model.label_dropout == 0:
+            raise ValueError(
+                f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
+                "set sampling.guidance to 1, or train with model.label_dropout=0.1."
+            )
+
+
+Beta = Annotated[float, Field(gt=0, lt=1)]
+
+MOST_SIGNAL = 0.05
+"""Largest alpha_bar at the last timestep that passes for noise."""
+
+
+class LinearBetas(Spec):
+    """beta_t rises linearly over the timesteps (Ho et al. 2020, arXiv:2006.11239, section 4)."""
+
+    steps: Annotated[int, Field(ge=2, le=100_000)] = 1000
+    """Timesteps T; t runs from 0 (least noise) to T - 1."""
+    beta_start: Beta = 1e-4
+    """Share of variance that timestep 0 replaces by noise."""
+    beta_end: Beta = 0.02
+    """The same of timestep T - 1."""
+
+    @model_validator(mode="after")
+    def _rises(self) -> LinearBetas:
+        if self.beta_end < self.beta_start:
+            raise ValueError(
+                f"objective.noise.beta_end={self.beta_end:g} is below objective.noise.beta_start={self.beta_start:g}; "
+                f"set objective.noise.beta_end to {self.beta_start:g} or more."
+            )
+        return self
+
+    def check_ends_in_noise(self) -> None:
+        """Raise ValueError where alpha_bar at the last timestep is above MOST_SIGNAL."""
+        rise = (self.beta_end - self.beta_start) / (self.steps - 1)
+        left = math.prod(1 - self.beta_start - rise * t for t in range(self.steps))
+        if left <= MOST_SIGNAL:
+            return
+        # alpha_bar <= exp(-sum of betas) = exp(-T (beta_start + beta_end) / 2), which is 0.0498 where the sum is 3
+        enough = 1.06 * (6 / self.steps - self.beta_start)  # 6% more, as two digits are shown
+        remedy = f"set objective.noise.beta_end to {enough:.2g} or more, or " if enough < 1 else ""
+        raise ValueError(
+            f"objective.noise.beta_end={self.beta_end:g} with objective.noise.beta_start={self.beta_start:g} and "
+            f"objective.noise.steps={self.steps} leaves alpha_bar={left:.3g} at the last timestep, and sampling begins "
+            f"with pure noise there (at most {MOST_SIGNAL}); {remedy}raise objective.noise.steps."
+        )
+
+
+class TokenNoiseSchedule(Spec):
+    """Noise sigma by time t, from 0 (least noise) to 1 (Lou et al. 2024, arXiv:2310.16834, section 5.1)."""
+
+    kind: Literal["geometric", "loglinear"] = "geometric"
+    """`geometric`: sigma(t) = sigma_min^(1 - t) sigma_max^t. `loglinear`: the share of tokens that have moved,
+    1 - e^-sigma(t), rises linearly."""
+    sigma_min: Annotated[float, Field(gt=0)] = 1e-3
+    """Noise at t = 0: about this share of tokens is then replaced by random ones."""
+    sigma_max: Annotated[float, Field(gt=0, le=30)] = 1.0
+    """Noise at t = 1. e^-sigma_max of the tokens are still their own there: 37% at 1, none to speak of at 20. What the
+    sampler's uniform start then has wrong is `prior_kl`, a part of every bound."""
+
+    @model_validator(mode="after")
+    def _rises(self) -> TokenNoiseSchedule:
+        if self.sigma_max <= self.sigma_min:
+            raise ValueError(
+                f"objective.noise.sigma_max={self.sigma_max:g} is not above "
+                f"objective.noise.sigma_min={self.sigma_min:g}; set objective.noise.sigma_max to 1 or more "
+                "and objective.noise.sigma_min well below it."
+            )
+        return self

@@ -1,1 +1,0 @@
-"""Evaluation of imputed regions on held-out windows, beside baselines that need no network."""
