@@ -15,7 +15,7 @@ from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn
-from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
+from ditlab.data.stores.written import LeftOutRecords, WrittenStore
 from ditlab.spec.experiment import Experiment
 
 TEXT_SHOWN = 600

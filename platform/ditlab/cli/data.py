@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from denoisers.contract import Spec
-    from ditlab.data.stores.writer import WrittenStore
+    from ditlab.data.stores.written import WrittenStore
 
 
 class Importers(click.Group):

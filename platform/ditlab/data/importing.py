@@ -6,8 +6,8 @@ from types import ModuleType
 
 import ditlab.data.importers as importers
 from denoisers.contract import Spec
-from ditlab.data.block_imports.runner import ImportRequest
-from ditlab.data.stores.writer import WrittenStore
+from ditlab.data.import_request import ImportRequest
+from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError, nearest
 
 

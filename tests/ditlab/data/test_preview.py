@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from denoisers.figures import ImageGrid
-from ditlab.data.block_imports.runner import ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.preview import sample_grid
 from ditlab.spec.importing import ImagesOptions

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import importer_names, run_import
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data

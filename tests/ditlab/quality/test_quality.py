@@ -14,7 +14,7 @@ from torch import nn
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import write_store
+from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from denoisers.contract import Spec
 from ditlab.data.block_imports.plan import (
     RECEIPTS,
     BlockReceipt,
@@ -28,9 +27,9 @@ from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.bucket_writer import PARTIAL
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.shards import WrittenShard
-from ditlab.data.stores.writer import LeftOutRecords, WriteOutcome, WrittenStore
+from ditlab.data.stores.written import LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress
 
 
 class BlockRules(Protocol):
@@ -114,24 +113,6 @@ class ProcessExecutor:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
         processes = min(self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks))
         yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
-
-
-Options = TypeVar("Options", bound=Spec, covariant=True)
-
-
-@dataclass(frozen=True)
-class ImportRequest(Generic[Options]):
-    """Arguments of an importer."""
-
-    out: Path
-    """Folder that the stores go under, a folder each."""
-    cache: Path
-    """Folder for downloads."""
-    options: Options
-    """Instance of the importer's `OPTIONS`."""
-    progress: Progress = ignore_progress
-    executor: BlockExecutor | None = None
-    """Executor of an import by blocks (`data.block_imports`); None: processes of this machine."""
 
 
 class RefusedSource(UserError):

@@ -19,7 +19,6 @@ from ditlab.data.block_imports.plan import (
     partial_folder,
 )
 from ditlab.data.block_imports.runner import (
-    ImportRequest,
     ProcessExecutor,
     RefusedSource,
     finish_import,
@@ -40,10 +39,11 @@ from ditlab.data.genome.region_windows import (
 )
 from ditlab.data.genome.zarr_arrays import ZarrArray, open_array
 from ditlab.data.genome.zarr_checks import ZarrFiles
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
+from ditlab.data.stores.written import LeftOutRecords, WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 

@@ -25,13 +25,7 @@ from ditlab.data.block_imports.plan import (
     shards_of,
     total_counts,
 )
-from ditlab.data.block_imports.runner import (
-    ImportRequest,
-    ProcessExecutor,
-    RefusedSource,
-    run_blocks,
-    unfinished_import,
-)
+from ditlab.data.block_imports.runner import ProcessExecutor, RefusedSource, run_blocks, unfinished_import
 from ditlab.data.block_imports.source_files import source_name, visible_name
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import (
@@ -47,11 +41,12 @@ from ditlab.data.images.decoding import (
 from ditlab.data.images.encoding import EncodedParts, EncoderChoice, encoded_parts, finish_parts, open_features
 from ditlab.data.images.reading import ImageReader, TableColumns
 from ditlab.data.images.sources import ImageSource, SourceRules, open_image_source
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.bucket_writer import place_buckets, refuse_plain_store
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
 from ditlab.data.stores.shards import ShardSeries, WrittenShard
-from ditlab.data.stores.writer import WrittenStore
+from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 

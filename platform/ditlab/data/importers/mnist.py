@@ -20,9 +20,9 @@ from typing import Literal
 
 import numpy as np
 
-from ditlab.data.block_imports.runner import ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.stores.manifest import Column, ImportedFile, Source
-from ditlab.data.stores.writer import WrittenStore, write_store
+from ditlab.data.stores.written import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions

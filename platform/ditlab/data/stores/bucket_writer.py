@@ -24,7 +24,7 @@ from ditlab.data.stores.manifest import (
     read_record,
     size_name,
 )
-from ditlab.data.stores.writer import WriteOutcome, WrittenStore
+from ditlab.data.stores.written import WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably
 

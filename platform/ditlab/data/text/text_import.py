@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 
 from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, partial_folder
 from ditlab.data.block_imports.runner import (
-    ImportRequest,
     ProcessExecutor,
     RefusedSource,
     finish_import,
@@ -15,9 +14,10 @@ from ditlab.data.block_imports.runner import (
     unfinished_import,
 )
 from ditlab.data.block_imports.source_files import SourceListing, file_problem, list_source, source_name, visible_name
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
-from ditlab.data.stores.writer import LeftOutRecords, WrittenStore
+from ditlab.data.stores.written import LeftOutRecords, WrittenStore
 from ditlab.data.text.documents import BlockCorpus
 from ditlab.data.text.token_store import (
     BYTES,

@@ -32,7 +32,7 @@ from pathlib import Path
 from ditlab.data.block_imports import plan
 from ditlab.data.genome import get_import
 from ditlab.data.stores import layout
-from ditlab.interface.imports import import_data
+from ditlab.api.imports import import_data
 from ditlab.spec.importing import GetOptions
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ditlab.api.imports import encode_store
-from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.images.captions import decode_captions
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source

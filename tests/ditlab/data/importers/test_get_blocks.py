@@ -8,11 +8,12 @@ import pytest
 
 from ditlab.analysis.store_tables import left_out_records
 from ditlab.data.block_imports import plan
-from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor
+from ditlab.data.block_imports.runner import ProcessExecutor
 from ditlab.data.genome import get_import
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores import block_index
-from ditlab.data.stores.writer import WrittenStore
+from ditlab.data.stores.written import WrittenStore
 from ditlab.errors import Unreachable, UserError
 from ditlab.spec.importing import GetOptions
 from support.datasets.get_sources import FORMATS, GetSource, accessibility, peaks_of, scores

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.images.captions import decode_captions
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError

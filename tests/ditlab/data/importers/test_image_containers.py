@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ditlab.data.block_imports.runner import ImportRequest
 from ditlab.data.images.captions import decode_captions
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.block_imports.runner import ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importers import mnist
 from ditlab.data.importers import mnist as downloading
 from ditlab.data.importers.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from denoisers.contract import BatchField, FieldKnobs, ModelSpec
-from ditlab.data.block_imports.runner import ImportRequest
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ditlab.data.block_imports.runner import ImportRequest, ProcessExecutor
+from ditlab.data.block_imports.runner import ProcessExecutor
+from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.store import Store
 from ditlab.data.text.documents import block_pieces

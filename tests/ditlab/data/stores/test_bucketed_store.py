@@ -17,7 +17,7 @@ from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import write_store
+from ditlab.data.stores.written import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from support.datasets.bucketed import CLASSES, SIZES, bucketed, part, write
