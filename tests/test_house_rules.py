@@ -1,4 +1,4 @@
-"""Rules of the house that a machine can check: sizes of files and folders, names used once, first sentences."""
+"""Rules of the house that a machine can check: few short files and pages, full folders, names once, first sentences."""
 
 import ast
 from collections import Counter, defaultdict
@@ -8,8 +8,14 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
 SOURCES = (CHECKOUT / "platform", CHECKOUT / "models")
-MOST_FILES = 20  # Python files of a folder; cli/ has a file for each command
-MOST_LINES = {"platform": 250, "models": 250, "tests": 400}
+SHORT, MOST_SHORT = 60, 80
+"""Lines below which a file is short, and short files at most: `__init__.py`, a family's objective or sampler."""
+MOST_PAGES = 40
+"""Modules that only one module imports, which lies beside them: a noun may stand alone, a page may not."""
+FEWEST_FILES = 3
+"""Files of a folder, beside `__init__.py`: fewer are files of the folder above."""
+MOST_FILES = 26
+"""Files of a room: more are folders of their own nouns."""
 NEVER_FIRST = {"What", "Of", "Whether", "Those", "Is", "Which", "By", "That"}
 """Words with which a first sentence is not one that stands alone."""
 
@@ -20,19 +26,39 @@ def _trees() -> dict[Path, ast.Module]:
     return {path.relative_to(CHECKOUT): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def test_files_are_short() -> None:
-    long = {}
-    for root, most in MOST_LINES.items():
-        for path in (CHECKOUT / root).rglob("*.py"):
-            if (lines := path.read_text(encoding="utf-8").count("\n")) > most:
-                long[str(path.relative_to(CHECKOUT))] = lines
-    assert not long
+def test_few_files_are_short() -> None:
+    short = [str(path) for path in _trees() if _lines(path) < SHORT]
+    assert len(short) <= MOST_SHORT, "\n".join(short)
+
+
+def test_a_module_is_no_page_of_its_only_importer() -> None:
+    modules = {_module(path): path for path in _trees()}
+    importers: dict[Path, set[Path]] = defaultdict(set)
+    for path, tree in _trees().items():
+        for node in ast.walk(tree):
+            if path.name != "__init__.py" and isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    if (found := modules.get(name)) not in (None, path):
+                        importers[found].add(path)
+    pages = [
+        f"{path} of {next(iter(users)).name}"
+        for path, users in importers.items()
+        if path.name not in ("__init__.py", "__main__.py")
+        and len(users) == 1
+        and next(iter(users)).parent == path.parent
+    ]
+    assert len(pages) <= MOST_PAGES, "\n".join(sorted(pages))
 
 
 def test_folders_hold_what_one_noun_covers() -> None:
-    folders = Counter(path.parent for root in MOST_LINES for path in (CHECKOUT / root).rglob("*.py"))
-    full = {str(folder.relative_to(CHECKOUT)): num for folder, num in folders.items() if num > MOST_FILES}
-    assert not {name: num for name, num in full.items() if name != "platform/ditlab/cli"}
+    files = Counter(path.parent for path in _trees() if path.name != "__init__.py")
+    houses = {folder.parent for folder in files}  # a room that holds folders may have few files of its own
+    odd = {
+        str(folder): num
+        for folder, num in files.items()
+        if num > MOST_FILES or (num < FEWEST_FILES and folder not in houses)
+    }
+    assert not odd
 
 
 def test_no_package_shadows_a_standard_module() -> None:
@@ -58,6 +84,16 @@ def test_a_first_sentence_stands_alone() -> None:
         if text.split(maxsplit=1)[0].rstrip(",.:;") in NEVER_FIRST
     ]
     assert not dialect, "\n".join(dialect)
+
+
+def _lines(path: Path) -> int:
+    return (CHECKOUT / path).read_text(encoding="utf-8").count("\n")
+
+
+def _module(path: Path) -> str:
+    """Name of a module by its path below the checkout."""
+    parts = path.with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ _CODE = """
 import json, sys
 from pathlib import Path
 from ditlab.data.block_imports import plan
-from ditlab.interface.imports import import_data
+from ditlab.api.imports import import_data
 from ditlab.spec.importing import ImagesOptions
 
 if __name__ == "__main__":

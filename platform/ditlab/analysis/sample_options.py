@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ditlab.errors import UserError
-from ditlab.spec.overrides import Assignment, parse_overrides
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ditlab.spec.overrides import Assignment
 
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
@@ -126,6 +127,8 @@ def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list
 
     Raises UserError for an override of anything else.
     """
+    from ditlab.spec.overrides import Assignment, parse_overrides  # pydantic: completion needs none
+
     changes = [
         Assignment(f"sampling.{name}", value, f"--{name} {value}") for name, value in given.items() if value is not None
     ]

@@ -18,7 +18,6 @@ from ditlab.cli.options import (
     spec_argument,
 )
 from ditlab.errors import UserError
-from ditlab.spec.values import num_bytes
 
 
 @click.command()
@@ -137,6 +136,8 @@ def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, any
     from ditlab.cli.progress import ProgressBars
 
     try:
+        from ditlab.spec.values import num_bytes
+
         limit = num_bytes(data_limit)
     except ValueError as error:
         raise UserError(f"--data-limit {data_limit}: {error}; give a size such as 16GiB.") from None

@@ -26,7 +26,7 @@ from ditlab.home import Home
 from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:
-    from ditlab.cli.terminal import TerminalConsole
+    from ditlab.cli.progress import TerminalConsole
     from ditlab.reports.time_summary import TimeSummary
 
 
@@ -164,7 +164,7 @@ def delivery_text(what: str, run_id: str, num_unsent: int) -> str:
 
 def console(as_json: bool) -> TerminalConsole:
     """Console of a command's tables, which reads no markup: standard output, or standard error for `--json`."""
-    from ditlab.cli.terminal import TerminalConsole
+    from ditlab.cli.progress import TerminalConsole
 
     return TerminalConsole(stderr=as_json)
 

@@ -1,24 +1,50 @@
-"""Progress of a command at work: rewritten in place on a terminal, plain lines anywhere else."""
+"""Console of the commands, and progress of one at work: rewritten in place on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
 
-from ditlab.cli.terminal import PlainLines, TerminalConsole, format_clock, print_plain, shown
+from ditlab.cli.terminal import PlainLines, format_clock, print_plain, shown
 
 if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
+
+
+STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
+
+
+class TerminalConsole(Console):
+    """Console that prints names, paths and messages as they are: `[red]` in one is no colour, an escape byte is shown.
+
+    Colours come from `Text` and styles in the code alone.
+    """
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Make text of a string: of a table's cell or title, or of what is printed."""
+        return super().render_str(shown(text), **{**settings, "markup": False, "emoji": False, "highlight": False})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render anything; text that was made elsewhere loses its colours where it holds control characters."""
+        if isinstance(renderable, Text) and shown(renderable.plain) != renderable.plain:
+            renderable = Text(shown(renderable.plain), renderable.style)
+        return super().render(renderable, options)
+
+
+def status_text(status: str) -> Text:
+    """A run's status in its colour."""
+    return Text(shown(status), STATUS_COLOURS.get(status, ""))
 
 
 class LiveDisplay(ABC):

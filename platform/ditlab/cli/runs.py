@@ -135,7 +135,8 @@ def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
 def _print_list(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
     from rich.table import Table
 
-    from ditlab.cli.terminal import shown_line, status_text
+    from ditlab.cli.progress import status_text
+    from ditlab.cli.terminal import shown_line
 
     if not rows:
         print_line(f"no runs under {where}", as_json)
@@ -379,7 +380,8 @@ def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
     """Print a table of the runs, and sentences on what stays and what is lost."""
     from rich.table import Table
 
-    from ditlab.cli.terminal import shown_line, status_text
+    from ditlab.cli.progress import status_text
+    from ditlab.cli.terminal import shown_line
     from ditlab.tracking.access import redact
 
     table = Table(box=None, header_style="bold", pad_edge=False)

@@ -31,8 +31,8 @@ from ditlab.cli.options import (
     start_overrides,
     weights_only_option,
 )
-from ditlab.cli.progress import LiveDisplay
-from ditlab.cli.terminal import print_plain, shown_line, status_text
+from ditlab.cli.progress import LiveDisplay, status_text
+from ditlab.cli.terminal import print_plain, shown_line
 from ditlab.reports.formatting import describe_value, format_duration, short_names
 from ditlab.reports.sweep_records import ENDED, Trial
 

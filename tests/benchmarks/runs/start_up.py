@@ -31,7 +31,7 @@ SUPPORT = Path(__file__).parents[2] / "support"
 SPEC = Path(__file__).parents[3] / "experiments" / "digits" / "dit.yaml"
 FLOOR = "import torch, deepspeed"
 LEAST = (
-    "from ditlab.engine.deepspeed_import import import_deepspeed; import torch; import_deepspeed();"
+    "from ditlab.engine.deepspeed_internals import import_deepspeed; import torch; import_deepspeed();"
     "torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True)"
 )
 RAY = (

@@ -12,20 +12,20 @@ from support.devices.meta_device import META, AllowedRead, DeviceError, MetaDevi
 from support.devices.reference_flex import use_reference_flex
 from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
 
-CONSTANT = "constant.py:Constant.on"
+CONSTANT = "tensors.py:Constant.on"
 """Place that copies a constant to the device, once a run."""
 READS: dict[str, AllowedRead] = {
-    "processes/sample_draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),
-    "processes/sample_draws.py:starting_noise": AllowedRead("once a sampling run: noise of a caller must be finite"),
+    "processes/draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),
+    "processes/draws.py:starting_noise": AllowedRead("once a sampling run: noise of a caller must be finite"),
     "dlm/reverse_process.py:starting_tokens": AllowedRead("once a sampling run: tokens of a caller must exist"),
     "dlm/prompts.py:Clamp.whole": AllowedRead("once a block: one that prompts fill is not denoised", lambda _: False),
-    "dlm/frames.py:Frames.fields": AllowedRead("once a sampling run: eight frames of one sample"),
+    "dlm/sampling.py:Frames.fields": AllowedRead("once a sampling run: eight frames of one sample"),
     "pixelhdm/sampling.py:PixelHDMSampler.sample": AllowedRead(
         "once a sampling run: seeds, size and strength of the request",
         lambda values: 0.5 if values.is_floating_point() else SIDE,
     ),
-    "region/prediction.py:present_or_none": AllowedRead("once a held-out batch: attention without a mask is faster"),
-    "layers/rows.py:masked_rows": AllowedRead("once a held-out batch: queries of masked regions alone", lambda _: 7),
+    "region/network.py:present_or_none": AllowedRead("once a held-out batch: attention without a mask is faster"),
+    "tensors.py:masked_rows": AllowedRead("once a held-out batch: queries of masked regions alone", lambda _: 7),
 }
 """Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the held-out
 batch, never of a loss or a sampler's step."""

@@ -98,7 +98,7 @@ import torch
 from torch import nn
 
 from denoisers.contract import Samples
-from denoisers.processes.flow.figures import sample_figure
+from denoisers.processes.flow_figures import sample_figure
 
 
 class Toy(nn.Module):

@@ -71,7 +71,7 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
     assert upload.size < 8 * 2**20, sorted(upload.files.items(), key=lambda item: -item[1])[:5]
     for needed in (
         "platform/ditlab/__main__.py",
-        "models/denoisers/contract/__init__.py",
+        "models/denoisers/contract.py",
         "experiments/digits/dit.yaml",
     ):
         assert needed in upload.files

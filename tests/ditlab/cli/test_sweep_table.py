@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from ditlab.cli.progress import TerminalConsole
 from ditlab.cli.sweeps import MAX_ROWS, SweepTable, describe_sweep, trial_table
-from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, TerminalConsole
+from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweep_records import Trial
 from ditlab.sweeps.session import SweepProgress

@@ -14,7 +14,7 @@ RESIDENT = """
 import json
 import torch
 from ditlab.engine.distributed import single_process
-from ditlab.engine.memory.kept_memory import kept_memory
+from ditlab.engine.memory import kept_memory
 from support.trainings.engines import engine_for
 from support.trainings.plain_muon import small
 

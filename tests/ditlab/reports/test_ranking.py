@@ -119,5 +119,5 @@ def test_equal_in_one_metric_and_better_in_another_dominates() -> None:
 
 def test_ranking_imports_nothing_heavy() -> None:
     heavy = "{'numpy', 'torch', 'matplotlib', 'sklearn'}"
-    code = f"import sys, ditlab.reports.sweeps.ranking as _; print({heavy} & set(sys.modules))"
+    code = f"import sys, ditlab.reports.sweep_records as _; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

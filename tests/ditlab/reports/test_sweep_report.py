@@ -229,5 +229,5 @@ def test_axis_has_another_name_than_the_other_columns(tmp_path: Path) -> None:
 
 def test_pyplot_and_scikit_learn_are_not_imported_early() -> None:
     heavy = "{'matplotlib.pyplot', 'sklearn', 'torch'}"
-    code = f"import sys, ditlab.reports.sweeps.report as _; print({heavy} & set(sys.modules))"
+    code = f"import sys, ditlab.reports.sweep_report as _; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -8,7 +8,7 @@ HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pyarrow", "matplotlib", "numpy"
 
 def test_reading_a_spec_needs_no_heavy_library():
     code = (
-        "import sys, ditlab.spec.loading, ditlab.spec.schema, ditlab.spec.sweep.space\n"
+        "import sys, ditlab.spec.files, ditlab.spec.schema, ditlab.spec.sweep_space\n"
         "ditlab.spec.schema.experiment_schema()\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )

@@ -118,7 +118,7 @@ def _is_host_draw(kwargs: Mapping[str, Any]) -> bool:
     """True for numbers from a generator of the host, but for those that a GPU's sampler draws there as well."""
     generator = kwargs.get("generator")
     is_host = generator is not None and generator.device.type == "cpu"
-    return is_host and place() != "processes/sample_draws.py:seeded_normal"
+    return is_host and place() != "processes/draws.py:seeded_normal"
 
 
 def _target(kwargs: Mapping[str, Any]) -> torch.device | None:
@@ -137,7 +137,7 @@ def _is_masked(indices: Sequence[Tensor | None]) -> bool:
 
 
 def place() -> str:
-    """`processes/flow/solvers.py:heun`: the innermost function of the package on the stack."""
+    """`processes/solvers.py:heun`: the innermost function of the package on the stack."""
     frame: Any = sys._getframe()
     while frame is not None:
         path = frame.f_code.co_filename

@@ -71,7 +71,7 @@ FAULTS = (
     ),
     Fault(
         "detached branch behind a gate",
-        _one("models/denoisers/layers/adaln_block.py", "self.attention(normed, queries, attend_to(key_mask))",
+        _one("models/denoisers/layers/adaln.py", "self.attention(normed, queries, attend_to(key_mask))",
              "self.attention(normed, queries, attend_to(key_mask)).detach()"),
         "gradient.*attention", ("model.adaln=zero",),
     ),
@@ -95,7 +95,7 @@ FAULTS = (
     ),
     Fault(
         "clipping before reduction",
-        _one(ENGINE + "reduction.py", "            _point(gradients, engine.unflatten(",
+        _one(ENGINE + "deepspeed_internals.py", "            _point(gradients, engine.unflatten(",
              "            norm = sum(float(each.norm()) ** 2 for each in gradients) ** 0.5\n"
              "            _ = [each.mul_(min(1.0, 0.05 / norm)) for each in gradients]\n"
              "            _point(gradients, engine.unflatten("),
@@ -103,12 +103,12 @@ FAULTS = (
     ),
     Fault(
         "norm of one worker's part",
-        _one(ENGINE + "gradients.py", "if self._stage and self._world_size > 1:", "if False:"),
+        _one(ENGINE + "update.py", "if self._stage and self._world_size > 1:", "if False:"),
         "norm", (*TWO, "engine.zero.stage=2"),
     ),
     Fault(
         "missed all-reduce of one parameter",
-        _one(ENGINE + "reduction.py",
+        _one(ENGINE + "deepspeed_internals.py",
              "_point(gradients, engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients))",
              "_point(gradients[1:], engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients)[1:])"),
         "gradient", (*TWO, "engine.zero.stage=0"),
@@ -128,12 +128,12 @@ FAULTS = (
     ),
     Fault(
         "bf16 arithmetic under fp32",
-        _one(ENGINE + "configuration.py", 'if precision == "bf16":', 'if precision in ("bf16", "fp32"):'),
+        _one(ENGINE + "engine.py", 'if precision == "bf16":', 'if precision in ("bf16", "fp32"):'),
         "loss|gradient",
     ),
     Fault(
         "weight decay on what has none",
-        _one(ENGINE + "optimisers/building.py", '"weight_decay": rates.weight_decay',
+        _one(ENGINE + "optimizers.py", '"weight_decay": rates.weight_decay',
              '"weight_decay": spec.weight_decay'),
         "update, weight decay", ("optimizer.no_decay=[bias, norm]",),
     ),
@@ -144,12 +144,12 @@ FAULTS = (
     ),
     Fault(
         "epsilon as if inside the root",
-        _one(ENGINE + "optimisers/building.py", "eps=spec.eps", "eps=spec.eps**0.5"),
+        _one(ENGINE + "optimizers.py", "eps=spec.eps", "eps=spec.eps**0.5"),
         "update", ("optimizer.eps=1e-6",),
     ),
     Fault(
         "beta2 used for beta1",
-        _one(ENGINE + "optimisers/building.py", "betas=spec.betas", "betas=(spec.betas[1], spec.betas[1])"),
+        _one(ENGINE + "optimizers.py", "betas=spec.betas", "betas=(spec.betas[1], spec.betas[1])"),
         "moments, first moment",
     ),
     Fault(
@@ -159,22 +159,22 @@ FAULTS = (
     ),
     Fault(
         "mean over uneven micro-batches",
-        _one(TRAINING + "shares.py", "slots * world_size / num", "1.0"),
+        _one(TRAINING + "plan.py", "slots * world_size / num", "1.0"),
         "gradient", ("resources.workers={min: 1, max: 2}", "batch.size=24", "batch.micro=8"),
     ),
     Fault(
         "EMA of stale weights",
-        _one(ENGINE + "average.py", "register_step_post_hook", "register_step_pre_hook"),
+        _one(ENGINE + "averages.py", "register_step_post_hook", "register_step_pre_hook"),
         "average",
     ),
     Fault(
         "EMA with the wrong decay",
-        _one(ENGINE + "average.py", "(1 + step) / (10 + step)", "(1 + step) / (9 + step)"),
+        _one(ENGINE + "averages.py", "(1 + step) / (10 + step)", "(1 + step) / (9 + step)"),
         "average",
     ),
     Fault(
         "EMA not saved",
-        _one(ENGINE + "average.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
+        _one(ENGINE + "averages.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
         "resume.*average|average.*state holds none",
     ),
     Fault(
@@ -218,7 +218,7 @@ FAULTS = (
     ),
     Fault(
         "a sample skipped after resume",
-        _one(TRAINING + "loop.py", "        stream = copy_stream(self._parts.rank.device)\n",
+        _one(TRAINING + "trainer.py", "        stream = copy_stream(self._parts.rank.device)\n",
              "        stream = copy_stream(self._parts.rank.device)\n"
              "        if self._state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
@@ -239,23 +239,23 @@ FAULTS = (
     ),
     Fault(
         "cosine that ends a step late",
-        _one(TRAINING + "schedules.py", "max(1, total - 1 - length)", "max(1, total - length)"),
+        _one(TRAINING + "plan.py", "max(1, total - 1 - length)", "max(1, total - length)"),
         "learning rate.*step",
     ),
     Fault(
         "dropout of conditions alike on all samples",
-        _one("models/denoisers/processes/flow/objective.py", 'noise_source.uniform("label_dropout", label.shape)',
+        _one("models/denoisers/processes/flow.py", 'noise_source.uniform("label_dropout", label.shape)',
              'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)'),
         "dropout of conditions.*alike",
     ),
     Fault(
         "dropout of conditions at twice the rate",
-        _one("models/denoisers/layers/label_embedding.py", "uniform < rate", "uniform < 2 * rate"),
+        _one("models/denoisers/layers/embeddings.py", "uniform < rate", "uniform < 2 * rate"),
         "dropout of conditions.*share",
     ),
     Fault(
         "evaluation on training weights",
-        _one(ENGINE + "average.py", "        if not self._flats:\n            return",
+        _one(ENGINE + "averages.py", "        if not self._flats:\n            return",
              "        if True:\n            return"),
         "evaluation.*weights in training",
     ),
@@ -271,7 +271,7 @@ FAULTS = (
     ),
     Fault(
         "a compiled graph that ignores a mask",
-        _one("models/denoisers/layers/masked_attention.py", "attn_mask=mask",
+        _one("models/denoisers/layers/attention.py", "attn_mask=mask",
              "attn_mask=None if torch.compiler.is_compiling() else mask"),
         "gradient|loss", (), "dlm",
     ),

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from ditlab.cli.progress import TerminalConsole
 from ditlab.cli.sweeps import forecast_table
-from ditlab.cli.terminal import TerminalConsole
 from ditlab.reports.formatting import describe_value
 from ditlab.sweeps.forecast import Forecast
 from support.sweeps import LR, prepared, sweep_of

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from ditlab.cli.progress import ProgressBars, ProgressLine, describe_amount, describe_rate
-from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines, TerminalConsole
+from ditlab.cli.progress import ProgressBars, ProgressLine, TerminalConsole, describe_amount, describe_rate
+from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines
 from ditlab.errors import UserError
 from ditlab.training.reporting import TrainingProgress
 

@@ -9,7 +9,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.cli.terminal import TerminalConsole, shown, shown_line, status_text
+from ditlab.cli.progress import TerminalConsole, status_text
+from ditlab.cli.terminal import shown, shown_line
 from ditlab.home import Home
 from ditlab.spec.files import load_experiment
 from ditlab.spec.yaml_text import dump_yaml

@@ -23,7 +23,7 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from ditlab.data.block_imports import plan
-from ditlab.interface.imports import import_data
+from ditlab.api.imports import import_data
 from ditlab.spec.importing import TextOptions
 
 source, out, address, block_bytes, options = sys.argv[1:]

@@ -13,7 +13,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 
 CHECKOUT = Path(__file__).parents[4]
-PRINT_VERSION = "from ditlab.cluster.nodes.report import code_version; print(code_version())"
+PRINT_VERSION = "from ditlab.cluster.node_report import code_version; print(code_version())"
 
 
 @pytest.fixture

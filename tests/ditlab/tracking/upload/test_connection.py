@@ -9,7 +9,7 @@ from ditlab.tracking.mlflow_connection import connect
 from support.forked import Forked
 
 MAKE = "import sys; from pathlib import Path; from ditlab.home import Home;"
-MAKE += "from ditlab.tracking.upload.connection import connect;"
+MAKE += "from ditlab.tracking.mlflow_connection import connect;"
 MAKE += "home = Home(Path(sys.argv[1])); connect(f'sqlite:///{home.mlflow_database}', home)"
 
 
