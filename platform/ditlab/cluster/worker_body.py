@@ -36,7 +36,7 @@ from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.plan import plan_run
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
@@ -149,7 +149,7 @@ def train_run(
     with ExitStack() as stack:
         stop = stack.enter_context(StopPoller(launch))
         common: dict[str, Any] = {"should_stop": stop.is_set, "warn": warn, "marker": marker}
-        reporter: Any = SilentReporter(**common)
+        reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(request.folder, warn=warn))
             run = PreparedRun(request, data, plan, count_parameters(experiment.model, experiment.objective))

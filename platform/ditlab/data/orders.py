@@ -24,11 +24,11 @@ def training_order(
     data: DataSplits,
     batch_size: int,
     seed: int,
-    known_draws: Mapping[int, Sequence[int]] | None = None,
+    draw_counts: Mapping[int, Sequence[int]] | None = None,
 ) -> Order:
     """Return the order in which a run takes its training samples: of a mixture, draws over the orders of its parts.
 
-    `known_draws`: `MixtureOrder.counts` of some positions, from which later ones are replayed. Raises UserError as
+    `draw_counts`: `MixtureOrder.counts` of some positions, from which later ones are replayed. Raises UserError as
     `open_order` does.
     """
     if not isinstance(spec, MixtureData):
@@ -45,7 +45,7 @@ def training_order(
         batch_size,
         data.mixture.draw,
         is_uniform=data.train.store.is_uniform,
-        known={position // batch_size: counts for position, counts in (known_draws or {}).items()},
+        known={position // batch_size: counts for position, counts in (draw_counts or {}).items()},
     )
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -100,18 +100,30 @@ class ControlChannel:
     """
 
     def __init__(self, rank: Rank, private: bool = False) -> None:
-        self.world_size = rank.world_size
+        self.world_size, self._rank = rank.world_size, rank.rank
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         limit = timedelta(seconds=rank.timeout)
         self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
 
-    def largest(self, *values: int) -> list[int]:
+    def all_reduce_max(self, *values: int) -> list[int]:
         """Return the elementwise maximum over workers. All must call, with equally many values."""
         if self.world_size == 1:
             return list(values)
         votes = torch.tensor(values)
         distributed.all_reduce(votes, distributed.ReduceOp.MAX, group=self._group)
         return votes.tolist()
+
+    def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return every worker's numbers, in order of rank, by one reduction.
+
+        All must call, with equally many numbers, none of them negative.
+        """
+        if self.world_size == 1:
+            return [list(numbers)]
+        rows = torch.zeros(self.world_size, len(numbers), dtype=torch.int64)
+        rows[self._rank] = torch.tensor(numbers)
+        distributed.all_reduce(rows, distributed.ReduceOp.MAX, group=self._group)
+        return rows.tolist()
 
     def mean(self, values: list[float]) -> list[float]:
         """Return the elementwise mean over workers. All must call, with equally many values."""

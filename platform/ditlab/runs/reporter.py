@@ -16,7 +16,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
 from ditlab.tracking.names import flatten
-from ditlab.tracking.openmetrics import OpenMetricsFile
+from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
     STATUS_TAG,
@@ -30,7 +30,7 @@ from ditlab.tracking.review import (
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import export_weights
 from ditlab.training.metrics import metric_names
-from ditlab.training.reporting import RunOutcome, SilentReporter, TrainingProgress
+from ditlab.training.reporting import Reporter, RunOutcome, TrainingProgress
 
 
 def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
@@ -42,7 +42,7 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
-class TrackedReporter(SilentReporter):
+class TrackedReporter(Reporter):
     """Reporter of the first worker. Use as a context manager: its exit waits a bounded time for tracking."""
 
     def __init__(
@@ -60,7 +60,7 @@ class TrackedReporter(SilentReporter):
             on_progress: receives progress for display.
             on_evaluated: receives (step, metrics) of an evaluation; returns True while training has to wait.
             worker_nodes: name of each worker's node in order of rank; empty for one process without Ray.
-            rest: arguments of `SilentReporter`.
+            rest: arguments of `Reporter`.
         """
         super().__init__(**rest)
         self._run, self._on_evaluated = run, on_evaluated
@@ -72,13 +72,12 @@ class TrackedReporter(SilentReporter):
         self._tracker = RunTracker(
             self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
-        self.metrics, self.progress = self._log_metrics, on_progress
+        self._on_progress = on_progress
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        self.before_checkpoint, self.tags = self._sync, self._tracker.set_tags
         experiment = run.request.experiment
-        self.expose = OpenMetricsFile(
+        self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
-        ).renew
+        )
 
     def __enter__(self) -> "TrackedReporter":
         request, tracker = self._run.request, self._tracker
@@ -122,7 +121,7 @@ class TrackedReporter(SilentReporter):
             sizes["left_out_of_each_epoch"] = plan.left_out_samples
         tracker.log_dataset(run.data.name, run.data.fingerprint, kind, sizes)
 
-    def _sync(self) -> None:
+    def before_checkpoint(self) -> None:
         self._receipts.sync()
         self._tracker.journal.sync()
 
@@ -133,7 +132,7 @@ class TrackedReporter(SilentReporter):
         if left and self._finished:
             self.warn(f"{left} records have not reached MLflow; `ditlab runs sync {self._folder.run_id}` sends them.")
 
-    def _log_metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
         self._tracker.journal.log_metrics(step, values)
         if step:
@@ -144,6 +143,15 @@ class TrackedReporter(SilentReporter):
     def _renew_note(self, step: int = 0) -> None:
         log_overview(self._tracker, step)
         renew_note(self._tracker)
+
+    def progress(self, progress: TrainingProgress) -> None:
+        self._on_progress(progress)
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        self._tracker.set_tags(tags)
+
+    def expose(self, gauges: Callable[[], RunGauges], is_over: bool) -> None:
+        self._openmetrics.renew(gauges, is_over)
 
     def samples(self, step: int, figure: Figure) -> None:
         from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
@@ -161,7 +169,7 @@ class TrackedReporter(SilentReporter):
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
 
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+    def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
         renew_note(self._tracker)
         try:

@@ -20,6 +20,7 @@ from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
 from ditlab.spec.compiling import compile_decision, compiled_warning
+from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import is_out_of_memory
 from ditlab.training.reporting import Reporter
@@ -31,10 +32,10 @@ CLOSE_TIMEOUT = 10.0  # seconds that a failing worker waits for a checkpoint tha
 class CheckpointManager:
     """One worker's part in saving and loading the run's checkpoints."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter) -> None:
+    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter, hooks: Hooks) -> None:
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._start = run.start
-        self._channel, self._reporter = channel, reporter
+        self._channel, self._reporter, self._hooks = channel, reporter, hooks
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
         self.snapshots = AverageSnapshots(run, rank, reporter)
@@ -88,7 +89,7 @@ class CheckpointManager:
         manifest = reader.manifest
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
         state.load(reader, scalars or manifest.scalars, manifest.step, manifest.position)
-        state.known_draws = {manifest.position: manifest.draws} if manifest.draws else {}
+        state.draw_counts = {manifest.position: manifest.draws} if manifest.draws else {}
         self.last, self.loaded_receipt = reader.location, manifest.receipt
         self._warn_of_versions(manifest)
 
@@ -104,7 +105,7 @@ class CheckpointManager:
             goes_on = not order_changes(manifest.spec, self._experiment)
             position = manifest.position if goes_on else 0
             state.load(reader, kept_scalars(manifest, self._experiment), manifest.step, position)
-            state.known_draws = {position: manifest.draws} if manifest.draws and goes_on else {}
+            state.draw_counts = {position: manifest.draws} if manifest.draws and goes_on else {}
             self._warn_of_versions(manifest)
 
     def _warn_of_versions(self, manifest: CheckpointManifest) -> None:
@@ -154,7 +155,7 @@ class CheckpointManager:
             buffers=list(state.buffers),
             metrics=dict(metrics),
             numerics=NUMERICS_VERSION,
-            draws=state.known_draws.get(state.position, []),
+            draws=state.draw_counts.get(state.position, []),
             blocks=self._blocks,
             receipt=dict(receipt),
         )
@@ -212,7 +213,8 @@ class CheckpointManager:
         if error is None:
             self.last = outcome.location
             if is_first:
-                self._reporter.checkpoint(outcome.step, outcome.location, outcome.metrics)
+                for saved in self._hooks.saved:
+                    saved(outcome.step, outcome.location, outcome.metrics)
                 if outcome.note:
                     self._reporter.warn(outcome.note)
             return

@@ -10,12 +10,12 @@ from torch import Tensor, distributed
 
 from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import Rank
-from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.engine.phase_clock import PHASES
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.openmetrics import RunGauges
+from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
-from ditlab.training.receipts import StepReceipts
 from ditlab.training.recovery import NonFiniteMonitor
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
 from ditlab.training.timing import PhaseLog, ThroughputMeter
@@ -92,15 +92,12 @@ class StepMetrics:
 class MetricLog:
     """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
 
-    def __init__(
-        self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock, receipts: StepReceipts
-    ) -> None:
-        self._receipts = receipts
+    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks) -> None:
+        self.phases, self._hooks = phases, hooks
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
         self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
-        self.phases = PhaseLog(run, rank, reporter, clock)
         self.monitor = NonFiniteMonitor(run.experiment)
         self.latest: dict[str, float] = {}
         """Metrics of the last finite step and the last evaluation, under their MLflow names."""
@@ -120,7 +117,8 @@ class MetricLog:
         self.phases.read()
         is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
         for read in self.steps.read(wait):
-            self._receipts.add(read.step, read.values)
+            for measured in self._hooks.measured:
+                measured(read.step, read.values)
             values = {f"train/{name}": value for name, value in read.values.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
             values["train/data_wait"] = self.phases.data_wait(restart=read.is_logged)

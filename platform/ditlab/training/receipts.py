@@ -1,12 +1,13 @@
 """Receipts of a run in training: digests of the samples that its steps consume, and facts of its attempts."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import importlib.util
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,11 +31,13 @@ from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.plugins import plugin_packages
 from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.training.hooks import ConsumedPass, StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import MemoryPlan
+from ditlab.training.stepping import Stepper
 
 
-class StepReceipts:
+class StepReceipts(StepHook):
     """Receipts of one worker's steps; the first worker writes those of all.
 
     A step is written once all workers' digests of its samples and its metrics are there; metrics of a GPU come later.
@@ -43,45 +46,44 @@ class StepReceipts:
     def __init__(self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None) -> None:
         """`writer` None: digests are exchanged, and nothing is written."""
         self._run, self._rank, self._writer = run, rank, writer
+        self._digester, self._own = StepDigester(), 0
         self._digests: dict[int, int] = {}
         """Digest of the samples of a step, of all workers."""
         self._values: dict[int, tuple[float, float, float]] = {}
         """Loss, gradient norm and learning rate of a step."""
-        self._left_out: set[int] = set()
+        self._skipped: set[int] = set()
         self._next = 0
-        self._is_begun = False
 
-    def begin(self, step: int, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
-        """Begin an attempt from `step` steps on; `saved` is the receipt of the checkpoint that it goes on from.
-
-        An attempt that goes on with the state as it is, in this process, has the receipts so far as `saved`.
-        """
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        """Begin an attempt; one that goes on with the state as it is has the receipts so far as `saved`."""
         self._digests.clear()
         self._values.clear()
-        self._left_out = {number + 1 for number in memory.skipped_steps}
-        self._next, self._is_begun = step + 1, True
+        self._skipped = {number + 1 for number in memory.skipped_steps}
+        self._next = stepper.state.step + 1
         if self._writer is not None:
-            self._writer.begin(attempt_facts(self._run, self._rank, memory, step), saved)
+            self._writer.begin(attempt_facts(self._run, self._rank, memory, stepper.state.step), saved)
 
-    def row(self, digest: int) -> list[int]:
-        """Return this worker's digest of a step's samples in its place among those of all workers, zeros in others'."""
-        numbers = [0] * self._rank.world_size
-        numbers[self._rank.rank] = digest
-        return numbers
+    def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
+        """Digest the samples and draws of a step's passes on this worker."""
+        self._own = self._digester.digest(passes)
 
-    def take(self, step: int, digests: Sequence[int]) -> None:
-        """Take in the digests of all workers for a step."""
-        if self._writer is not None and self._is_begun:
-            self._digests[step] = joined_digest(list(digests))
+    def pack(self) -> list[int]:
+        """Return this worker's digest of the last step."""
+        return [self._own]
+
+    def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
+        """Take in the digests of all workers for a step; the end of a training brings its last step again."""
+        if self._writer is not None and step >= self._next:
+            self._digests[step] = joined_digest([digest for (digest,) in records])
             self._write()
 
-    def add(self, step: int, values: Mapping[str, float]) -> None:
+    def measured(self, step: int, values: Mapping[str, float]) -> None:
         """Take in the `loss`, `grad_norm` and `lr` of a step."""
         if self._writer is not None and step >= self._next:
             self._values[step] = (values["loss"], values["grad_norm"], values["lr"])
             self._write()
 
-    def receipt(self) -> dict[str, str]:
+    def saving(self) -> dict[str, str]:
         """Return what a checkpoint of now holds of the receipts; {} where none are written."""
         if self._writer is None:
             return {}
@@ -90,32 +92,16 @@ class StepReceipts:
 
     def _write(self) -> None:
         assert self._writer is not None
-        while self._next in self._digests and (self._next in self._values or self._next in self._left_out):
+        while self._next in self._digests and (self._next in self._values or self._next in self._skipped):
             step = self._next
             digest = self._digests.pop(step)
-            if step in self._left_out:
+            if step in self._skipped:
                 self._writer.add(StepReceipt(step, digest, flags=LEFT_OUT))
             else:
                 loss, norm, lr = self._values.pop(step)
                 flags = 0 if math.isfinite(loss) and math.isfinite(norm) else NOT_APPLIED
                 self._writer.add(StepReceipt(step, digest, loss, norm, lr, flags))
             self._next += 1
-
-
-@dataclass(frozen=True, slots=True)
-class FedPass:
-    """Samples of a forward pass, and the key that their random numbers were drawn with."""
-
-    row_ids: np.ndarray
-    """Rows of the store, int64 (samples,)."""
-    place: int
-    """Place of the first one in the global batch."""
-    micro_index: int
-    start: int
-    """Micro-batch and place within it that the random numbers of the first one belong to."""
-    step: int
-    """From 0, as random numbers are keyed."""
-    seed: int
 
 
 class StepDigester:
@@ -129,7 +115,7 @@ class StepDigester:
         """Place, micro-batch, start and number of samples of each pass of the step before."""
         self._places = self._draws = self._mixed = self._spare = np.empty(0, np.uint64)
 
-    def digest(self, passes: Sequence[FedPass]) -> int:
+    def digest(self, passes: Sequence[ConsumedPass]) -> int:
         """Return the digest of a step's passes; 0 for none."""
         if not passes:
             return 0
@@ -153,10 +139,10 @@ class StepDigester:
         return int(mixed.sum()) & SAMPLES_MASK
 
 
-def _alone(fed: FedPass) -> int:
-    num = len(fed.row_ids)
-    draws = draw_places(fed.micro_index, fed.start, num)
-    return samples_digest(fed.row_ids, _range(fed.place, num), draws, fed.step, fed.seed)
+def _alone(consumed: ConsumedPass) -> int:
+    num = len(consumed.row_ids)
+    draws = draw_places(consumed.micro_index, consumed.start, num)
+    return samples_digest(consumed.row_ids, _range(consumed.place, num), draws, consumed.step, consumed.seed)
 
 
 def _range(first: int, num: int) -> np.ndarray:

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from denoisers.figures import Figure
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.tracking.openmetrics import RunGauges
+from ditlab.training.hooks import StepHook
 
 
 @dataclass
@@ -70,92 +71,44 @@ class RunOutcome:
     """Path or URI of the last checkpoint."""
 
 
-class Reporter(Protocol):
+class Reporter(StepHook):
     """Receiver of a run's records; nothing in it may block for long or raise for a tracking server's sake.
 
+    This one drops the records, and keeps the stop request, warnings and the marker: all workers but the first have it.
     The first worker alone sends records; all read `should_stop` and send warnings.
     """
 
-    marker: ProgressMarker
-    """Where the loop records how far it has come."""
-    receipts: ReceiptWriter | None
+    receipts: ReceiptWriter | None = None
     """Writer of the steps' receipts; None: nobody keeps them."""
 
-    @property
-    def metrics(self) -> Callable[[int, Mapping[str, float]], None]:
-        """Log the metrics of a step (counted from 1), under their MLflow names."""
-        ...
+    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
+        """Report with these functions.
 
-    @property
-    def progress(self) -> Callable[[TrainingProgress], None]:
+        Args:
+            should_stop: returns True once this worker is requested to stop early.
+            warn: shows a warning, a full sentence, to people.
+            marker: where the loop records how far it has come.
+        """
+        self.should_stop, self.warn, self.marker = should_stop, warn, marker
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step (counted from 1), under their MLflow names."""
+
+    def progress(self, progress: TrainingProgress) -> None:
         """Show the progress to people."""
-        ...
 
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
-        ...
 
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
-        """Record a checkpoint that is complete."""
-        ...
-
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Record an evaluation before the last step; return True while training is to wait, and call again.
-
-        Returns within a minute.
-        """
-        ...
-
-    @property
-    def before_checkpoint(self) -> Callable[[], object]:
+    def before_checkpoint(self) -> None:
         """Make all earlier records durable, before a checkpoint exists; called from a thread beside the step loop."""
-        ...
 
-    @property
-    def tags(self) -> Callable[[Mapping[str, str]], None]:
+    def tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the tracked run."""
-        ...
 
-    @property
-    def expose(self) -> Callable[[Callable[[], RunGauges], bool], None]:
-        """Renew what scrapers read, at most every few seconds, or where the second argument is true."""
-        ...
+    def expose(self, gauges: Callable[[], RunGauges], is_over: bool) -> None:
+        """Renew what scrapers read, at most every few seconds, or where the run is over."""
 
     def worker_name(self, rank: int) -> str:
         """Return the name of a worker for people, with its node where that is known."""
-        ...
-
-    def should_stop(self) -> bool:
-        """Return True once this worker is requested to stop early."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Show a warning, a full sentence, to people."""
-        ...
-
-
-class SilentReporter:
-    """Reporter of all workers but the first: drops records, and keeps the stop request, warnings and the marker."""
-
-    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
-        self.should_stop, self.warn, self.marker = should_stop, warn, marker
-        self.receipts: ReceiptWriter | None = None
-        self.metrics: Callable[[int, Mapping[str, float]], None] = _drop
-        self.progress: Callable[[TrainingProgress], None] = _drop
-        self.before_checkpoint: Callable[[], object] = _drop
-        self.tags: Callable[[Mapping[str, str]], None] = _drop
-        self.expose: Callable[[Callable[[], RunGauges], bool], None] = _drop
-
-    def worker_name(self, rank: int) -> str:
         return f"worker {rank}"
-
-    def samples(self, step: int, figure: Figure) -> None: ...
-
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None: ...
-
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        return False
-
-
-def _drop(*_: object) -> None:
-    """Drop a record."""

@@ -58,7 +58,7 @@ class TrainingState:
         """Optimiser steps done."""
         self.position = 0
         """Samples taken from the training order."""
-        self.known_draws: dict[int, list[int]] = {}
+        self.draw_counts: dict[int, list[int]] = {}
         """`MixtureOrder.counts` by position, where they are known: those of the checkpoint that was loaded or saved."""
 
     def tensors(self) -> Iterator[tuple[TensorKey, Tensor]]:

@@ -1,17 +1,20 @@
 """One optimiser step on one worker."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.training.hooks import ConsumedPass, Hooks
 from ditlab.training.metrics import StepMetrics
 from ditlab.training.plan import ForwardPass, TrainingRun, WorkerShare, learning_rate
-from ditlab.training.receipts import FedPass, StepDigester
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.state import TrainingState
 
@@ -20,21 +23,12 @@ class Stepper:
     """Forward and backward passes of this worker's micro-batches, then the update."""
 
     def __init__(
-        self,
-        run: TrainingRun,
-        rank: Rank,
-        state: TrainingState,
-        share: WorkerShare,
-        inputs: ModelInputs,
-        metrics: StepMetrics,
-        clock: PhaseClock,
-    ) -> None:
+        self, run: TrainingRun, rank: Rank, state: TrainingState, share: WorkerShare, inputs: ModelInputs,
+        metrics: StepMetrics, clock: PhaseClock, hooks: Hooks,
+    ) -> None:  # fmt: skip
         self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
-        self._rank, self._state, self._share = rank, state, share
-        self._inputs, self._metrics, self._clock = inputs, metrics, clock
-        self._digester = StepDigester()
-        self.samples = 0
-        """Digest of the samples and draws of the last step's passes on this worker; 0 for a step that was left out."""
+        self.rank, self.state, self.share, self.inputs = rank, state, share, inputs
+        self._metrics, self._clock, self._hooks = metrics, clock, hooks
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
@@ -42,66 +36,76 @@ class Stepper:
         Raises:
             OutOfMemory: a pass does not fit; weights and moments are then as they were before.
         """
-        state, metrics = self._state, self._metrics
+        state, metrics, number = self.state, self._metrics, self.state.step + 1
+        for begun in self._hooks.step_begun:
+            begun(number, micro_batches)
         try:
-            self._accumulate(micro_batches)
+            passes = self._accumulate(micro_batches)
         except Exception as error:
             metrics.drop()
             if is_out_of_memory(error):
                 raise OutOfMemory(state.step, str(error).splitlines()[0]) from error
             raise
+        for consumed in self._hooks.consumed:
+            consumed(number, passes)
         with self._clock.phase("reduce"):
             finite = metrics.all_finite()
-        lr = self._learning_rate()
+        experiment, plan = self._experiment, self._plan
+        lr = learning_rate(experiment.schedule, experiment.optimizer.lr, state.step, plan.total_steps, plan.epoch_steps)
         with self._clock.phase("update"):
             norm = state.engine.step(state.step, lr, finite)
         self._clock.end_step()
-        self._count()
+        self._count(number)
         metrics.finish(state.step, {"grad_norm": norm, "lr": lr}, is_logged)
 
     def skip(self) -> None:
         """Count a step and its batch, without training on it."""
-        self.samples = 0
-        self._count()
+        number = self.state.step + 1
+        for consumed in self._hooks.consumed:
+            consumed(number, ())
+        self._count(number)
 
-    def _count(self) -> None:
-        self._state.step += 1
-        self._state.position += self._experiment.batch.size
+    def batch(
+        self, part: ForwardPass, micro: MicroBatch, noise: KeyedNoise, moved: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Any]:
+        """Prepare what the loss reads of a pass of a micro-batch; `moved`: its columns that are on the device."""
+        rows = slice(part.start, part.stop)
+        batch = self.inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=moved)
+        return batch | prepare_on_host(self.state.objective, micro.rows, self._columns, self.inputs, noise, rows)
 
-    def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> None:
-        passes = self._share.passes
-        fed = []
-        for number, part in enumerate(passes):
-            rows = slice(part.start, part.stop)
-            with self._clock.phase("forward"):
-                micro, noise = micro_batches[part.number], self._noise(part)
-                batch = self._inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=micro.on_device())
-                batch |= prepare_on_host(self._state.objective, micro.rows, self._columns, self._inputs, noise, rows)
-            weight = self._share.weight if part.counts else 0.0
-            components = self._state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
-            if part.counts:
-                self._metrics.add(components, 1 / self._share.total_passes)
-                fed.append(self._fed(micro.row_ids[rows], part, noise))
-        self.samples = self._digester.digest(fed)
-
-    def _fed(self, row_ids: np.ndarray, part: ForwardPass, noise: KeyedNoise) -> FedPass:
-        place = self._share.micro_indices[part.number] * self._experiment.micro_size + part.start
-        return FedPass(row_ids, place, noise.micro_index, noise.start, noise.step, noise.seed)
-
-    def _noise(self, part: ForwardPass) -> KeyedNoise:
+    def noise(self, part: ForwardPass) -> KeyedNoise:
         """Return the noise source of a pass.
 
         Without a micro-batch size of its own an experiment draws for the whole batch and every pass takes its slice,
         or the number of workers would decide the numbers.
         """
-        batch, size = self._experiment.batch, self._experiment.micro_size
+        batch = self._experiment.batch
         unit = batch.micro or batch.size
-        first = self._share.micro_indices[part.number] * size + part.start
-        index, start = divmod(first, unit)
-        return KeyedNoise(self._experiment.seed, "train", self._state.step, index, unit, self._rank.device, start)
+        index, start = divmod(self._place(part), unit)
+        return KeyedNoise(self._experiment.seed, "train", self.state.step, index, unit, self.rank.device, start)
 
-    def _learning_rate(self) -> float:
-        experiment, plan = self._experiment, self._plan
-        return learning_rate(
-            experiment.schedule, experiment.optimizer.lr, self._state.step, plan.total_steps, plan.epoch_steps
-        )
+    def _count(self, number: int) -> None:
+        self.state.step = number
+        self.state.position += self._experiment.batch.size
+        for ended in self._hooks.step_ended:
+            ended(number)
+
+    def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> list[ConsumedPass]:
+        passes, consumed = self.share.passes, []
+        for number, part in enumerate(passes):
+            with self._clock.phase("forward"):
+                micro, noise = micro_batches[part.number], self.noise(part)
+                batch = self.batch(part, micro, noise, micro.on_device())
+            weight = self.share.weight if part.counts else 0.0
+            components = self.state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
+            if part.counts:
+                self._metrics.add(components, 1 / self.share.total_passes)
+                rows = micro.row_ids[part.start : part.stop]
+                consumed.append(
+                    ConsumedPass(rows, self._place(part), noise.micro_index, noise.start, noise.step, noise.seed)
+                )
+        return consumed
+
+    def _place(self, part: ForwardPass) -> int:
+        """Place of a pass's first sample in the global batch."""
+        return self.share.micro_indices[part.number] * self._experiment.micro_size + part.start

@@ -20,6 +20,7 @@ import torch
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
 from ditlab.tracking.history import STRAGGLER_TAG
+from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
@@ -196,11 +197,11 @@ _OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
-_ROW = _NUM_PHASES + 2  # numbers that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
+_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
 _SECOND = 1_000_000_000  # nanoseconds
 
 
-class PhaseLog:
+class PhaseLog(StepHook):
     """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
 
     def __init__(
@@ -218,7 +219,7 @@ class PhaseLog:
         self._begin = self._logged = now()
         self._work: StepWork | None = None
         self._is_counted = False
-        self._own = [0] * _ROW
+        self._own = [0] * _NUMBERS
         """Numbers that this worker has not sent yet."""
         self._waited, self._num_waits = 0.0, 0
         self._memory_at = -INTERVAL
@@ -249,20 +250,19 @@ class PhaseLog:
         self._own[_NUM_PHASES] += found.num_steps
         self._waited, self._num_waits = self._waited + found.seconds[_DATA], self._num_waits + found.num_steps
         if self._rank.world_size == 1:
-            self.take(self._sent())
+            self._take([self._sent()])
 
-    def row(self) -> list[int]:
-        """Return this worker's numbers, zero in the places of the others, and forget them; [] for a single worker."""
-        if self._rank.world_size == 1:
-            return []
-        before = [0] * (_ROW * self._rank.rank)
-        return [*before, *self._sent(), *[0] * (_ROW * (self._rank.world_size - self._rank.rank - 1))]
+    def pack(self) -> list[int]:
+        """Return this worker's numbers, and forget them; [] for a single worker."""
+        return self._sent() if self._rank.world_size > 1 else []
 
-    def take(self, numbers: Sequence[int]) -> None:
-        """Take in the numbers of all workers, the largest in each place of their rows; [] has none."""
-        if not numbers:
-            return
-        rows = np.array(numbers, np.int64).reshape(-1, _ROW)
+    def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
+        """Take in the numbers of all workers."""
+        if self._rank.world_size > 1:
+            self._take(records)
+
+    def _take(self, records: Sequence[Sequence[int]]) -> None:
+        rows = np.array(records, np.int64)
         seconds, steps = rows[:, :_NUM_PHASES] / _SECOND, rows[:, _NUM_PHASES]
         self._sums += seconds
         self._steps += steps
@@ -308,7 +308,7 @@ class PhaseLog:
         return values
 
     def _sent(self) -> list[int]:
-        sent, self._own = self._own, [0] * _ROW
+        sent, self._own = self._own, [0] * _NUMBERS
         if self._now() - self._memory_at >= INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             self._memory_at = self._now()
             sent[-1] = peak_memory(self._rank.device)

@@ -29,7 +29,7 @@ from ditlab.spec.sweep import build_sweep
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.history import metric_history
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
@@ -82,7 +82,7 @@ def by_hand(folder: Path, trials: int) -> float:
         begin = time.perf_counter()
         with single_process(use_gpu=False) as rank:
             run = training_run(experiment, home.root, folder / "checkpoints" / str(number))
-            train(run, rank, SilentReporter(_never, print, ProgressMarker()))
+            train(run, rank, Reporter(_never, print, ProgressMarker()))
         seconds += (time.perf_counter() - begin) if number else 0.0  # the first one pays for imports
     return seconds * trials / (trials - 1)
 

@@ -27,7 +27,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.training import checkpointing, trainer
 from ditlab.training.checkpointing import AverageSnapshots
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
 from support.trainings.workers import training_run
 
@@ -73,7 +73,7 @@ class TimedSnapshots(AverageSnapshots):
         self.held_up.append(time.perf_counter() - begin)
 
 
-class Blocks(SilentReporter):
+class Blocks(Reporter):
     """A reporter that times blocks of steps, and turns the averages off and on between them."""
 
     def __init__(self, rounds: int, block: int) -> None:

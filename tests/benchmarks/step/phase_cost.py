@@ -22,7 +22,7 @@ from ditlab.engine.distributed import single_process
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.spec.files import load_experiment
 from ditlab.training import trainer
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from support.trainings.timings import phase_log
 from support.trainings.workers import training_run
 
@@ -43,7 +43,7 @@ class SwitchedClock(PhaseClock):
             super().end_step()
 
 
-class Blocks(SilentReporter):
+class Blocks(Reporter):
     """A reporter that times blocks of steps, and turns the clock off and on between them."""
 
     def __init__(self, clock: SwitchedClock, rounds: int, block: int) -> None:

@@ -26,11 +26,12 @@ from ditlab.home import RunFolder
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
-from ditlab.training import stepping, trainer
+from ditlab.training import receipts, trainer
+from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import TrainingRun
-from ditlab.training.receipts import FedPass, StepDigester, attempt_facts
+from ditlab.training.receipts import StepDigester, attempt_facts
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from support.trainings.workers import tiny, training_run
 
 WARM_UP = 4
@@ -44,7 +45,7 @@ class SwitchedDigester(StepDigester):
 
     is_on = True
 
-    def digest(self, passes: Sequence[FedPass]) -> int:
+    def digest(self, passes: Sequence[ConsumedPass]) -> int:
         return super().digest(passes) if self.is_on else 0
 
 
@@ -58,7 +59,7 @@ class SwitchedWriter(ReceiptWriter):
             super().add(receipt)
 
 
-class Blocks(SilentReporter):
+class Blocks(Reporter):
     """A reporter that times blocks of steps, and turns receipts off and on between them."""
 
     def __init__(self, folder: Path, rounds: int, block: int) -> None:
@@ -91,7 +92,7 @@ def calls_of_a_step(run: TrainingRun, rank: Rank, folder: Path) -> float:
     writer.begin(attempt_facts(run, rank, MemoryPlan(), 0), {})
     begin = time.perf_counter()
     for step in range(CALLS):
-        passes = [FedPass(rows, first, first // unit, 0, step, experiment.seed) for first in range(0, size, unit)]
+        passes = [ConsumedPass(rows, first, first // unit, 0, step, experiment.seed) for first in range(0, size, unit)]
         writer.add(StepReceipt(step + 1, digester.digest(passes), 0.5, 1.0, 1e-3))
     seconds = (time.perf_counter() - begin) / CALLS
     writer.close()
@@ -130,7 +131,7 @@ def main() -> None:
     else:
         length = ["training.epochs=null", "training.steps=1000000", "evaluation.every=null", "checkpoint.every=null"]
         experiment = load_experiment(options.spec, [*length, *options.overrides])
-    stepping.StepDigester = SwitchedDigester  # type: ignore[misc]
+    receipts.StepDigester = SwitchedDigester  # type: ignore[misc]
     measure(experiment, options.rounds, options.block)
 
 

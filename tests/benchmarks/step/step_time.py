@@ -31,14 +31,14 @@ from ditlab.data.stores.writer import StoreWriter
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
 NUM_IMAGES = 8192
 
 
-class TakingTurns(SilentReporter):
+class TakingTurns(Reporter):
     """A reporter that lets the other side run between the platform's steps, and times both."""
 
     def __init__(self, bare_step: Callable[[], object], rounds: int, block: int) -> None:

@@ -24,7 +24,7 @@ from ditlab.home import Home
 from ditlab.spec.files import load_experiment
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
@@ -32,7 +32,7 @@ WARM_UP = 20
 """Steps that are not counted."""
 
 
-class Timed(SilentReporter):
+class Timed(Reporter):
     """A reporter that journals every step, and times the call and what lies between two calls."""
 
     def __init__(self, tracker: RunTracker, seconds: float) -> None:

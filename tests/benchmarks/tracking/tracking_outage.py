@@ -28,7 +28,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.tracking.mlflow_connection import load_mlflow
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
@@ -37,7 +37,7 @@ WARM_UP = 20
 TURNS = ("silent", "hanging", "silent", "refused")
 
 
-class TakingTurns(SilentReporter):
+class TakingTurns(Reporter):
     """A reporter that tracks in some blocks of steps and not in others, and times each block."""
 
     def __init__(self, home: Home, addresses: Mapping[str, str], rounds: int, block: int) -> None:

@@ -69,7 +69,7 @@ def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, mon
     def broken(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("ditlab.training.trainer.Worker.resume", broken)
+    monkeypatch.setattr("ditlab.training.trainer.Trainer.resume", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
     (record,) = [record for record in list_runs(run_home) if record.name == "broken"]

@@ -89,8 +89,8 @@ FAULTS = (
     ),
     Fault(
         "accumulation forgets a micro-batch",
-        _one(TRAINING + "stepping.py", "self._share.weight if part.counts else 0.0",
-             "self._share.weight if part.counts and number != 1 else 0.0"),
+        _one(TRAINING + "stepping.py", "self.share.weight if part.counts else 0.0",
+             "self.share.weight if part.counts and number != 1 else 0.0"),
         "gradient",
     ),
     Fault(
@@ -164,7 +164,8 @@ FAULTS = (
     ),
     Fault(
         "EMA of stale weights",
-        _one(ENGINE + "averages.py", "register_step_post_hook", "register_step_pre_hook"),
+        _one(ENGINE + "averages.py", "\n        partitions.adam.register_step_post_hook",
+             "\n        partitions.adam.register_step_pre_hook"),
         "average",
     ),
     Fault(
@@ -203,10 +204,10 @@ FAULTS = (
     Fault(
         "noise replayed after resume",
         (
-            Replacement(TRAINING + "stepping.py", "        self._inputs, self._metrics, self._clock = inputs",
-                        "        self._first = state.step\n        self._inputs, self._metrics, self._clock = inputs"),
-            Replacement(TRAINING + "stepping.py", '"train", self._state.step, index',
-                        '"train", self._state.step - self._first, index'),
+            Replacement(TRAINING + "stepping.py", "        self._metrics, self._clock, self._hooks = metrics",
+                        "        self._first = state.step\n        self._metrics, self._clock, self._hooks = metrics"),
+            Replacement(TRAINING + "stepping.py", '"train", self.state.step, index',
+                        '"train", self.state.step - self._first, index'),
         ),
         "resume, draws.*again",
     ),
@@ -218,9 +219,9 @@ FAULTS = (
     ),
     Fault(
         "a sample skipped after resume",
-        _one(TRAINING + "trainer.py", "        stream = copy_stream(self._parts.rank.device)\n",
-             "        stream = copy_stream(self._parts.rank.device)\n"
-             "        if self._state.step:\n"
+        _one(TRAINING + "trainer.py", "        stream = copy_stream(self._trainer.rank.device)\n",
+             "        stream = copy_stream(self._trainer.rank.device)\n"
+             "        if state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
              "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
         "resume, samples fed",
@@ -233,8 +234,8 @@ FAULTS = (
     ),
     Fault(
         "schedule off by one step",
-        _one(TRAINING + "stepping.py", "experiment.optimizer.lr, self._state.step, plan",
-             "experiment.optimizer.lr, self._state.step + 1, plan"),
+        _one(TRAINING + "stepping.py", "experiment.optimizer.lr, state.step, plan",
+             "experiment.optimizer.lr, state.step + 1, plan"),
         "learning rate.*step",
     ),
     Fault(
@@ -271,8 +272,8 @@ FAULTS = (
     ),
     Fault(
         "a compiled graph that ignores a mask",
-        _one("models/denoisers/layers/attention.py", "attn_mask=mask",
-             "attn_mask=None if torch.compiler.is_compiling() else mask"),
+        _one("models/denoisers/layers/attention.py", "(q, k, v, attn_mask=mask)",
+             "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)"),
         "gradient|loss", (), "dlm",
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import plan_run
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 
 
@@ -57,7 +57,7 @@ def _train(rank: Rank, request_values: Mapping[str, Any], killed_at: int | None,
     plan = plan_run(request.experiment, data)
     common: dict[str, Any] = {"should_stop": lambda: False, "warn": lambda text: None, "marker": ProgressMarker()}
     with ExitStack() as stack:
-        reporter: Any = SilentReporter(**common)
+        reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(request.folder))
             counts = count_parameters(request.experiment.model, request.experiment.objective)

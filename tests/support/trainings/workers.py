@@ -18,7 +18,7 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.plan import TrainingRun, plan_run
-from ditlab.training.reporting import ProgressMarker, RunOutcome
+from ditlab.training.reporting import ProgressMarker, Reporter, RunOutcome
 from ditlab.training.trainer import train
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group
@@ -71,7 +71,7 @@ def same_state(one: CheckpointReader, two: CheckpointReader) -> bool:
 
 
 @dataclass
-class Recorder:
+class Recorder(Reporter):
     """A reporter that keeps everything in memory."""
 
     stop_after: int | None = None
@@ -98,13 +98,8 @@ class Recorder:
     def samples(self, step: int, figure: Any) -> None:
         self.pictures.append(step)
 
-    def checkpoint(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+    def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self.checkpoints.append(location)
-
-    def before_checkpoint(self) -> None: ...
-
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        return False
 
     def tags(self, values: Mapping[str, str]) -> None:
         self.tagged.update(values)
@@ -112,9 +107,6 @@ class Recorder:
     def expose(self, gauges: Callable[[], RunGauges], is_last: bool) -> None:
         if is_last:
             self.gauges.append(gauges())
-
-    def worker_name(self, rank: int) -> str:
-        return f"worker {rank}"
 
     def should_stop(self) -> bool:
         return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after

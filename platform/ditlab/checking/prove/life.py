@@ -37,9 +37,9 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import SteppedCosineRestartSchedule, WarmupCosineSchedule
 from ditlab.training.evaluation import RunEvaluation, part_objectives
 from ditlab.training.plan import RunPlan, TrainingRun, learning_rate, worker_share
-from ditlab.training.reporting import ProgressMarker, Reporter, SilentReporter
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
-from ditlab.training.trainer import Worker
+from ditlab.training.trainer import Trainer
 
 MOST_HELD_OUT = 16
 """Held-out samples that are evaluated."""
@@ -57,13 +57,13 @@ def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     run = dataclasses.replace(run, experiment=experiment, checkpoints=CheckpointStore.at(folder / "whole"))
     channel = ControlChannel(rank)
     inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
-    reporter = SilentReporter(lambda: False, lambda message: None, ProgressMarker())
+    reporter = Reporter(lambda: False, lambda message: None, ProgressMarker())
     memory = run.memory
     share = worker_share(experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, memory.halvings)
     evaluated: list[EvaluatedState] = []
 
-    def evaluate(worker: Worker) -> None:
-        evaluated.append(evaluate_engine(run, rank, channel, inputs, reporter, worker.state, share.pass_size))
+    def evaluate(trainer: Trainer) -> None:
+        evaluated.append(evaluate_engine(run, rank, channel, inputs, reporter, trainer.state, share.pass_size))
 
     stops = stop_steps(run.plan)
     whole = observe_training(run, rank, stops.last if stops else 1, at_end=evaluate)

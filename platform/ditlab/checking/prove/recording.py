@@ -6,7 +6,7 @@ Observed are the first step of all, then two around an epoch's border from a sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from ditlab.engine.distributed import Rank
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import RatioZClip, SteppedCosineRestartSchedule, ZClip
-from ditlab.training.plan import RunPlan, TrainingRun, WorkerShare
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.plan import RunPlan, TrainingRun
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
 from ditlab.training.stepping import Stepper
-from ditlab.training.trainer import StepLoop, Worker, WorkerParts
+from ditlab.training.trainer import Trainer
 
 SliceKey = tuple[str, str, int]
 """(field, parameter, first value of the flattened parameter)."""
@@ -162,24 +163,40 @@ def by_module(names: Iterable[str]) -> dict[str, list[str]]:
     return modules
 
 
-class RecordingStepper(Stepper):
-    """Stepper that keeps what its state holds around each step, by hooks; the training itself is `Stepper`'s."""
+class StepRecorder(Reporter):
+    """Observer that keeps what the training state holds around each step, and what the loop reports of it."""
 
-    recorded: list[RecordedStep]
+    def __init__(self) -> None:
+        super().__init__(lambda: False, lambda message: None, ProgressMarker())
+        self.recorded: list[RecordedStep] = []
+        self._watching = ExitStack()
 
-    def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
-        """Train one step, and record it."""
-        state = self._state
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        self._stepper = stepper
+
+    def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
+        stepper, state = self._stepper, self._stepper.state
         record = RecordedStep(state.step, _copied(state), state.engine.scalars())
         record.wrong_before = _wrong_weights(state, record.before)
-        fields = self._inputs.names_read
-        with _watching(state, record, fields, [part.counts for part in self._share.passes]):
-            super().step(micro_batches, is_logged)
+        counts = [part.counts for part in stepper.share.passes]
+        self._watching.enter_context(_watching(state, record, stepper.inputs.names_read, counts))
+        self.recorded.append(record)
+
+    def step_ended(self, step: int) -> None:
+        self.attempt_ended()
+        state, record = self._stepper.state, self.recorded[-1]
         record.after, record.scalars_after = _copied(state), state.engine.scalars()
         record.wrong_weights = _wrong_weights(state, record.after)
         if state.engine.stage < 3:
             record.computed = {name: tensor_digest(each) for name, each in state.module.named_parameters()}
-        self.recorded.append(record)
+
+    def attempt_ended(self) -> None:
+        self._watching.close()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        for record in self.recorded:
+            if record.step == step - 1:
+                record.metrics |= values
 
 
 @contextmanager
@@ -287,8 +304,8 @@ class StepSpan:
 
     first: int
     stop: int
-    is_moved: bool
-    """True if they begin from a state that was moved apart."""
+    is_perturbed: bool
+    """True if they begin from a perturbed state."""
 
 
 def observed_spans(experiment: Experiment, plan: RunPlan) -> list[StepSpan]:
@@ -318,72 +335,26 @@ def observe_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[RecordedSt
     experiment = observed_experiment(run.experiment)
     checkpoints = CheckpointStore.at(folder / "observed")
     own = replace(run, experiment=experiment, checkpoints=checkpoints, swap=folder / "swap", start=None)
-    recorded: list[RecordedStep] = []
-    reporter = _StepReporter()
-    worker = ObservedWorker(own, rank, reporter, recorded)
+    recorder = StepRecorder()
+    trainer = Trainer(own, rank, recorder)
     try:
-        worker.resume()
+        trainer.resume()
         for span in observed_spans(experiment, run.plan):
-            worker.observe(span)
+            if span.is_perturbed:
+                _perturb(trainer.state, experiment, span.first)
+            trainer.train_span(span.stop)
     finally:
-        worker.close()
-    worker.release()
-    return recorded
+        trainer.close()
+    trainer.release()
+    return recorder.recorded
 
 
-class ObservedWorker(Worker):
-    """Worker that trains spans of steps, and records them."""
-
-    def __init__(self, run: TrainingRun, rank: Rank, reporter: _StepReporter, recorded: list[RecordedStep]) -> None:
-        self._recorded, self._steps = recorded, reporter
-        super().__init__(run, rank, reporter)
-
-    def observe(self, span: StepSpan) -> None:
-        """Train the steps of a span."""
-        state = self.state
-        if span.is_moved:
-            moved = MovedState(state.engine.state(), state.buffers, self._run.experiment)
-            scalars = {**state.engine.scalars(), **_later_scalars(self._run.experiment, span.first)}
-            scalars = {name: value for name, value in scalars.items() if name in state.engine.scalars()}
-            state.load(moved, scalars, span.first, span.first * self._run.experiment.batch.size)
-        self._steps.stop = span.stop
-        self._parts.receipts.begin(state.step, self._memory, {})
-        num = len(self._recorded)
-        self._step_loop().run()
-        for record in self._recorded[num:]:
-            record.metrics = self._steps.values.pop(record.step, {})
-
-    def _step_loop(self) -> StepLoop:
-        return ObservedLoop(self._parts, self._state, self._share, self._recorded)
-
-
-class ObservedLoop(StepLoop):
-    """Step loop that records its steps and saves nothing."""
-
-    def __init__(
-        self, parts: WorkerParts, state: TrainingState, share: WorkerShare, recorded: list[RecordedStep]
-    ) -> None:
-        super().__init__(parts, state, share, ())
-        stepper = RecordingStepper(parts.run, parts.rank, state, share, parts.inputs, parts.metrics.steps, parts.clock)
-        stepper.recorded = recorded
-        self._stepper = stepper
-
-    def _save(self) -> None:
-        """Save nothing: what a checkpoint holds is compared elsewhere."""
-
-
-class _StepReporter(SilentReporter):
-    """Reporter that keeps each step's metrics, by step from 0, and ends the loop where a span ends."""
-
-    def __init__(self) -> None:
-        self.stop = 0
-        self.values: dict[int, dict[str, float]] = {}
-        marker = ProgressMarker()
-        super().__init__(lambda: marker.step + 1 >= self.stop, lambda message: None, marker)
-        self.metrics = self._keep
-
-    def _keep(self, step: int, values: Mapping[str, float]) -> None:
-        self.values.setdefault(step - 1, {}).update(values)
+def _perturb(state: TrainingState, experiment: Experiment, step: int) -> None:
+    """Put a perturbed state of a later step in the place of a training's own."""
+    perturbed = PerturbedState(state.engine.state(), state.buffers, experiment)
+    own = state.engine.scalars()
+    scalars = {name: value for name, value in {**own, **_later_scalars(experiment, step)}.items() if name in own}
+    state.load(perturbed, scalars, step, step * experiment.batch.size)
 
 
 def _later_scalars(experiment: Experiment, step: int) -> dict[str, float]:
@@ -395,7 +366,7 @@ def _later_scalars(experiment: Experiment, step: int) -> dict[str, float]:
     return scalars
 
 
-class MovedState:
+class PerturbedState:
     """State to load in place of a saved one: this worker's own, with nothing at zero and no two values alike.
 
     The numbers are a function of seed, field, parameter and place, so that workers agree on them.

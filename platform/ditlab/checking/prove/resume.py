@@ -25,17 +25,19 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import PeerLost, Rank
 from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ignore
-from ditlab.training.plan import RunPlan, TrainingRun, WorkerShare, worker_share
-from ditlab.training.reporting import ProgressMarker, SilentReporter
+from ditlab.training.plan import RunPlan, TrainingRun
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
-from ditlab.training.trainer import Worker
+from ditlab.training.stepping import Stepper
+from ditlab.training.trainer import Trainer
 
 BEFOREHAND = "drawn beforehand, in the host's memory"
 """Key of tensors that the loss prepares from draws: small whole numbers may be equal by chance."""
 
 
 @dataclass(frozen=True)
-class WitnessedDraw:
+class DigestedDraw:
     """One draw of one pass."""
 
     key: str
@@ -50,7 +52,7 @@ class StepRecord:
 
     samples: list[str] = field(default_factory=list)
     """Digest of each sample that the loss was given, in order."""
-    draws: dict[str, WitnessedDraw] = field(default_factory=dict)
+    draws: dict[str, DigestedDraw] = field(default_factory=dict)
     """Draws by pass and name."""
     rates: list[float] = field(default_factory=list)
     """Learning rate that each group of the optimiser was stepped with, without the group's own factor."""
@@ -91,10 +93,10 @@ class ObservedTraining:
     """Error that ended it before its stop; empty where none did."""
 
 
-class WitnessedNoise:
+class RecordingNoise:
     """Noise source whose draws are recorded with their keys and values."""
 
-    def __init__(self, noise: Any, number: int, record: dict[str, WitnessedDraw]) -> None:
+    def __init__(self, noise: Any, number: int, record: dict[str, DigestedDraw]) -> None:
         """Record the draws of the `number`-th pass of a step."""
         self._noise, self._number, self._record = noise, number, record
 
@@ -103,16 +105,16 @@ class WitnessedNoise:
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1), float32, of a shape."""
-        return self._witness(name, self._noise.uniform(name, shape))
+        return self._recorded(name, self._noise.uniform(name, shape))
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw N(0, 1), float32, of a shape."""
-        return self._witness(name, self._noise.normal(name, shape))
+        return self._recorded(name, self._noise.normal(name, shape))
 
-    def _witness(self, name: str, values: Tensor) -> Tensor:
+    def _recorded(self, name: str, values: Tensor) -> Tensor:
         noise = self._noise
         key = f"{noise.stream}, step {noise.step}, micro-batch {noise.micro_index}, from sample {noise.start}"
-        self._record[f"pass {self._number}: {name}"] = WitnessedDraw(key, tensor_digest(values))
+        self._record[f"pass {self._number}: {name}"] = DigestedDraw(key, tensor_digest(values))
         return values
 
 
@@ -134,7 +136,7 @@ def observe_training(
     rank: Rank,
     stop_after: int,
     process_seed: int = 0,
-    at_end: Callable[[Worker], None] = lambda worker: None,
+    at_end: Callable[[Trainer], None] = lambda trainer: None,
 ) -> ObservedTraining:
     """Train by the run's own loop until `stop_after` steps are done, from the newest checkpoint if there is one.
 
@@ -143,59 +145,47 @@ def observe_training(
     is freed, on every worker.
     """
     watch = _Watch(stop_after, {field.name for field in run.experiment.batch_fields()})
-    reporter = SilentReporter(watch.should_stop, ignore, ProgressMarker())
-    reporter.metrics = watch.take_metrics
-    worker = Worker(run, rank, reporter)
+    trainer = Trainer(run, rank, watch)
     try:
         for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
             seed_generator(process_seed)
-        worker.resume()
-        watch.begin(worker.state, [part.counts for part in _share(run, rank).passes])
-        begun, failure = CopiedState.of(worker.state), ""
+        trainer.resume()
+        begun, failure = CopiedState.of(trainer.state), ""
         try:
-            worker.run()
+            trainer.train()
         except (RunFailed, PeerLost) as error:
             failure = str(error)
-        watch.end()
-        ended = CopiedState.of(worker.state)
+        ended = CopiedState.of(trainer.state)
         if not failure:
-            at_end(worker)
+            at_end(trainer)
     finally:
-        worker.close()
-    worker.release()
+        trainer.close()
+    trainer.release()
     return ObservedTraining(watch.steps, begun, ended, failure)
 
 
-def _share(run: TrainingRun, rank: Rank) -> WorkerShare:
-    experiment, halvings = run.experiment, run.memory.halvings
-    return worker_share(experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, halvings)
-
-
-class _Watch:
-    """Hooks around a state's module and optimiser that keep what passes."""
+class _Watch(Reporter):
+    """Observer that keeps what passes through a state's module and optimiser, and asks for a stop."""
 
     def __init__(self, stop_after: int, fields: Collection[str]) -> None:
+        super().__init__(lambda: self._state.step >= stop_after, ignore, ProgressMarker())
         self.steps: dict[int, StepRecord] = {}
-        self._stop_after, self._fields = stop_after, fields
+        self._fields = fields
         self._num_passes = self._num_counted = 0
-        self._hooks: list[Any] = []
+        self._removable: list[Any] = []
 
-    def begin(self, state: TrainingState, counts: Sequence[bool]) -> None:
-        """Watch a state's passes; `counts`: for each of a step, whether it counts."""
-        self._state, self._counts = state, counts
-        self._hooks = [
-            state.module.register_forward_pre_hook(self._watch_pass),
-            state.engine.partitions.adam.register_step_pre_hook(self._watch_update),
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        self._state, self._counts = stepper.state, [part.counts for part in stepper.share.passes]
+        self._removable = [
+            self._state.module.register_forward_pre_hook(self._watch_pass),
+            self._state.engine.partitions.adam.register_step_pre_hook(self._watch_update),
         ]
 
-    def end(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+    def attempt_ended(self) -> None:
+        for each in self._removable:
+            each.remove()
 
-    def should_stop(self) -> bool:
-        return self._state.step >= self._stop_after
-
-    def take_metrics(self, step: int, values: Mapping[str, float]) -> None:
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
         if step in self.steps:
             self.steps[step].values |= values
 
@@ -218,8 +208,8 @@ class _Watch:
         self._num_counted += 1
         record.samples += sample_digests(batch, self._fields)
         for name in batch.keys() - self._fields:  # what the loss draws beforehand, in the host's memory
-            record.draws[f"pass {self._num_counted}: {name}"] = WitnessedDraw(BEFOREHAND, tensor_digest(batch[name]))
-        return job, batch, WitnessedNoise(noise, self._num_counted, record.draws)
+            record.draws[f"pass {self._num_counted}: {name}"] = DigestedDraw(BEFOREHAND, tensor_digest(batch[name]))
+        return job, batch, RecordingNoise(noise, self._num_counted, record.draws)
 
     def _watch_update(self, optimizer: Any, *_: Any) -> None:
         rates = self._record().rates

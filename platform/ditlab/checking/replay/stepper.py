@@ -1,11 +1,11 @@
-"""Stepper that measures chosen steps: each sample's loss before the update, its draws, norms by parameter and layer."""
+"""Observer of a replay's steps: each sample's loss before the update, its draws, norms by parameter and layer."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
-from ditlab.engine.update_norms import ParameterNorms
-from ditlab.inputs.model_inputs import prepare_on_host
+from ditlab.engine.update_norms import ParameterNorms, UpdateNorms
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import ForwardPass
+from ditlab.training.receipts import StepDigester
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
 
 MOST_VALUES = 1
@@ -59,6 +63,8 @@ class RecordedNoise(KeyedNoise):
         return values
 
 
+SPEEDS = ("train/samples_per_second", "train/data_wait")
+"""Metrics of the replay's own speed."""
 TIME_NAMES = ("t", "time", "timestep", "sigma")
 """Names of a network's argument that says how far a sample is noised."""
 
@@ -97,70 +103,76 @@ class ObservedSteps:
     """Digest of the samples and draws of this worker's passes."""
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     """Logged by the first worker, under their MLflow names."""
-    done: int = 0
-    """Last step that is done."""
 
 
-class ObservedStepper(Stepper):
-    """Stepper that measures the steps `shown` (from 1) beside training them; the training itself is `Stepper`'s."""
+class StepObserver(Reporter):
+    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps what is logged."""
 
-    places: Sequence[int] | np.ndarray = ()
-    """Places of this worker's samples in the global batch, micro-batch by micro-batch."""
+    def __init__(self, shown: Collection[int], steps: range, seen: ObservedSteps) -> None:
+        """Observe `steps` (from 1) into `seen`."""
+        super().__init__(lambda: False, lambda message: None, ProgressMarker())
+        self._shown, self._steps, self._seen = shown, steps, seen
+        self._digester, self._watching = StepDigester(), ExitStack()
+        self._norms: UpdateNorms | None = None
 
-    def __init__(self, *arguments: Any, shown: Collection[int], seen: ObservedSteps) -> None:
-        super().__init__(*arguments)
-        self._shown, self._seen = shown, seen
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        self._stepper = stepper
 
-    def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
-        """Train one step, and measure it where it is to be shown."""
-        number, seen = self._state.step + 1, self._seen
-        if number in self._shown:
-            self._measured_step(number, micro_batches, is_logged)
-        else:
-            super().step(micro_batches, is_logged)
-        seen.digests[number], seen.done = self.samples, number
+    def loader_opened(self, batches: WorkerBatches, position: int) -> None:
+        size, done = batches.order.batch_size, self._stepper.state.step
+        self._places = batches.places
+        for step in self._steps:
+            number = position // size + step - 1 - done
+            self._seen.indices[step] = batches.order.batches(number, 1, batches.places).reshape(-1)
+            self._seen.rows[step] = batches.view.rows[self._seen.indices[step]]
 
-    def skip(self) -> None:
-        """Count a step and its batch, without training on it."""
-        super().skip()
-        self._seen.done = self._state.step
+    def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
+        if step in self._shown:
+            self._seen.samples[step] = self._sample_losses(micro_batches, self._seen.rows[step])
+            self._norms = self._stepper.state.engine.update_norms()
+            self._watching.enter_context(self._norms.watching())
 
-    def _measured_step(self, number: int, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
-        self._seen.samples[number] = self._sample_losses(micro_batches, self._seen.rows[number])
-        norms = self._state.engine.update_norms()
-        with norms.watching():
-            super().step(micro_batches, is_logged)
-        self._seen.norms[number] = norms.read(self._rank.device)
-        self._seen.clip_factors[number] = norms.clip_factor
+    def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
+        if passes:
+            self._seen.digests[step] = self._digester.digest(passes)
+
+    def step_ended(self, step: int) -> None:
+        if norms := self._norms:
+            self.attempt_ended()
+            self._seen.norms[step] = norms.read(self._stepper.rank.device)
+            self._seen.clip_factors[step] = norms.clip_factor
+
+    def attempt_ended(self) -> None:
+        self._watching.close()
+        self._norms = None
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        trained = {name: value for name, value in values.items() if name.startswith("train/") and name not in SPEEDS}
+        self._seen.metrics.setdefault(step, {}).update(trained)
 
     def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
         found = []
-        size, engine = self._experiment.micro_size, self._state.engine
-        with engine.measuring_losses(), _given_times(self._state.module.network) as times:
-            for part in self._share.passes:
+        stepper, state = self._stepper, self._stepper.state
+        with state.engine.measuring_losses(), _given_times(state.module.network) as times:
+            for part in stepper.share.passes:
+                micro = micro_batches[part.number]
                 for start in range(part.start, part.stop):
                     one = ForwardPass(part.number, start, start + 1, part.counts)
                     draws: list[Draw] = []
                     times.clear()
-                    components = self._losses_of(one, micro_batches[part.number], draws)
+                    noise = RecordedNoise(**vars(stepper.noise(one)), record=draws.append)
+                    components = state.engine.losses(stepper.batch(one, micro, noise), noise)
                     if part.counts:
-                        index = part.number * size + start
+                        index = part.number * len(micro.row_ids) + start
                         values = {name: float(value) for name, value in components.items()}
                         found.append(
                             SampleLoss(
-                                int(self.places[index]), int(rows[index]), values.pop("loss"), values,
+                                int(self._places[index]), int(rows[index]), values.pop("loss"), values,
                                 times[0] if times else None, tuple(draws),
                             )
                         )  # fmt: skip
         return found
-
-    def _losses_of(self, one: ForwardPass, micro: MicroBatch, draws: list[Draw]) -> dict[str, Tensor]:
-        rows = slice(one.start, one.stop)
-        noise = RecordedNoise(**vars(self._noise(one)), record=draws.append)
-        batch = self._inputs.prepare_batch(micro.rows, self._columns, rows=rows)
-        batch |= prepare_on_host(self._state.objective, micro.rows, self._columns, self._inputs, noise, rows)
-        return self._state.engine.losses(batch, noise)
 
 
 @contextmanager

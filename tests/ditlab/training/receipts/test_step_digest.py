@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 from ditlab.receipts.records import draw_places, joined_digest, samples_digest
-from ditlab.training.receipts import FedPass, StepDigester
+from ditlab.training.hooks import ConsumedPass
+from ditlab.training.receipts import StepDigester
 
 UNIT = 8
 
 
-def fed(first: int, stop: int, step: int = 3, seed: int = 1, redrawn: int = 0, rows: int = 100) -> FedPass:
+def fed(first: int, stop: int, step: int = 3, seed: int = 1, redrawn: int = 0, rows: int = 100) -> ConsumedPass:
     """Rows `rows` + place of the places `first` to `stop`; their draws are `redrawn` micro-batches further on."""
     places = np.arange(first, stop)
-    return FedPass(rows + places, first, first // UNIT + redrawn, first % UNIT, step, seed)
+    return ConsumedPass(rows + places, first, first // UNIT + redrawn, first % UNIT, step, seed)
 
 
-def by_hand(passes: list[FedPass]) -> int:
+def by_hand(passes: list[ConsumedPass]) -> int:
     return joined_digest([
         samples_digest(
             each.row_ids, np.arange(each.place, each.place + len(each.row_ids)),
@@ -49,8 +50,8 @@ def test_cuts_and_order_of_passes_change_nothing(digester):
 def test_what_goes_wrong_changes_it(digester):
     """A sample dropped, repeated, moved, or trained with another one's or another step's noise."""
     passes = [fed(0, 8), fed(8, 16)]
-    repeated = FedPass(np.append(passes[0].row_ids[:7], 100), 0, 0, 0, 3, 1)
-    moved = FedPass(passes[0].row_ids[::-1].copy(), 0, 0, 0, 3, 1)
+    repeated = ConsumedPass(np.append(passes[0].row_ids[:7], 100), 0, 0, 0, 3, 1)
+    moved = ConsumedPass(passes[0].row_ids[::-1].copy(), 0, 0, 0, 3, 1)
     wrong = [
         [fed(0, 7), fed(8, 16)],
         [repeated, passes[1]],

@@ -11,9 +11,10 @@ from support.trainings.workers import tiny, train_here
 def test_a_point_is_the_mean_over_the_steps_since_the_last_and_over_the_workers():
     log, _, _ = phase_log(world_size=2)
     num = len(PHASES)
-    for worker, seconds in enumerate((1, 3)):
-        row = [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker]
-        log.take([0] * ((num + 2) * worker) + row + [0] * ((num + 2) * (1 - worker)))
+    log.merge(2, [
+        [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker]
+        for worker, seconds in enumerate((1, 3))
+    ])  # fmt: skip
     found = log.point()
     assert {name: found[f"time/{name}"] for name in PHASES} == {name: 2.0 * (at + 1) for at, name in enumerate(PHASES)}
     assert found["time/steps"] == 2.0 and found["time/slowest"] == pytest.approx(3.0) and found["perf/memory"] == 101.0

@@ -51,20 +51,20 @@ def test_the_first_worker_names_it_once_by_tag_and_warning():
             phases = dict.fromkeys(PHASES, 10_000_000)
             phases["backward"] = 500_000_000 + (worker == slow) * round(seconds * 1e9)
             phases["reduce"] = (worker != slow) * round(seconds * 1e9)  # waiting for it is no work of theirs
-            numbers += [*phases.values(), 1, 0]
+            numbers.append([*phases.values(), 1, 0])
         return numbers
 
     for _ in range(LEAST_STEPS - 1):
-        log.take(rows(2, 0.5))
+        log.merge(1, rows(2, 0.5))
     assert not recorder.tagged
     for _ in range(20):
-        log.take(rows(2, 0.5))
+        log.merge(1, rows(2, 0.5))
     text = recorder.tagged["ditlab.straggler"]
     assert text.startswith("worker 2 takes 2.0 times as long") and f"for {LEAST_STEPS} steps in a row" in text
     assert len(recorder.warnings) == 1 and text in recorder.warnings[0]
     assert log.point()["time/slowest"] == pytest.approx(1.01 / 0.51)
     for _ in range(LEAST_STEPS):
-        log.take(rows(1, 0.5))
+        log.merge(1, rows(1, 0.5))
     assert recorder.tagged["ditlab.straggler"].startswith("worker 1 ") and len(recorder.warnings) == 2
 
 

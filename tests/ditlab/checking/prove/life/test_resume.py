@@ -5,11 +5,11 @@ import torch
 
 from ditlab.checking.prove.resume import (
     CopiedState,
+    DigestedDraw,
     ObservedTraining,
     ResumedRun,
     StepRecord,
     StopSteps,
-    WitnessedDraw,
     compare_draws,
     compare_resume,
     stop_steps,
@@ -24,7 +24,7 @@ def state(step):
 
 
 def record(step):
-    draw = {f"pass {number}: time": WitnessedDraw("micro-batch", f"draw {step}.{number}") for number in (1, 2)}
+    draw = {f"pass {number}: time": DigestedDraw("micro-batch", f"draw {step}.{number}") for number in (1, 2)}
     return StepRecord([f"sample {step}.{n}" for n in range(4)], draw, [1e-3 * step], {"train/loss": 1.0 / step})
 
 

@@ -1,0 +1,121 @@
+"""Hooks on the step loop: observers of a training, and the moments at which they are called.
+
+Every observer is a `StepHook` and overrides the moments that it needs: receipts, the log of phases, the reporter, a
+replay, a proof. A moment that no hook overrides costs nothing. No hook changes what is trained. In order, with steps
+counted from 1:
+
+- `attempt_begun`: the state is built or loaded, and steps begin; again after a roll-back or another micro-batch size;
+- `loader_opened`: batches are read from a position on;
+- `step_begun`, `consumed`, `step_ended`: before the first pass, after the last backward pass, after the update. A step
+  that is left out is consumed without passes, and ends;
+- `pack`, `merge`: what every worker is to know of the others, in one collective a step for all hooks together;
+- `measured`: the step's numbers are on the host; on a GPU a few steps later;
+- `evaluated`, `saving`, `saved`: after an evaluation; before a checkpoint; once that checkpoint is complete, later;
+- `attempt_ended`: steps end, by an error too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ditlab.data.loading.loader import WorkerBatches
+    from ditlab.data.loading.transfer import MicroBatch
+    from ditlab.engine.distributed import ControlChannel
+    from ditlab.training.recovery import MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedPass:
+    """Samples of a forward pass, and the key that their random numbers were drawn with."""
+
+    row_ids: np.ndarray
+    """Rows of the store, int64 (samples,)."""
+    place: int
+    """Place of the first one in the global batch."""
+    micro_index: int
+    start: int
+    """Micro-batch and place within it that the random numbers of the first one belong to."""
+    step: int
+    """From 0, as random numbers are keyed."""
+    seed: int
+
+
+class StepHook:
+    """Observer of a training on one worker. Every moment does nothing here."""
+
+    # Any: `training.stepping.Stepper`, which imports this module
+    def attempt_begun(self, stepper: Any, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        """Begin to observe `stepper.state`; `saved` is what the checkpoint that it goes on from holds of the hooks."""
+
+    def loader_opened(self, batches: WorkerBatches, position: int) -> None:
+        """Take note of the batches that are read, from a position in the order of samples on."""
+
+    def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
+        """Observe the state before a step, and this worker's micro-batches."""
+
+    def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
+        """Observe what the passes of this worker that count took; no passes for a step that is left out."""
+
+    def step_ended(self, step: int) -> None:
+        """Observe the state after a step."""
+
+    def pack(self) -> Sequence[int]:
+        """Return this worker's numbers for the others: not negative, and equally many at every call and worker."""
+        return ()
+
+    def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
+        """Take in the numbers that all workers packed after a step, in order of rank."""
+
+    def measured(self, step: int, values: Mapping[str, float]) -> None:
+        """Take in the numbers of a step: `loss`, its components, `grad_norm`, `lr`."""
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Observe an evaluation before the last step; return True, within a minute, to be asked again."""
+        return False
+
+    def saving(self) -> Mapping[str, str]:
+        """Return what a checkpoint of now is to hold for this hook."""
+        return {}
+
+    def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        """Take note of a checkpoint that is complete; on the first worker alone."""
+
+    def attempt_ended(self) -> None:
+        """Stop to observe the state."""
+
+
+class Hooks:
+    """Hooks of a training by moment: for each, the methods of those that override it, in the order given."""
+
+    def __init__(self, hooks: Sequence[StepHook] = ()) -> None:
+        def methods(moment: str) -> list[Callable[..., Any]]:
+            default = getattr(StepHook, moment)
+            return [getattr(hook, moment) for hook in hooks if getattr(type(hook), moment) is not default]
+
+        self.attempt_begun, self.attempt_ended = methods("attempt_begun"), methods("attempt_ended")
+        self.loader_opened = methods("loader_opened")
+        self.step_begun, self.consumed, self.step_ended = map(methods, ("step_begun", "consumed", "step_ended"))
+        self.measured, self.evaluated = methods("measured"), methods("evaluated")
+        self.saving, self.saved = methods("saving"), methods("saved")
+        self._packing = [hook for hook in hooks if type(hook).pack is not StepHook.pack]
+
+    def exchange(self, step: int, channel: ControlChannel, *votes: int) -> list[int]:
+        """Exchange what the hooks have packed among all workers, in one collective; return the largest of each vote."""
+        records = [list(hook.pack()) for hook in self._packing]
+        rows = channel.gather_numbers([*votes, *chain.from_iterable(records)])
+        begin = len(votes)
+        for hook, record in zip(self._packing, records, strict=True):
+            end = begin + len(record)
+            hook.merge(step, [row[begin:end] for row in rows])
+            begin = end
+        return [max(row[index] for row in rows) for index in range(len(votes))]
+
+    def held(self) -> dict[str, str]:
+        """Return what a checkpoint of now is to hold for all hooks."""
+        return {key: text for saving in self.saving for key, text in saving().items()}

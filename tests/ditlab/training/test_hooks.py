@@ -1,0 +1,118 @@
+"""Hooks on the step loop: the moments of a training in their order, and no influence on what is trained."""
+
+import pytest
+
+from ditlab.engine.distributed import single_process
+from ditlab.training.hooks import Hooks, StepHook
+from ditlab.training.trainer import train
+from support.trainings.workers import Recorder, same_state, tiny, training_run
+
+
+class Moments(StepHook):
+    """A hook that keeps the moments by name, with their steps."""
+
+    def __init__(self):
+        self.seen = []
+
+    def attempt_begun(self, stepper, memory, saved):
+        self.seen.append(("attempt_begun", stepper.state.step))
+
+    def loader_opened(self, batches, position):
+        self.seen.append(("loader_opened", position))
+
+    def step_begun(self, step, micro_batches):
+        self.seen.append(("step_begun", step))
+
+    def consumed(self, step, passes):
+        self.seen.append(("consumed", step, sum(len(each.row_ids) for each in passes)))
+
+    def step_ended(self, step):
+        self.seen.append(("step_ended", step))
+
+    def pack(self):
+        return [7]
+
+    def merge(self, step, records):
+        self.seen.append(("merge", step, records))
+
+    def measured(self, step, values):
+        self.seen.append(("measured", step, "loss" in values))
+
+    def evaluated(self, step, metrics):
+        self.seen.append(("evaluated", step))
+        return False
+
+    def saving(self):
+        self.seen.append(("saving",))
+        return {"hook": "held"}
+
+    def saved(self, step, location, metrics):
+        self.seen.append(("saved", step))
+
+    def attempt_ended(self):
+        self.seen.append(("attempt_ended",))
+
+
+def test_moments_come_in_their_order_and_change_nothing(tmp_path):
+    experiment = tiny(training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"})
+    hook, runs = Moments(), {}
+    for name, hooks in (("with", [hook]), ("without", [])):
+        run = runs[name] = training_run(experiment, tmp_path, tmp_path / name)
+        with single_process(use_gpu=False) as rank:
+            train(run, rank, Recorder(), hooks)
+    size = experiment.batch.size
+    step = [("step_begun", 1), ("consumed", 1, size), ("step_ended", 1), ("measured", 1, True), ("merge", 1, [[7]])]
+    last = [(*moment[:1], 2, *moment[2:]) for moment in step]
+    expected = [("attempt_begun", 0), ("loader_opened", 0), *step, ("evaluated", 1), *last, ("saving",)]
+    assert [moment for moment in hook.seen if moment[0] != "saved"][: len(expected)] == expected
+    assert ("saved", 2) in hook.seen and hook.seen[-1] == ("attempt_ended",)
+    with runs["with"].checkpoints.open(2) as one, runs["without"].checkpoints.open(2) as two:
+        assert same_state(one, two)
+
+
+def test_a_moment_that_no_hook_overrides_is_not_called():
+    class Idle(StepHook): ...
+
+    hooks = Hooks([Idle(), Moments(), Idle()])
+    assert len(hooks.step_begun) == len(hooks.saved) == 1
+    assert Hooks([Idle()]).step_begun == [] and Hooks().held() == {}
+
+
+class Votes:
+    """A channel of three workers that all pack what this one does, but for their rank."""
+
+    def gather_numbers(self, numbers):
+        return [[number + rank for number in numbers] for rank in range(3)]
+
+
+def test_every_hook_merges_its_own_numbers_and_votes_are_the_largest():
+    class Packs(StepHook):
+        def __init__(self, *numbers):
+            self.numbers = numbers
+
+        def pack(self):
+            return self.numbers
+
+        def merge(self, step, records):
+            self.merged = step, records
+
+    one, two = Packs(10), Packs(20, 30)
+    assert Hooks([one, two]).exchange(4, Votes(), 0, 5) == [2, 7]
+    assert one.merged == (4, [[10], [11], [12]])
+    assert two.merged == (4, [[20, 30], [21, 31], [22, 32]])
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(tmp_path, saves):
+    from ditlab.training.trainer import Trainer
+
+    run = training_run(tiny(training__steps=6, checkpoint={"every": 1}), tmp_path, tmp_path / "checkpoints")
+    with single_process(use_gpu=False) as rank:
+        trainer = Trainer(run, rank, Recorder())
+        try:
+            assert trainer.train_span(3, saves).step == 3
+            assert trainer.train_span(4, saves).step == 4
+        finally:
+            trainer.close()
+        trainer.release()
+    assert run.checkpoints.steps() == ([3, 4] if saves else [])
