@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 
 import torch
 from torch import nn
 
-from denoisers.contract import ModelSpec, Network, ObjectiveSpec, Role, RoledNetwork
+from denoisers.contract import ModelSpec, Network, Objective, ObjectiveSpec, Role, RoledNetwork
 from denoisers.families import family_of
 
 
@@ -27,13 +28,32 @@ class ParameterCount:
     """Parameters of the objective's modules by name: trained, never part of `total`."""
 
 
+@dataclass(frozen=True)
+class MetaModel:
+    """A network and its objective on the meta device: shapes and names, no memory and no values."""
+
+    network: Network
+    objective: Objective
+
+    @classmethod
+    def build(cls, model: ModelSpec, objective: ObjectiveSpec) -> MetaModel:
+        """Build both, in milliseconds for a network of any size. Raises ValueError where they do not fit."""
+        with torch.device("meta"):
+            family = family_of(model)
+            return cls(family.build_network(model), family.build_objective(objective, model))
+
+    @cached_property
+    def counts(self) -> ParameterCount:
+        """Numbers of parameters."""
+        return count_network(self.network, self.objective.modules)
+
+
 def count_parameters(model: ModelSpec, objective: ObjectiveSpec | None = None) -> ParameterCount:
     """Count on the meta device, in milliseconds and without memory for a network of any size."""
+    if objective is not None:
+        return MetaModel.build(model, objective).counts
     with torch.device("meta"):
-        family = family_of(model)
-        network = family.build_network(model)
-        modules = None if objective is None else family.build_objective(objective, model).modules
-    return count_network(network, modules)
+        return count_network(family_of(model).build_network(model))
 
 
 def count_network(network: Network, objective_modules: nn.Module | None = None) -> ParameterCount:

@@ -226,7 +226,7 @@ def run_digests(result: dict[str, Any]) -> dict[str, Any]:
         "state": state_digest(Path(result["checkpoint"])),
         "losses": text_digest(losses(folder)),
         "receipts": [bytes_digest(path.read_bytes()) for path in sorted(folder.rglob("steps.bin"))],
-        "samples": [f"{path.name} {bytes_digest(path.read_bytes())}" for path in pictures],
+        "samples": [f"{path.name} {sample_digest(path)}" for path in pictures],
     }
 
 
@@ -264,6 +264,16 @@ def state_digest(checkpoint: Path) -> str:
                 kind = str(tensor.dtype)
                 pieces.append(f"{key} {kind} {bytes_digest(tensor.view(torch.uint8).numpy().tobytes())}")
     return text_digest(sorted(pieces))
+
+
+def sample_digest(path: Path) -> str:
+    """Digest of a sample's file; of a picture's pixels alone, as its texts name the run."""
+    if path.suffix != ".png":
+        return bytes_digest(path.read_bytes())
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return bytes_digest(picture.tobytes())
 
 
 def keys_of_commands(specs: Path) -> dict[str, Any]:

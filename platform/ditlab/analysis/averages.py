@@ -25,7 +25,7 @@ from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
 from ditlab.errors import UserError
 from ditlab.home import writable_folder
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
 from ditlab.training.export import write_export

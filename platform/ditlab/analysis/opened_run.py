@@ -10,7 +10,7 @@ from ditlab.analysis.saved_run import SavedRun
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.progress import Progress, ignore_progress
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed

@@ -13,11 +13,10 @@ from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing
-from ditlab.runs.forks import requested_start
-from ditlab.runs.launch import CheckedRun, check_run, prepare_run, startup_lines
+from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
-from ditlab.runs.request import PreparedRun, RecordedProof, RunCallbacks
+from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.start import Start
@@ -124,8 +123,7 @@ def train(
         UserError: the input is wrong; the message names the field, its value and the remedy.
         RunFailed: the run started and failed; `ProofFailed`, with nothing started, where the proof found something off.
     """
-    start = requested_start(start_from, weights_only, resume, Home.from_environment())
-    experiment = _validated(experiment, overrides, start)
+    experiment = _validated(experiment, overrides, _start(start_from, weights_only, resume))
     address = _cluster(local, address)
     if prove and address:
         raise UserError(
@@ -135,14 +133,17 @@ def train(
         )
     say, warn = say or _ignore, warn or _log.warning
     with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
-        checked = check_run(experiment, resume, local=local, remote=address is not None)
-        run = prepare_run(checked, _proved(experiment, say) if prove else None)
+        checked = check_launch(experiment, resume, local=local, remote=address is not None)
+        launch = begin_launch(checked, _proved(experiment, say) if prove else None)
         if server:
-            server.follow(run.request.folder.openmetrics)
-        for line in startup_lines(checked, run.request.run_id):
+            server.follow(launch.folder.openmetrics)
+        for line in startup_lines(launch):
             say(line)
-        outcome = _train(run, local, on_progress or _ignore, warn)
-    return _result(checked, run, outcome)
+        outcome = _train(launch, local, on_progress or _ignore, warn)
+    return TrainingResult(
+        launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
+        redact(launch.tracking_uri), launch.folder.path,
+    )  # fmt: skip
 
 
 def plan_training(
@@ -156,10 +157,10 @@ def plan_training(
     weights_only: bool = False,
 ) -> TrainingPlan:
     """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
-    start = requested_start(start_from, weights_only, resume, Home.from_environment())
-    experiment = _validated(experiment, overrides, start)
-    checked = check_run(experiment, resume, local=local, remote=_cluster(local, address) is not None)
-    return TrainingPlan(experiment.content_hash(), checked.plan.total_steps, checked.counts.total, checked.notes)
+    experiment = _validated(experiment, overrides, _start(start_from, weights_only, resume))
+    launch = check_launch(experiment, resume, local=local, remote=_cluster(local, address) is not None)
+    total = launch.model.counts.total
+    return TrainingPlan(experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch))
 
 
 def _validated(experiment: Experiment | str | Path, overrides: Sequence[str], start: Start | None) -> Experiment:
@@ -169,6 +170,15 @@ def _validated(experiment: Experiment | str | Path, overrides: Sequence[str], st
     if overrides:
         raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
     return experiment.replace("start", start) if start else experiment
+
+
+def _start(text: str | None, weights_only: bool, resume: str | None) -> Start | None:
+    """The start that a caller asks for; None for a run that is no fork. Raises UserError."""
+    if text is None and not weights_only:
+        return None
+    from ditlab.runs.forks import requested_start
+
+    return requested_start(text, weights_only, resume, Home.from_environment())
 
 
 def _cluster(local: bool, address: str | None) -> str | None:
@@ -215,34 +225,25 @@ def _connection(experiment: Experiment, address: str | None, say: Callable[[str]
 
 
 def _train(
-    run: PreparedRun, local: bool, on_progress: Callable[[TrainingProgress], None], warn: Callable[[str], None]
+    launch: Launch, local: bool, on_progress: Callable[[TrainingProgress], None], warn: Callable[[str], None]
 ) -> RunOutcome:
     """Train under the run's lock, and record how the run ended."""
-    request = run.request
-    lifecycle = RunLifecycle(request.folder, request.experiment, request.home, request.resumed)
+    lifecycle = RunLifecycle(launch)
     callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure)
     timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
-    with lock_run(request.folder, timeout, warn):
-        lifecycle.start(run.plan.total_steps)
+    with lock_run(launch.folder, timeout, warn):
+        lifecycle.start(launch.plan.total_steps)
         with lifecycle.recording_failure():
             if local:
                 from ditlab.runs.local import train_in_process
 
-                outcome = train_in_process(run, callbacks)
+                outcome = train_in_process(launch, callbacks)
             else:
                 from ditlab.cluster.launch import train_on_ray
 
-                outcome = train_on_ray(request, callbacks)
+                outcome = train_on_ray(launch, callbacks)
         lifecycle.end(outcome)
     return outcome
-
-
-def _result(checked: CheckedRun, run: PreparedRun, outcome: RunOutcome) -> TrainingResult:
-    """The result of a run that ended without an error."""
-    return TrainingResult(
-        run.request.run_id, outcome.status, outcome.step, run.plan.total_steps, outcome.metrics, outcome.checkpoint,
-        redact(checked.tracking_uri), run.request.folder.path,
-    )  # fmt: skip
 
 
 def _ignore(_: object) -> None:

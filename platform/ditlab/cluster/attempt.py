@@ -21,8 +21,8 @@ from ditlab.cluster.heartbeat import HangDetector, Heartbeat, heartbeat_interval
 from ditlab.cluster.nodes import alive_ids, answering_ids, draining_ids, kill_processes
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
+from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests
-from ditlab.runs.request import RunCallbacks, RunRequest
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 POLL_INTERVAL = 0.1  # seconds between looks at the channel
@@ -33,13 +33,13 @@ DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away:
 class Attempt:
     """Launcher's side of one attempt; `run` it once."""
 
-    def __init__(self, request: RunRequest, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
+    def __init__(self, launch: Launch, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
         """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they are gone."""
-        self._request, self._callbacks = request, callbacks
+        self._launch, self._callbacks = launch, callbacks
         self._workers, self._keeps_workers = workers, keeps_workers
-        self._resources = request.experiment.resources
-        self._launch = KeyValueChannel(f"{request.run_id}-{secrets.token_hex(4)}")
-        self._group = self._launch  # until the workers have named their group
+        self._resources = launch.experiment.resources
+        self._control = KeyValueChannel(f"{launch.run_id}-{secrets.token_hex(4)}")
+        self._group = self._control  # until the workers have named their group
         self._hang_detector = HangDetector(self._resources.hang_timeout)
         self._heartbeats: list[Heartbeat] = []
         self._hung: list[Heartbeat] = []
@@ -51,7 +51,7 @@ class Attempt:
 
     def run(self, stop: StopRequests) -> RunOutcome | Failure:
         """Assign the run to the workers and follow them to its end. A stop request leads to a final checkpoint."""
-        self._workers.assign(self._request, self._launch.name, last=not self._keeps_workers)
+        self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
         try:
             while not (self._workers.has_ended() or (self._keeps_workers and self._workers.is_idle())):
                 self._workers.wait(POLL_INTERVAL)
@@ -71,24 +71,24 @@ class Attempt:
             self._forward_messages()
             return self._end()
         finally:
-            self._launch.clear()
+            self._control.clear()
 
     def _request_stop(self, reason: str) -> None:
         """Make the workers stop after a final checkpoint."""
         self._stop_reason = reason
-        self._launch.put("stop", reason)
+        self._control.put("stop", reason)
 
     def _find_group(self) -> None:
         """Follow the current group of workers: Ray starts a new one by itself when an elastic run grows."""
-        name = self._launch.get("group")
-        if name and self._group.name != self._launch.child(name).name:
-            self._group, self._num_warnings = self._launch.child(name), {}
+        name = self._control.get("group")
+        if name and self._group.name != self._control.child(name).name:
+            self._group, self._num_warnings = self._control.child(name), {}
             self._heartbeats, self._hung = [], []
             self._hang_detector = HangDetector(self._resources.hang_timeout)
 
     def _warn_of_slow_start(self) -> None:
         """Warn once if no worker has started for a while."""
-        if self._group is self._launch and time.monotonic() > self._notice_at:
+        if self._group is self._control and time.monotonic() > self._notice_at:
             self._notice_at = float("inf")
             self._callbacks.warn(
                 "no worker has begun yet: what they run on is still growing, or busy with other work; waiting."

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ditlab.cluster.capacity import check_capacity, cpu_share, waiting_message
@@ -11,8 +10,8 @@ from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, ray_session
 from ditlab.errors import Unreachable
 from ditlab.runs.failures import FailureKind, Recovery
+from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests, stop_signals
-from ditlab.runs.request import RunCallbacks, RunRequest
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.reporting import RunOutcome
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ditlab.cluster.workers import GroupSpec, WorkerPool
 
 
-def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
+def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     """Train a run on the cluster that this process is connected to, else on a Ray instance of its own.
 
     SIGINT or SIGTERM makes the workers save a final checkpoint; a second one ends them at once.
@@ -30,7 +29,7 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
         UserError: a worker found the input to be wrong.
         RunFailed: the run failed, and another attempt would fail as well.
     """
-    experiment = request.experiment
+    experiment = launch.experiment
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
@@ -44,22 +43,22 @@ def train_on_ray(request: RunRequest, callbacks: RunCallbacks) -> RunOutcome:
         share = cpu_share(resources, nodes, growth=growth)
         if message := waiting_message(resources, share, nodes, growth):
             callbacks.warn(message)
-        pool = WorkerPool(request.folder.path / "ray", keep=False)
+        pool = WorkerPool(launch.folder.path / "ray", keep=False)
         if is_on_cluster:
-            request = replace(request, versions=versions(packages=plugin_packages(experiment.to_dict())))
+            launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
         try:
-            return train_with_retries(request, pool, GroupSpec(resources, share), stop, callbacks)
+            return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
         finally:
             pool.shut_down()
 
 
 def train_with_retries(
-    request: RunRequest, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
+    launch: Launch, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
 ) -> RunOutcome:
     """Attempt a run until it has ended, or another attempt would fail as well. Raises as `train_on_ray` does.
 
     Args:
-        request: the run.
+        launch: the run.
         pool: source of worker groups.
         spec: the worker group that the run needs.
         stop: requests to stop the run after a final checkpoint.
@@ -67,12 +66,12 @@ def train_with_retries(
     """
     from ditlab.cluster.attempt import Attempt
 
-    experiment, store = request.experiment, request.checkpoints()
+    experiment, store = launch.experiment, launch.checkpoints()
     recovery, number, saved = Recovery(experiment), 0, -1
     before: FailureKind | None = None
     tags: Mapping[str, str] = {}
     while True:
-        ended = Attempt(request, pool.idle_group(spec), pool.keep, callbacks).run(stop)
+        ended = Attempt(launch, pool.idle_group(spec), pool.keep, callbacks).run(stop)
         if isinstance(ended, RunOutcome):
             return ended
         if ended.kind is not FailureKind.NO_RESOURCES:  # waiting is no failure
@@ -89,7 +88,7 @@ def train_with_retries(
             callbacks.warn(recovery.message_for(ended))
         before = ended.kind
         # The tags go along for a first worker that dies before it can keep a journal.
-        request = replace(request, resumed=True, memory=recovery.memory).with_tags(tags)
+        launch = launch.changed(resumed=True, memory=recovery.memory, tags={**launch.tags, **tags})
 
 
 @contextmanager

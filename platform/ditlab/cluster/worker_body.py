@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,23 +21,20 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from denoisers.parameters import count_parameters
 from ditlab.cluster.channel import PAUSED, PREEMPTED, STOPPED, KeyValueChannel, SchedulerGate, StopPoller
 from ditlab.cluster.heartbeat import HeartbeatThread
 from ditlab.cluster.nodes import node_name
 from ditlab.cluster.survey import check_joining_node
-from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
+from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
-from ditlab.runs.request import PreparedRun, RunRequest
 from ditlab.secrets import hide, raise_hidden
 from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
-from ditlab.training.plan import plan_run
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
-from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.reporting import ProgressMarker, Reporter, TrainingProgress
 from ditlab.training.trainer import train
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
@@ -61,7 +59,7 @@ def run_worker(config: dict[str, Any]) -> None:
         channel.put("placement_group", get_current_placement_group().id.hex())
     while not (assignment := _next_assignment(channel, rank)).get("is_end"):
         try:
-            _train_assigned(RunRequest.from_dict(assignment["request"]), KeyValueChannel(assignment["launch"]), rank)
+            _train_assigned(Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank)
         except Exception as error:
             if assignment["last"] or not _is_reusable(error, rank):
                 raise_hidden(error)  # Ray writes it into its logs
@@ -97,73 +95,71 @@ def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:
     return found[0]
 
 
-def _train_assigned(request: RunRequest, launch: KeyValueChannel, rank: Rank) -> None:
+def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> None:
     """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
-    for name, value in request.home.cache_variables().items():
+    for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
-    marker, group = ProgressMarker(), _group_channel(launch, rank)
-    heartbeats = HeartbeatThread(group, rank.rank, marker, request.experiment.resources.hang_timeout)
+    marker, group = ProgressMarker(), _group_channel(control, rank)
+    heartbeats = HeartbeatThread(group, rank.rank, marker, launch.experiment.resources.hang_timeout)
     heartbeats.start()
     try:
-        if request.versions:
-            packages = plugin_packages(request.experiment.to_dict())
-            check_joining_node(request.versions, packages, request.home, request.run_id)
-        train_run(request, launch, group, rank, marker)
+        if launch.versions:
+            packages = plugin_packages(launch.experiment.to_dict())
+            check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+        train_run(launch, control, group, rank, marker)
     except Exception as error:
-        record_failure(error, rank.rank, request.resumed, group)
+        record_failure(error, rank.rank, launch.resumed, group)
         raise
     finally:
         heartbeats.stop()
 
 
-def _group_channel(launch: KeyValueChannel, rank: Rank) -> KeyValueChannel:
+def _group_channel(control: KeyValueChannel, rank: Rank) -> KeyValueChannel:
     """Channel of this group of workers, named by the first one; Ray starts a new group when an elastic run grows."""
     name = [secrets.token_hex(4)]
     distributed.broadcast_object_list(name, 0)
     if rank.is_first:
-        launch.put("group", name[0])
-    return launch.child(name[0])
+        control.put("group", name[0])
+    return control.child(name[0])
 
 
 GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
 
 
 def train_run(
-    request: RunRequest, launch: KeyValueChannel, group: KeyValueChannel, rank: Rank, marker: ProgressMarker
+    launch: Launch, control: KeyValueChannel, group: KeyValueChannel, rank: Rank, marker: ProgressMarker
 ) -> None:
     """Train a run to its end, and put the outcome on the group's channel.
 
     Args:
-        request: the run.
-        launch: channel of the launch, with requests to stop.
+        launch: the run.
+        control: channel of the launch, with requests to stop.
         group: channel of this group of workers.
         rank: place of this worker.
         marker: progress of this worker, for its heartbeats.
     """
-    experiment, worker_nodes = request.experiment, _gather_node_names(rank)
+    experiment, worker_nodes = launch.experiment, _gather_node_names(rank)
     nodes = list(dict.fromkeys(worker_nodes))  # that of the first worker first
     warn = _warnings_to(group, rank.rank)
     is_first_of_node = worker_nodes.index(worker_nodes[rank.rank]) == rank.rank
-    data = open_data(experiment.data, request.home, notify=warn if rank.local_rank == 0 else _drop)  # once a node
-    plan = plan_run(experiment, data)
+    launch = launch.changed(notify=warn if rank.local_rank == 0 else _drop)  # once a node
+    training_run = launch.training_run()
     with ExitStack() as stack:
-        stop = stack.enter_context(StopPoller(launch))
+        stop = stack.enter_context(StopPoller(control))
         common: dict[str, Any] = {"should_stop": stop.is_set, "warn": warn, "marker": marker}
         reporter: Any = Reporter(**common)
         if rank.is_first:
-            stack.enter_context(lock_journal(request.folder, warn=warn))
-            run = PreparedRun(request, data, plan, count_parameters(experiment.model, experiment.objective))
+            stack.enter_context(lock_journal(launch.folder, warn=warn))
             timeout = min(GATE_TIMEOUT, rank.timeout / 2)
-            gate = SchedulerGate(request.trial_channel, request.gated, stop.is_set, marker, timeout)
-            reporter = TrackedReporter(
-                run, lambda progress: group.try_put("progress", asdict(progress)), gate.report, worker_nodes, **common
-            )
+            gate = SchedulerGate(launch.trial_channel, launch.gated, stop.is_set, marker, timeout)
+            report = partial(_send_progress, group)
+            reporter = TrackedReporter(launch, report, gate.report, worker_nodes, **common)
             stack.enter_context(reporter)
         elif is_first_of_node and experiment.tracking.system_metrics:
             node = nodes.index(worker_nodes[rank.rank])
-            stack.enter_context(lock_journal(request.folder, node))
-            stack.enter_context(_system_tracker(request, node, max_nodes(experiment, nodes)))
-        outcome = train(request.training_run(data, plan), rank, reporter)
+            stack.enter_context(lock_journal(launch.folder, node))
+            stack.enter_context(_system_tracker(launch, node, max_nodes(experiment, nodes)))
+        outcome = train(training_run, rank, reporter)
         if outcome.status == "interrupted" and stop.reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:
@@ -179,10 +175,10 @@ def _gather_node_names(rank: Rank) -> list[str]:
     return names
 
 
-def _system_tracker(request: RunRequest, node: int, num_nodes: int) -> RunTracker:
+def _system_tracker(launch: Launch, node: int, num_nodes: int) -> RunTracker:
     """Tracker for the system metrics of a node other than the first worker's, into the same tracked run."""
-    tracking = request.experiment.tracking
-    tracker = RunTracker(request.folder, tracking.uri, request.home, node=node, budget=tracking.budget)
+    tracking = launch.experiment.tracking
+    tracker = RunTracker(launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget)
     tracker.watch_system(num_nodes=num_nodes)
     return tracker
 
@@ -196,6 +192,10 @@ def _warnings_to(group: KeyValueChannel, rank: int) -> Callable[[str], None]:
         group.try_put(f"warnings/{rank}", warnings)
 
     return warn
+
+
+def _send_progress(group: KeyValueChannel, progress: TrainingProgress) -> None:
+    group.try_put("progress", asdict(progress))
 
 
 def _drop(message: str) -> None:

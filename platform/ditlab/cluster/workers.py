@@ -18,7 +18,7 @@ from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count, release_placement_group
 from ditlab.cluster.worker_entry import run_worker
-from ditlab.runs.request import RunRequest
+from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
 
 # Seconds that Ray Train waits for resources on a cluster that grows, not 60: a new instance is installed for ten
@@ -46,10 +46,10 @@ class WorkerGroup:
         self._trainer_thread = _TrainerThread(trainer, not isinstance(spec.resources.workers, int))
         self._num_assigned = 0
 
-    def assign(self, request: RunRequest, launch: str, last: bool) -> None:
-        """Make the workers train a run and report on the channel named `launch`; after the last run they end."""
+    def assign(self, launch: Launch, control: str, last: bool) -> None:
+        """Make the workers train a run and report on the channel named `control`; after the last run they end."""
         self._num_assigned += 1
-        assignment = {"number": self._num_assigned, "launch": launch, "request": request.to_dict(), "last": last}
+        assignment = {"number": self._num_assigned, "control": control, "launch": launch.to_dict(), "last": last}
         self._channel.put("assignment", assignment)
         if self._num_assigned == 1:
             self._trainer_thread.start()

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from denoisers.contract import Spec
-from denoisers.parameters import ParameterCount, count_parameters
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, followed
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.mixture import MixtureData
@@ -99,19 +98,6 @@ def check_network(experiment: Experiment) -> None:
     interface = experiment.resources.network.interface
     if interface and interface not in (existing := interface_names()):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
-
-
-def count_and_build(experiment: Experiment) -> ParameterCount:
-    """Count the parameters, on the meta device, and build objective and sampler.
-
-    Raises UserError for a mistake that only building finds, such as guidance without classes.
-    """
-    try:
-        counts = count_parameters(experiment.model, experiment.objective)
-        experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return counts
 
 
 def check_storage(experiment: Experiment) -> None:

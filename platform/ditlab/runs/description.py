@@ -197,7 +197,7 @@ def _checkpoints(folder: RunFolder, storage: str | None, is_sweep: bool) -> Chec
         if storage in (None, "null") or not is_uri(storage):
             place = folder.checkpoints if storage in (None, "null") else Path(storage) / folder.run_id
             return CheckpointList(str(place), committed(LocalFiles(place, "checkpoint.storage").listing()))
-        from ditlab.runs.request import checkpoint_store
+        from ditlab.runs.launch import checkpoint_store
 
         store = checkpoint_store(folder, storage)
         return CheckpointList(store.location, store.steps())

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import nn
 
+from denoisers.parameters import MetaModel
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.launch import checkpoint_store, recorded_checkpoints, start_point
 from ditlab.runs.lineage import ancestors
-from ditlab.runs.request import checkpoint_store, recorded_checkpoints, start_point
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
@@ -96,15 +96,16 @@ MOST_LISTED = 12
 """Tensors of other shapes that a message lists."""
 
 
-def check_start(experiment: Experiment, home: Home, total_steps: int, resumed: RunFolder | None = None) -> str:
-    """Check that a run can begin where `start` says; return a line for people, empty for a run that is no fork.
+def check_start(
+    experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None
+) -> str:
+    """Check that a fork can begin where `start` says; return a line for people.
 
     The shards of a checkpoint on this machine's disks are hashed. A resumed fork with a checkpoint of its own needs
     its parent no more. Raises UserError.
     """
     start = experiment.start
-    if start is None:
-        return ""
+    assert start is not None
     name = _check_parent(start, home, resumed)
     if total_steps <= start.first_step:
         raise UserError(
@@ -117,11 +118,11 @@ def check_start(experiment: Experiment, home: Home, total_steps: int, resumed: R
     assert point
     store = point.find_checkpoints()
     with point.open(verify=store.is_local) as reader:
-        check_state(experiment, start, reader)
+        check_state(experiment, model, start, reader)
         return _describe(experiment, start, name, reader.manifest)
 
 
-def check_state(experiment: Experiment, start: Start, reader: CheckpointReader) -> None:
+def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader) -> None:
     """Raise UserError where the parent's checkpoint does not hold what the fork takes over."""
     parent, wanted = reader.manifest.spec, f"run {start.run}"
     if (family := parent["model"]["family"]) != experiment.model.family:
@@ -129,7 +130,7 @@ def check_state(experiment: Experiment, start: Start, reader: CheckpointReader) 
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
             "family."
         )
-    if differences := shape_differences(experiment, reader.manifest.shapes):
+    if differences := shape_differences(model, reader.manifest.shapes):
         more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "
@@ -152,9 +153,9 @@ def check_state(experiment: Experiment, start: Start, reader: CheckpointReader) 
         )
 
 
-def shape_differences(experiment: Experiment, parent: Mapping[str, list[int]]) -> list[str]:
-    """Return what differs between the tensors of an experiment, traced on the meta device, and those of a parent."""
-    own = tensor_shapes(experiment)
+def shape_differences(model: MetaModel, parent: Mapping[str, list[int]]) -> list[str]:
+    """Return what differs between the tensors of a model and those of a parent."""
+    own = tensor_shapes(model)
     return [
         f"{name} {_shape(own.get(name))} here, {_shape(parent.get(name))} there"
         for name in dict.fromkeys([*own, *parent])
@@ -162,12 +163,9 @@ def shape_differences(experiment: Experiment, parent: Mapping[str, list[int]]) -
     ]
 
 
-def tensor_shapes(experiment: Experiment) -> dict[str, list[int]]:
-    """Return the shape of each parameter and buffer of an experiment, traced on the meta device."""
-    with torch.device("meta"):
-        network: Any = experiment.family.build_network(experiment.model)
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
-    owners = {"network": network, "objective": objective.modules or nn.Module()}
+def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
+    """Return the shape of each parameter and buffer of a model."""
+    owners: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
     return {name: list(value.shape) for name, value in (*named_parameters(owners), *persistent_buffers(owners))}
 
 

@@ -1,198 +1,188 @@
-"""Launch of a run: every check that needs no worker process, then the run's folder."""
+"""Launch of a run: the one record that goes from the checked spec to the workers, and where checkpoints lie."""
 
-import shutil
-from contextlib import suppress
-from dataclasses import dataclass
+from __future__ import annotations
 
-from denoisers.parameters import ParameterCount
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from denoisers.parameters import MetaModel
+from ditlab.checkpoints.start_point import StartPoint
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.inputs.checks import check_inputs
-from ditlab.quality import check_quality
-from ditlab.runs.checks import (
-    check_devices,
-    check_network,
-    check_same_content,
-    check_storage,
-    count_and_build,
-    portable,
-    tracked_at,
-)
-from ditlab.runs.forks import check_start, hold_start
-from ditlab.runs.lifecycle import home_write_error
-from ditlab.runs.lineage import lineage_tags
-from ditlab.runs.relocation import check_run_place
-from ditlab.runs.request import PreparedRun, RecordedProof, RunRequest
-from ditlab.spec.compiling import CompileDecision, compile_decision
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import encode_recorded
-from ditlab.spec.plugins import plugin_packages, plugin_tags
-from ditlab.spec.start import first_step
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.files import write_durably
-from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
-from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import PROOF_TAG
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
-from ditlab.tracking.relocation import check_place, record_place
-from ditlab.training.plan import RunPlan, plan_run
+from ditlab.storage.plain_files import read_plain
+from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.training.plan import RunPlan, TrainingRun, plan_run
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import TrainingProgress
 
 
 @dataclass(frozen=True)
-class CheckedRun:
-    """A run that has passed every check, and of which nothing new exists yet."""
+class Launch:
+    """A launch of a run: the record that goes from the checked spec to every worker.
+
+    Data, plan and model are opened at their first use, once in each process.
+    """
 
     experiment: Experiment
-    """The spec with absolute paths and the tracking address of this launch."""
-    data: DataSplits
-    plan: RunPlan
-    counts: ParameterCount
+    """The spec with absolute paths and the tracking address of this launch; validated once in each process."""
     home: Home
-    tracking_uri: str
-    """Resolved address of the tracked run."""
-    resumed: RunFolder | None
-    """Folder of the run that goes on; None for a new run."""
-    start: str = ""
-    """Line about the checkpoint of another run that this one begins from; empty for a run that is no fork."""
+    """DITLAB_HOME, absolute."""
+    run_id: str = ""
+    """Empty until the run's folder exists."""
+    resumed: bool = False
+    """True if this run was started before."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the tracked run, such as the commit of its code."""
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    """Memory settings that earlier attempts arrived at."""
+    trial_channel: str = ""
+    """Name of the key-value channel that takes a sweep trial's evaluations; empty for a run of its own."""
+    gated: bool = False
+    """True if training blocks after each evaluation until the sweep's scheduler lets the trial continue."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
+    start_note: str = ""
+    """Line about the checkpoint of another run that this one begins from; stays in its process."""
+    notify: Notify = field(default=write_to_stderr, compare=False)
+    """Receives sentences about data that are fetched; stays in its process."""
+
+    @cached_property
+    def data(self) -> DataSplits:
+        """Training and held-out rows. Raises UserError for data that cannot be opened."""
+        return open_data(self.experiment.data, self.home, notify=self.notify)
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """Steps and epochs. Raises UserError for a spec that leaves no steps."""
+        return plan_run(self.experiment, self.data)
+
+    @cached_property
+    def model(self) -> MetaModel:
+        """Network and objective on the meta device. Raises UserError where they do not fit."""
+        return build_model(self.experiment)
+
+    def changed(self, **changes: Any) -> Launch:
+        """Return the same launch with other fields; what is open stays open."""
+        other = replace(self, **changes)
+        other.__dict__.update({name: self.__dict__[name] for name in OPENED if name in self.__dict__})
+        return other
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, from which `from_dict` rebuilds the launch in another process."""
+        return {
+            "spec": self.experiment.to_dict(),
+            "home": str(self.home.root),
+            "memory": asdict(self.memory),
+            **{name: getattr(self, name) for name in ("run_id", "resumed", "trial_channel", "gated")},
+            **{name: dict(getattr(self, name)) for name in ("tags", "versions")},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Launch:
+        """Rebuild a launch from `to_dict`'s values: validates the spec."""
+        rest = {key: value for key, value in values.items() if key != "spec"}
+        experiment = class_for(values["spec"]).model_validate(values["spec"])
+        memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
+        return cls(**{**rest, "experiment": experiment, "home": Home(Path(values["home"])), "memory": memory})
 
     @property
-    def notes(self) -> list[str]:
-        """Lines that describe the run and its data."""
-        remarks = [self.start, self.plan.mixture, self.data.note, self.plan.note]
-        return [describe(self.experiment, self.counts.total), *filter(None, remarks)]
+    def folder(self) -> RunFolder:
+        """Folder of the run."""
+        return self.home.run(self.run_id)
 
+    @property
+    def tracking_uri(self) -> str:
+        """Resolved address of the tracked run."""
+        return resolve_tracking_uri(self.experiment.tracking.uri, self.home)
 
-def check_run(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> CheckedRun:
-    """Check everything that can be checked before a process is started.
+    def checkpoints(self) -> CheckpointStore:
+        """Store of the run's checkpoints. Raises UserError where it cannot be reached."""
+        return checkpoint_store(self.folder, self.experiment.checkpoint.storage)
 
-    Args:
-        experiment: the validated spec.
-        resume: id or name of the run to go on with, `auto` for the newest unfinished one, None for a new run.
-        local: True for one process without Ray.
-        remote: True if the workers run on a cluster, whose nodes are checked apart.
-
-    Raises:
-        UserError: something is wrong. Nothing of the run is left behind.
-    """
-    home = Home.from_environment()
-    check_place(home)
-    given_uri = experiment.tracking.uri
-    experiment = portable(experiment, launch_address(given_uri, home), home)
-    check_devices(experiment, local, remote)
-    if not remote:
-        check_network(experiment)
-    counts = count_and_build(experiment)
-    resumed = _find_resumed(experiment, resume, home)
-    if resumed:
-        check_run_place(home, resumed)
-        check_same_content(experiment, resumed)
-        if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
-            experiment = tracked_at(experiment, read_record(resumed).tracking_uri or None)
-    tracking_uri = resolve_tracking_uri(experiment.tracking.uri, home)
-    check_storage(experiment)
-    data = open_data(experiment.data, home)
-    check_inputs(experiment, data, home)
-    check_quality(experiment, data)
-    plan = plan_run(experiment, data)
-    start = check_start(experiment, home, plan.total_steps, resumed)
-    home.ensure()
-    return CheckedRun(experiment, data, plan, counts, home, tracking_uri, resumed, start)
-
-
-def prepare_run(checked: CheckedRun, proof: RecordedProof | None = None) -> PreparedRun:
-    """Make the run's folder and record, or take those of the run that goes on; a proof of it is kept there.
-
-    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
-    """
-    record_place(checked.home)
-    folder = checked.resumed or _create_folder(checked, proof)
-    if checked.resumed:
-        try:
-            if proof:
-                proof.write(folder)
-        except OSError as error:
-            raise home_write_error(checked.home, error) from error
-        with suppress(UserError):  # its parent may be gone once it has checkpoints of its own
-            hold_start(checked.experiment, checked.home, folder.run_id)
-    tags = {**source_tags(), **plugin_tags(checked.experiment.to_dict())}
-    if start := checked.experiment.start:
-        tags |= lineage_tags(start.point, list_runs(checked.home))
-    tags["ditlab.compile"] = str(_compile_decision(checked.experiment))
-    if proof:
-        tags[PROOF_TAG] = proof.summary
-    request = RunRequest(
-        checked.experiment, folder.run_id, checked.home, resumed=checked.resumed is not None, tags=tags
-    )
-    return PreparedRun(request, checked.data, checked.plan, checked.counts)
-
-
-def startup_lines(checked: CheckedRun, run_id: str) -> list[str]:
-    """Lines for the start of a run: its description, tracking problems that its first upload would meet, its length."""
-    plan = checked.plan
-    left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
-    first = first_step(checked.experiment.start)
-    steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
-    length = f"{steps} on {plan.train_samples:,} samples{left_out}"
-    last = f"run {run_id}: going on, to {plan.total_steps} steps" if checked.resumed else f"run {run_id}: {length}"
-    return [*checked.notes, *_tracking_warnings(checked.tracking_uri), last]
-
-
-def _tracking_warnings(uri: str) -> list[str]:
-    """Sentences on a tracking server that does not answer, or refuses this user."""
-    later = "training goes on, `ditlab runs sync` sends what is missing."
-    if uri.startswith("sqlite"):
-        return []
-    if reason := check_reachable(uri):
-        return [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
-    return [f"warning: {refusal}; {later}"] if (refusal := check_access(uri)) else []
-
-
-def _create_folder(checked: CheckedRun, proof: RecordedProof | None) -> RunFolder:
-    """Folder of a new run, with its record and spec. Raises UserError where the disk refuses, and leaves nothing."""
-    experiment, folder = checked.experiment, None
-    try:
-        folder = create_run(
-            checked.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-            total_steps=checked.plan.total_steps,
-            tracking_uri=checked.tracking_uri if experiment.tracking.uri else "",
-            plugins=plugin_packages(experiment.to_dict()),
-            start=experiment.start.point if experiment.start else "",
+    def training_run(self) -> TrainingRun:
+        """Everything that a worker trains from. Raises UserError where data or checkpoints cannot be reached."""
+        return TrainingRun(
+            self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
+            self.memory, start_point(self.experiment, self.home, self.run_id),
         )  # fmt: skip
-        write_durably(folder.spec, encode_recorded(experiment.to_dict()))
-        if proof:
-            proof.write(folder)
-        hold_start(experiment, checked.home, folder.run_id)
-    except (OSError, UserError) as error:
-        if folder is not None:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        raise error if isinstance(error, UserError) else home_write_error(checked.home, error) from error
-    return folder
 
 
-def describe(experiment: Experiment, num_parameters: int) -> str:
-    """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision, compiled blocks."""
-    resources = experiment.resources
-    fewest, most = resources.min_workers, resources.max_workers
-    workers = str(most) if fewest == most else f"{fewest} to {most}"
-    where = "GPU" if resources.gpus_per_worker else "CPU"
-    decision = _compile_decision(experiment)
-    compiled = "" if experiment.engine.compile is False else f", {decision}"
-    return (
-        f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
-        f"{workers} {where} worker{'s' if most > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
-        f"{experiment.training.precision}{compiled}"
-    )
+OPENED = ("data", "plan", "model")
+"""Properties of a launch that are computed once."""
 
 
-def _compile_decision(experiment: Experiment) -> CompileDecision:
-    return compile_decision(experiment, "cuda" if experiment.resources.gpus_per_worker else "cpu")
+@dataclass(frozen=True)
+class RecordedProof:
+    """A proof that a run keeps: what `ditlab prove` showed before it began."""
+
+    summary: str
+    """Clause for the tag `ditlab.proof`."""
+    json: str
+    table: str
+
+    def write(self, folder: RunFolder) -> None:
+        """Write the proof into the run's folder. Raises OSError where the disk refuses."""
+        write_durably(folder.proof, self.json.encode())
+        write_durably(folder.proof_table, self.table.encode())
 
 
-def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
-    """Folder of the run that `resume` names; None for a new run. Raises UserError for an unknown name."""
-    if resume is None:
-        return None
-    if resume == "auto":
-        unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
-        return unfinished.folder if unfinished else None
-    return find_training_run(home, resume).folder
+def build_model(experiment: Experiment) -> MetaModel:
+    """Build network and objective on the meta device, count their parameters, and build the sampler.
+
+    Raises UserError for a mistake that only building finds, such as guidance without classes.
+    """
+    try:
+        model = MetaModel.build(experiment.model, experiment.objective)
+        assert model.counts.total
+        experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return model
+
+
+def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
+    """Store of a run's checkpoints: in the run's folder, or by the run's id below `checkpoint.storage`."""
+    return CheckpointStore.at(storage).child(folder.run_id) if storage else CheckpointStore.at(folder.checkpoints)
+
+
+def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint | None:
+    """Return the checkpoint that a run begins from while it has none of its own; None for a run that is no fork."""
+    start = experiment.start
+    return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id) if start else None
+
+
+def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
+    """Store of a run's checkpoints by its spec as it was recorded, of which nothing else is validated.
+
+    Raises UserError for a run that is not there, and for a spec that cannot be read.
+    """
+    try:
+        spec = parse_yaml(read_plain(folder.spec, MAX_BYTES).decode(), str(folder.spec))
+    except FileNotFoundError:
+        raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
+    section = spec.get("checkpoint") if isinstance(spec, dict) else None
+    storage = section.get("storage") if isinstance(section, dict) else None
+    return checkpoint_store(folder, storage if isinstance(storage, str) else None)
+
+
+@dataclass(frozen=True)
+class RunCallbacks:
+    """Functions called in the launching process, from its own thread."""
+
+    on_progress: Callable[[TrainingProgress], None]
+    """Receives progress for display, a few times a second."""
+    warn: Callable[[str], None]
+    """Receives warnings, one sentence each."""
+    on_failure: Callable[[Mapping[str, str]], None]
+    """Receives the tags of each failed attempt, before the run goes on or ends."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from ditlab.errors import RunFailed, StorageOutage, UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.launch import Launch
 from ditlab.secrets import hide
-from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import encode_recorded
 from ditlab.storage.files import write_durably
 from ditlab.tracking.journal_writer import JournalWriter
@@ -23,32 +23,29 @@ from ditlab.training.reporting import RunOutcome
 class RunLifecycle:
     """Writer of one run's status."""
 
-    folder: RunFolder
-    experiment: Experiment
-    home: Home
-    resumed: bool
+    launch: Launch
 
     def start(self, total_steps: int) -> None:
         """Record that the run is running. Raises UserError where DITLAB_HOME cannot be written."""
         try:
-            if self.resumed:
+            if self.launch.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
-                write_durably(self.folder.spec, encode_recorded(self.experiment.to_dict()))
-            update_record(self.folder, status="running", message="", total_steps=total_steps)
+                write_durably(self.launch.folder.spec, encode_recorded(self.launch.experiment.to_dict()))
+            update_record(self.launch.folder, status="running", message="", total_steps=total_steps)
         except OSError as error:
-            raise home_write_error(self.home, error) from error
+            raise home_write_error(self.launch.home, error) from error
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
         """Record any exception of the block as the run's end, and raise it again with the run's name in its message."""
-        folder = self.folder
+        folder = self.launch.folder
         try:
             yield
         except (UserError, RunFailed) as error:
             kind = error.kind if isinstance(error, RunFailed | StorageOutage) else "user_error"
             _update(folder, status="failed", message=str(error).partition("\n")[0])
             self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
-            error.args = (f"run {folder.run_id} ({self.experiment.name}): {error}",)
+            error.args = (f"run {folder.run_id} ({self.launch.experiment.name}): {error}",)
             raise
         except BaseException as error:
             status: Literal["failed", "interrupted"] = (
@@ -62,14 +59,14 @@ class RunLifecycle:
 
     def end(self, outcome: RunOutcome) -> None:
         """Record how the run ended."""
-        _update(self.folder, status=outcome.status, step=outcome.step)
+        _update(self.launch.folder, status=outcome.status, step=outcome.step)
         if outcome.status == "interrupted" and not outcome.metrics:  # its workers died before they could report it
             self._close_tracked_run("interrupted", "interrupted")
 
     def record_attempt_failure(self, tags: Mapping[str, str]) -> None:
         """Journal the tags of a failure after which the run goes on; the next worker uploads them."""
-        if self.folder.journal.exists():
-            journal = JournalWriter(self.folder)
+        if self.launch.folder.journal.exists():
+            journal = JournalWriter(self.launch.folder)
             journal.append("tags", values={key: hide(value) for key, value in tags.items()})
             journal.close()
 
@@ -77,12 +74,12 @@ class RunLifecycle:
         self, status: Literal["failed", "interrupted"], message: str, tags: Mapping[str, str] | None = None
     ) -> None:
         """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
-        if self.folder.journal.exists():
+        if self.launch.folder.journal.exists():
             from ditlab.runs.page import log_run_report  # imports Jinja and PIL, which a start needs not
 
-            with RunTracker(self.folder, self.experiment.tracking.uri, self.home) as tracker:
+            with RunTracker(self.launch.folder, self.launch.experiment.tracking.uri, self.launch.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
-                log_run_report(tracker, self.experiment, self.home, status, _warn)
+                log_run_report(tracker, self.launch.experiment, self.launch.home, status, _warn)
                 end_run(tracker, status, message)
 
 

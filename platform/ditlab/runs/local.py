@@ -9,30 +9,34 @@ from contextlib import contextmanager
 import torch
 
 from ditlab.engine.distributed import single_process
+from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.runs.request import PreparedRun, RunCallbacks
 from ditlab.training.reporting import ProgressMarker, RunOutcome
 from ditlab.training.trainer import train
 
 
-def train_in_process(run: PreparedRun, callbacks: RunCallbacks) -> RunOutcome:
+def train_in_process(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     """Train a run to its end, or until the first SIGINT or SIGTERM, after a final checkpoint.
 
     Raises:
         UserError: the input is wrong.
         RunFailed: the run failed.
     """
-    request, resources = run.request, run.request.experiment.resources
-    for name, value in request.home.cache_variables().items():
+    resources = launch.experiment.resources
+    for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
     os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
     with stop_signals() as stop, _threads(resources.cpus_per_worker, callbacks.warn), rank_of as rank:
         reporter = TrackedReporter(
-            run, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn, marker=ProgressMarker()
+            launch,
+            callbacks.on_progress,
+            should_stop=lambda: stop.count > 0,
+            warn=callbacks.warn,
+            marker=ProgressMarker(),
         )
         with reporter:
-            outcome = train(request.training_run(run.data, run.plan), rank, reporter)
+            outcome = train(launch.training_run(), rank, reporter)
             reporter.finish(outcome)
         return outcome
 

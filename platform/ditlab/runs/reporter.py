@@ -11,7 +11,7 @@ from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.text_file import save_captions, save_text
-from ditlab.runs.request import PreparedRun
+from ditlab.runs.launch import Launch
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
@@ -47,7 +47,7 @@ class TrackedReporter(Reporter):
 
     def __init__(
         self,
-        run: PreparedRun,
+        launch: Launch,
         on_progress: Callable[[TrainingProgress], None],
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
         worker_nodes: Sequence[str] = (),
@@ -56,47 +56,49 @@ class TrackedReporter(Reporter):
         """Open the tracked run.
 
         Args:
-            run: the prepared run.
+            launch: the run.
             on_progress: receives progress for display.
             on_evaluated: receives (step, metrics) of an evaluation; returns True while training has to wait.
             worker_nodes: name of each worker's node in order of rank; empty for one process without Ray.
             rest: arguments of `Reporter`.
         """
         super().__init__(**rest)
-        self._run, self._on_evaluated = run, on_evaluated
+        self._launch, self._on_evaluated = launch, on_evaluated
         self._worker_nodes = worker_nodes
         self._num_workers = max(1, len(worker_nodes))
         self._nodes = list(dict.fromkeys(worker_nodes))
-        self._folder, self._finished = run.request.folder, False
-        tracking = run.request.experiment.tracking
+        self._folder, self._finished = launch.folder, False
+        tracking = launch.experiment.tracking
         self._tracker = RunTracker(
-            self._folder, tracking.uri, run.request.home, warn=self.warn, budget=tracking.budget, is_held=True
+            self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
         self._on_progress = on_progress
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        experiment = run.request.experiment
+        experiment = launch.experiment
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
         )
 
     def __enter__(self) -> "TrackedReporter":
-        request, tracker = self._run.request, self._tracker
-        experiment, counts = request.experiment, self._run.counts
+        launch, tracker = self._launch, self._tracker
+        experiment, counts = launch.experiment, launch.model.counts
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
-        tags = {**request.tags, "ditlab.workers": str(self._num_workers), "ditlab.numerics": str(NUMERICS_VERSION)}
+        tags = {**launch.tags, "ditlab.workers": str(self._num_workers), "ditlab.numerics": str(NUMERICS_VERSION)}
         tags["ditlab.threads"] = str(torch.get_num_threads())  # on which the order of sums depends
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
         tags[STATUS_TAG] = "running"
-        if main := [name for name in metric_names(experiment, self._run.data) if name.startswith("eval/")]:
+        if main := [
+            name for name in metric_names(experiment, launch.data, launch.model.objective) if name.startswith("eval/")
+        ]:
             tags[MAIN_TAG] = main[0]
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
-        if not request.resumed:
+        if not launch.resumed:
             self._log_inputs()
-        if PROOF_TAG in request.tags:
+        if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)
             tracker.log_artifact(self._folder.proof_table)
         self._renew_note()
@@ -106,20 +108,20 @@ class TrackedReporter(Reporter):
 
     def _log_inputs(self) -> None:
         """Log the spec, the environment, the parameter table and the data set of a new run."""
-        run, tracker = self._run, self._tracker
-        copy_tokenizer(run.data.train.store, self._folder.path)
+        launch, tracker = self._launch, self._tracker
+        copy_tokenizer(launch.data.train.store, self._folder.path)
         tracker.log_artifact(self._folder.spec)
         tracker.log_text(environment(), "environment.txt")
-        rows = [*run.counts.components.items(), ("total", run.counts.total)]
+        rows = [*launch.model.counts.components.items(), ("total", launch.model.counts.total)]
         names, numbers = zip(*rows, strict=True)
         tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
-        plan, kind = run.plan, run.request.experiment.data.kind
+        plan, kind = launch.plan, launch.experiment.data.kind
         sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
-        if run.data.mixture:
-            sizes |= {f"train_of_{name}": len(part.train) for name, part in run.data.mixture.parts.items()}
+        if launch.data.mixture:
+            sizes |= {f"train_of_{name}": len(part.train) for name, part in launch.data.mixture.parts.items()}
         else:
             sizes["left_out_of_each_epoch"] = plan.left_out_samples
-        tracker.log_dataset(run.data.name, run.data.fingerprint, kind, sizes)
+        tracker.log_dataset(launch.data.name, launch.data.fingerprint, kind, sizes)
 
     def before_checkpoint(self) -> None:
         self._receipts.sync()
@@ -197,6 +199,5 @@ class TrackedReporter(Reporter):
                 log_model(self._tracker, outcome.step, exported)
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
-        request = self._run.request
-        log_run_report(self._tracker, request.experiment, request.home, outcome.status, self.warn)
+        log_run_report(self._tracker, self._launch.experiment, self._launch.home, outcome.status, self.warn)
         end_run(self._tracker, outcome.status)

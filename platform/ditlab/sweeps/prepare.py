@@ -17,13 +17,13 @@ import torch
 
 from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
 from ditlab.cluster.session import is_connected
-from ditlab.data.splits import open_data
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.checks import absolute_paths, check_devices, check_network, check_storage, count_and_build
+from ditlab.runs.checks import absolute_paths, check_devices, check_network, check_storage
 from ditlab.runs.forks import check_start
+from ditlab.runs.launch import Launch, build_model
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
@@ -34,7 +34,6 @@ from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names
-from ditlab.training.plan import plan_run
 
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
@@ -247,27 +246,30 @@ class _TrialChecks:
 
     def _check_start(self, experiment: Experiment, total_steps: int) -> None:
         """Check each kind of fork against its parent's checkpoint once."""
+        if experiment.start is None:
+            return
         spec = experiment.to_dict()
         parts = [total_steps, experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
         if (key := json.dumps(parts, sort_keys=True)) not in self._started:
-            check_start(experiment, self._home, total_steps)
+            check_start(experiment, build_model(experiment), self._home, total_steps)
             self._started.add(key)
 
     def _check(self, experiment: Experiment) -> tuple[int, int]:
         check_devices(experiment, False, self._remote)
         if not self._remote:
             check_network(experiment)
-        counts = count_and_build(experiment)
+        launch = Launch(experiment, self._home)
+        num_parameters = launch.model.counts.total
         check_storage(experiment)
-        data = open_data(experiment.data, self._home)
-        check_inputs(experiment, data, self._home)
-        check_quality(experiment, data)
-        return counts.total, plan_run(experiment, data).total_steps
+        check_inputs(experiment, launch.data, self._home)
+        check_quality(experiment, launch.data)
+        return num_parameters, launch.plan.total_steps
 
 
 def _check_metrics(sweep: Sweep, experiment: Experiment, home: Home) -> None:
     """Raises UserError for a metric that no trial would report."""
-    known = [*metric_names(experiment, open_data(experiment.data, home)), *pace_names(experiment)]
+    launch = Launch(experiment, home)
+    known = [*metric_names(experiment, launch.data, launch.model.objective), *pace_names(experiment)]
     for name in sweep.metrics:
         if name not in known:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")

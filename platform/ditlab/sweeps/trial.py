@@ -15,15 +15,14 @@ from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, PAUSED, STOPPED, KeyValueChannel
 from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.workers import GroupSpec, WorkerPool
-from ditlab.data.splits import open_data
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.runs.forks import hold_start
+from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.lineage import lineage_tags
 from ditlab.runs.local import StopRequests
 from ditlab.runs.locks import lock_run
-from ditlab.runs.request import RunCallbacks, RunRequest, checkpoint_store
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
@@ -35,7 +34,6 @@ from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_metrics
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
-from ditlab.training.plan import plan_run
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 POLL_INTERVAL = 0.05  # seconds between looks for an evaluation
@@ -141,36 +139,31 @@ class TrialThread(threading.Thread):
         resumed = folder.record.exists()
         if not resumed:
             self._create_run(experiment)
-        lifecycle = RunLifecycle(folder, experiment, context.home, resumed)
         tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
         tags |= plugin_tags(experiment.to_dict())
         if experiment.start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
                 hold_start(experiment, context.home, folder.run_id)
             tags |= lineage_tags(experiment.start.point, list_runs(context.home))
-        request = RunRequest(
-            experiment,
-            folder.run_id,
-            context.home,
-            resumed,
-            tags,
-            trial_channel=self._channel.name,
-            gated=not isinstance(context.sweep.scheduler, NoScheduler),
+        is_gated = not isinstance(context.sweep.scheduler, NoScheduler)
+        launch = Launch(
+            experiment, context.home, folder.run_id, resumed, tags, trial_channel=self._channel.name, gated=is_gated
         )
+        lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):
             with lifecycle.recording_failure():
                 if self._takeover and all(done.key != self._takeover.key for done in read_takeovers(folder)):
                     self._take_over(experiment, self._takeover)
-                lifecycle.start(plan_run(experiment, open_data(experiment.data, context.home)).total_steps)
-                outcome = self._train_with_retries(request, lifecycle)
+                lifecycle.start(launch.plan.total_steps)
+                outcome = self._train_with_retries(launch, lifecycle)
             lifecycle.end(outcome)
         return outcome
 
-    def _train_with_retries(self, request: RunRequest, lifecycle: RunLifecycle) -> RunOutcome:
-        pool, spec = self._shared.pool, GroupSpec(request.experiment.resources, self._shared.share)
+    def _train_with_retries(self, launch: Launch, lifecycle: RunLifecycle) -> RunOutcome:
+        pool, spec = self._shared.pool, GroupSpec(launch.experiment.resources, self._shared.share)
         callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
         try:
-            return train_with_retries(request, pool, spec, self._stop_requests, callbacks)
+            return train_with_retries(launch, pool, spec, self._stop_requests, callbacks)
         finally:
             if not pool.keep:
                 pool.shut_down()

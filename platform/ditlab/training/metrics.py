@@ -189,9 +189,11 @@ class MetricLog:
             self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})
 
 
-def metric_names(experiment: Experiment, data: DataSplits) -> list[str]:
-    """Return the MLflow names of the metrics of every step, then of every evaluation."""
-    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> list[str]:
+    """Return the MLflow names of the metrics of every step, then of every evaluation.
+
+    `objective` is the experiment's, on whatever device.
+    """
     trained = [name for name, weight in objective.weights.items() if weight]
     names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")]
     if experiment.evaluation.every is not None and len(data.held_out):

@@ -4,6 +4,7 @@ import pytest
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.runs.launch import Launch
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.files import load_experiment
 from ditlab.tracking.journal import read_records
@@ -36,7 +37,7 @@ def no_upload(monkeypatch):
 
 
 def lifecycle(folder, home, experiment=None, resumed=False):
-    return RunLifecycle(folder, experiment or tiny(), home, resumed)
+    return RunLifecycle(Launch(experiment or tiny(), home, folder.run_id, resumed))
 
 
 def ending(folder):

@@ -93,7 +93,9 @@ def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     run, seen = only_run(run_home), []
     monkeypatch.setattr(
-        StepLoop, "run", lambda loop, run=StepLoop.run: (seen.append(torch.get_num_threads()), run(loop))[1]
+        StepLoop,
+        "run",
+        lambda loop, saved, run=StepLoop.run: (seen.append(torch.get_num_threads()), run(loop, saved))[1],
     )
     before, warnings = torch.get_num_threads(), []
     for steps, cpus in ((3, 2), (4, 64), (5, None)):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.launch import check_run, startup_lines
+from ditlab.runs.prepare import check_launch, startup_lines
 from ditlab.spec.files import load_experiment
 from ditlab.tracking.access import check_access
 from ditlab.tracking.tracker import RunTracker
@@ -207,12 +207,12 @@ def test_a_run_warns_of_a_refusal_before_it_trains(
 ) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", closed.server.url)
-    checked = check_run(load_experiment(tmp_path / "small.yaml"), None, local=True, remote=False)
-    (warning,) = [line for line in startup_lines(checked, "new") if line.startswith("warning")]
+    launch = check_launch(load_experiment(tmp_path / "small.yaml"), None, local=True, remote=False)
+    (warning,) = [line for line in startup_lines(launch) if line.startswith("warning")]
     assert f"MLflow at {closed.server.url} wants a name and password (401)" in warning
     assert warning.endswith("training goes on, `ditlab runs sync` sends what is missing.")
     log_in(monkeypatch)
-    assert not [line for line in startup_lines(checked, "new") if line.startswith("warning")]
+    assert not [line for line in startup_lines(launch) if line.startswith("warning")]
 
 
 @pytest.mark.timeout(240)

@@ -12,6 +12,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.checks import check_inputs
 from ditlab.runs.checks import portable
+from ditlab.runs.launch import build_model
 from ditlab.spec.experiment import validate_experiment
 from ditlab.training.metrics import metric_names
 from ditlab.training.plan import plan_run
@@ -135,8 +136,12 @@ def test_a_mixture_s_plan_has_no_epoch(folder):
         "mixture drawn by sample: few 0.6667 of 11 samples (2.42 passes), many 0.3333 of 36 samples (0.37 passes); "
         "no epoch of the whole"
     )
-    together = [name for name in metric_names(spec, dataclasses.replace(data, mixture=None)) if "eval/" in name]
-    assert [name for name in metric_names(spec, data) if "eval/" in name] == [
+    together = [
+        name
+        for name in metric_names(spec, dataclasses.replace(data, mixture=None), build_model(spec).objective)
+        if "eval/" in name
+    ]
+    assert [name for name in metric_names(spec, data, build_model(spec).objective) if "eval/" in name] == [
         name.replace("eval/", f"eval/{part}") for part in ("", "few/", "many/") for name in together
     ]
 

@@ -47,11 +47,11 @@ def test_the_host_waits_for_no_pass_of_a_step(family, tmp_path, monkeypatch):
     """From the third step on: kernels are chosen and pinned memory is taken in the first."""
     accumulating, steps = Stepper._accumulate, []
 
-    def watched(self: Stepper, *of: Any) -> None:
-        steps.append(self._state.step)
+    def watched(self: Stepper, *of: Any) -> Any:
+        steps.append(self.state.step)
         torch.cuda.set_sync_debug_mode("error" if len(steps) > 2 else "default")
         try:
-            accumulating(self, *of)
+            return accumulating(self, *of)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

@@ -22,8 +22,8 @@ from ditlab.data.text.tokenizer import open_tokenizer
 from ditlab.home import RunFolder
 from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
+from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.page_pictures import load_picture
-from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec import yaml_text
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.prepare import PreparedSweep

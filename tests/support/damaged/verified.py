@@ -15,7 +15,7 @@ from ditlab.checking.verify.verification import GIB, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.storage.files import add_checksum, without_checksum
 
 

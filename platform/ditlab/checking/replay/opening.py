@@ -22,7 +22,7 @@ from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest
 

@@ -9,7 +9,7 @@ from ditlab.checking.replay.opening import ReplaySource, open_source, other_code
 from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan, plan_replay, run_plan
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.errors import UserError
-from ditlab.runs.request import start_point
+from ditlab.runs.launch import start_point
 
 PlanChange = Callable[[ReplayPlan], ReplayPlan]
 

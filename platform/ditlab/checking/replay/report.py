@@ -25,6 +25,7 @@ from ditlab.data.preview import row_pictures, row_texts
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.runs.forks import shape_differences, tensor_shapes
+from ditlab.runs.launch import build_model
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
@@ -191,7 +192,7 @@ def changed_experiment(source: ReplaySource, spec: Mapping[str, Any], overrides:
             f"{given}: the state of {name} is that of optimizer.kind={own.optimizer.kind}; leave optimizer.kind as "
             "it is."
         )
-    if others := shape_differences(changed, tensor_shapes(own)):
+    if others := shape_differences(build_model(changed), tensor_shapes(build_model(own))):
         more = f" and {len(others) - MOST_LISTED} more" if len(others) > MOST_LISTED else ""
         raise UserError(
             f"{given}: the state of {name} does not fit, in {len(others)} tensors: "

@@ -27,7 +27,7 @@ from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.receipts.records import joined_digest
-from ditlab.runs.request import start_point
+from ditlab.runs.launch import start_point
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.recovery import MemoryPlan, OutOfMemory

@@ -24,8 +24,8 @@ from ditlab.checking.verify.journal_lines import check_journal, check_tracking
 from ditlab.checking.verify.receipts import check_chain, check_samples
 from ditlab.errors import RunFailed, UserError
 from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked
-from ditlab.runs.request import checkpoint_store
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest, library_versions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home
-from ditlab.runs.request import checkpoint_store
+from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.files import load_experiment
 from ditlab.tracking.records import list_runs
 from support.clusters.followed import Followed

@@ -5,7 +5,7 @@ import torch
 
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
-from ditlab.runs.request import recorded_checkpoints
+from ditlab.runs.launch import recorded_checkpoints
 from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
@@ -21,7 +21,7 @@ def kill_before(monkeypatch, step):
     """End the process before step `step` (from 1), once."""
 
     def skip_or_die(stepper, *arguments, original=Stepper.step):
-        if stepper._state.step + 1 == step:
+        if stepper.state.step + 1 == step:
             monkeypatch.setattr(Stepper, "step", original)
             raise Killed
         return original(stepper, *arguments)

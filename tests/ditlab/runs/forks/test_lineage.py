@@ -12,9 +12,9 @@ from ditlab.reports.comparison_records import Comparison
 from ditlab.reports.comparison_summary import summary_text
 from ditlab.reports.parts import Table
 from ditlab.runs.description import describe_run
+from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.lineage import lineage, lineage_lines
 from ditlab.runs.page import spec_changes
-from ditlab.runs.request import recorded_checkpoints
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
 from support.command import run_here

@@ -8,6 +8,7 @@ import pytest
 from ditlab.api.training import plan_training
 from ditlab.errors import UserError
 from ditlab.runs.forks import check_start
+from ditlab.runs.launch import build_model
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.checkpoints import edit_bytes, shard_of
@@ -124,12 +125,12 @@ def test_a_circle_of_forks(home, parent):
     update_record(home.run(parent), start="")
     spec = tiny(training__steps=9, start={"run": other.run_id, "step": 3})
     with pytest.raises(UserError, match=rf"makes a circle of forks \({parent} from {other.run_id} from {parent}\)"):
-        check_start(spec, home, 9, home.run(parent))
+        check_start(spec, build_model(spec), home, 9, home.run(parent))
 
 
 def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkeypatch):
     """Its checkpoint is pruned between the check and the start."""
-    import ditlab.runs.launch as prepare
+    import ditlab.runs.prepare as prepare
 
     def gone(experiment, home_, run_id, hold=prepare.hold_start):
         shutil.rmtree(home.run(parent).checkpoints / "step-00000003")

@@ -1,0 +1,34 @@
+"""The record of a launch: as it travels to workers, and what it opens once."""
+
+import json
+from dataclasses import replace
+
+from ditlab.home import Home
+from ditlab.runs.launch import Launch
+from ditlab.training.recovery import MemoryPlan
+from support.trainings.workers import tiny
+
+
+def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
+    memory = MemoryPlan(halvings=1, skipped_steps=(3, 4, 5), step=5, attempts=4)
+    launch = Launch(
+        tiny(), Home(tmp_path), "abcd1234", resumed=True, tags={"ditlab.trial": "3"}, memory=memory,
+        trial_channel="trial-x", gated=True, versions={"ray": "2.60.0"},
+    )  # fmt: skip
+    again = Launch.from_dict(json.loads(json.dumps(launch.to_dict())))
+    assert again == launch
+    assert again.folder.path == tmp_path / "train" / "abcd1234"
+    assert again.checkpoints().location == str(tmp_path / "train" / "abcd1234" / "checkpoints")
+
+
+def test_checkpoints_of_another_storage_lie_under_the_runs_id(tmp_path):
+    launch = Launch(tiny(), Home(tmp_path), "abcd1234", resumed=False)
+    elsewhere = replace(launch, experiment=tiny(checkpoint={"storage": str(tmp_path / "elsewhere")}))
+    assert elsewhere.checkpoints().location == str(tmp_path / "elsewhere" / "abcd1234")
+
+
+def test_what_is_open_stays_open_in_a_changed_launch():
+    launch = Launch(tiny(), Home.from_environment())
+    changed = launch.changed(run_id="abcd1234")
+    assert (changed.run_id, launch.run_id) == ("abcd1234", "") and "data" not in changed.__dict__
+    assert launch.data is launch.changed(tags={"a": "1"}).data and launch.plan.total_steps == 6
