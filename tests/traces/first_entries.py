@@ -35,6 +35,8 @@ ROOMS = (
     "denoisers",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""
+UPLOAD = ("ditlab/tracking/sender.py", "ditlab/tracking/upload.py")
+"""Files of the thread that sends the journal to MLflow at a pace of its own."""
 BASE = ("ditlab/spec/", "ditlab/errors", "ditlab/home", "ditlab/secrets", "ditlab/__main__", "denoisers/contract")
 BASE_NAMES = ("spec.py", "model_spec.py")
 
@@ -80,11 +82,7 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
         return {
             "spec": [name for name in _files(Path(folder), "spec") if not _is_base(name)],
             # The way ends with the journal's line, which the sender's thread reads at a pace of its own.
-            "batch": [
-                name
-                for name in _files(Path(folder), "batch")
-                if not _is_base(name) and not name.startswith("ditlab/tracking/upload/")
-            ],
+            "batch": [name for name in _files(Path(folder), "batch") if not _is_base(name) and name not in UPLOAD],
             "all": len(list(_files(Path(folder), "all"))),
             "upward": sorted(set(_upward(Path(folder)))),
             "validations": sorted(int(path.read_text()) for path in Path(folder).glob("validations-*.txt")),

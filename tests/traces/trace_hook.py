@@ -21,7 +21,7 @@ from typing import Any
 FOLDER, ROOTS = Path(os.environ["TRACE_FOLDER"]), os.environ["TRACE_SOURCES"].split(os.pathsep)
 NUM_STEPS = 40
 STEP = ("training/stepping.py", "step")
-COUNTING = ("training/timing/utilisation.py", "step_work")
+COUNTING = ("training/timing.py", "step_work")
 """Function that computes a step on the meta device, once, to count its operations: aside of every way."""
 VALIDATION = ("spec/experiment.py", "batch_divides")  # a validator that runs whenever an experiment is made
 SPEC = {"Experiment", "Launch"}  # the second carries the first to a worker

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from denoisers.contract import Role
 from denoisers.dit.spec import DiTSpec
 from denoisers.layers.adaln import AdaLN, AdaLNZeroBlock, Modulation
-from denoisers.layers.attention import SelfAttention
+from denoisers.layers.attention import MLP, SelfAttention
 from denoisers.layers.embeddings import (
     FixedTable,
     LabelEmbedding,
@@ -24,7 +24,6 @@ from denoisers.layers.embeddings import (
     table_2d,
     unpatchify,
 )
-from denoisers.layers.linear import MLP
 
 
 class ScaleShiftBlock(nn.Module):

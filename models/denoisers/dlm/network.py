@@ -17,9 +17,8 @@ from denoisers.contract import Role
 from denoisers.dlm.attention_masks import attends_to_all, dense_mask, tiled_mask_of
 from denoisers.dlm.spec import DLMSpec
 from denoisers.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
-from denoisers.layers.attention import AttentionMask, KVCache, LayerCache, SelfAttention, attention_backend
+from denoisers.layers.attention import AttentionMask, KVCache, LayerCache, SelfAttention, SwiGLU, attention_backend
 from denoisers.layers.embeddings import TimeEmbedding
-from denoisers.layers.linear import SwiGLU
 from denoisers.layers.rope import Rotation, rotation
 from denoisers.processes.score_entropy import LossTargets, TokenLosses, chunked_score_entropy
 from denoisers.tensors import product_dtype

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.attention import GatedAttention, SelfAttention, attend_to
-from denoisers.layers.linear import MLP, FusedLinear
+from denoisers.layers.attention import MLP, FusedLinear, GatedAttention, SelfAttention, attend_to
 from denoisers.layers.rope import Rotation
 from denoisers.tensors import take_rows
 

@@ -1,8 +1,9 @@
-"""Multi-head self-attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1): plain, masked, gated, with a cache of keys.
+"""The two halves of a transformer block: multi-head self-attention, and the feed-forward half, plain or gated.
 
-A mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's kernel. `GatedAttention` is
+Attention is that of Vaswani et al. 2017 (arXiv:1706.03762, eq. 1): plain, masked, gated, with a cache of keys and
+values. A mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's kernel. `GatedAttention` is
 grouped-query attention with normalised queries and keys and a gated output. `KVCache` keeps the keys and values of
-finished tokens.
+finished tokens. Several linear maps of one input are one product.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from denoisers.layers.linear import FusedLinear
 from denoisers.layers.rope import Rotation, rotate
 
 
@@ -32,6 +32,18 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 def attend_to(key_mask: Tensor | None) -> Tensor | None:
     """The attention mask (B, 1, 1, T) under which every query attends to the keys of `key_mask` (B, T) bool."""
     return None if key_mask is None else key_mask[:, None, None]
+
+
+class FusedLinear(nn.Linear):
+    """Linear whose weight consists of `fused_parts` maps of equal size: the rows of the first, then of the second ...
+
+    An optimiser that works on matrices takes them one by one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, fused_parts: int, bias: bool = True) -> None:
+        assert outputs % fused_parts == 0, f"{outputs} outputs do not split into {fused_parts} maps"
+        super().__init__(inputs, outputs, bias=bias)
+        self.fused_parts = fused_parts
 
 
 class QKV(FusedLinear):
@@ -264,3 +276,30 @@ class KVCache:
         """Keep the first `num` tokens of the last forward pass."""
         for layer in self.layers:
             layer.length += num
+
+
+class MLP(nn.Module):
+    """Linear -> GELU (exact, not the tanh approximation) -> Linear."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, hidden_width)
+        self.out = nn.Linear(hidden_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (..., width) to the same shape."""
+        return self.out(functional.gelu(self.hidden(x)))
+
+
+class SwiGLU(nn.Module):
+    """down(SiLU(gate(x)) * up(x)), three Linears without biases (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden_width, bias=False)
+        self.up = nn.Linear(width, hidden_width, bias=False)
+        self.down = nn.Linear(hidden_width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform (..., width) to the same shape."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))

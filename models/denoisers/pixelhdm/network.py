@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from denoisers.contract import Role
 from denoisers.layers.adaln import GatedModulation, SixWayAdaLN
-from denoisers.layers.attention import GatedAttention
+from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.embeddings import TimeEmbedding, patchify, unpatchify
-from denoisers.layers.linear import SwiGLU
 from denoisers.layers.rope import Rotation
 from denoisers.pixelhdm.patch_path import (
     BottleneckEmbedding,

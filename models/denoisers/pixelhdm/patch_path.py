@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.layers.adaln import SandwichBlock
-from denoisers.layers.attention import GatedAttention
-from denoisers.layers.linear import SwiGLU
+from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.rope import MRoPE
 from denoisers.pixelhdm.spec import CHANNELS, PixelHDMSpec
 

@@ -11,8 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from denoisers.layers.attention import GatedAttention
-from denoisers.layers.linear import SwiGLU
+from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.rope import AxisTable, Rotation
 from denoisers.pixelhdm.patch_path import build_attention
 from denoisers.pixelhdm.spec import NUM_BYTES, PixelHDMSpec

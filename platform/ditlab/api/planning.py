@@ -19,7 +19,7 @@ from ditlab.api.specs import load, load_sweep
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.checks import data_shape
+from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from ditlab.runs.checks import missing_interface
+from ditlab.runs.prepare import missing_interface
 
 TOLERATED = ("mlflow", "pyarrow", "pydantic")
 """Packages that may differ between nodes, with a warning. All others must have the same version on all nodes."""

@@ -137,8 +137,6 @@ def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
 
 def check_quality(experiment: Experiment, data: DataSplits) -> None:
     """Raise UserError where `evaluation.quality` requests metrics that the data, or the encoder, cannot give."""
-    if not experiment.evaluation.quality:
-        return
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
         raise UserError(

@@ -19,11 +19,11 @@ from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, r
 from ditlab.cluster.session import is_connected
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.inputs.checks import check_inputs
+from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
-from ditlab.runs.checks import absolute_paths, check_devices, check_network, check_storage
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
+from ditlab.runs.prepare import absolute_paths, check_devices, check_network, check_storage
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
@@ -262,7 +262,8 @@ class _TrialChecks:
         num_parameters = launch.model.counts.total
         check_storage(experiment)
         check_inputs(experiment, launch.data, self._home)
-        check_quality(experiment, launch.data)
+        if experiment.evaluation.quality:
+            check_quality(experiment, launch.data)
         return num_parameters, launch.plan.total_steps
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from denoisers.layers.linear import SwiGLU
+from denoisers.layers.attention import SwiGLU
 
 
 def test_parameters_have_no_biases():

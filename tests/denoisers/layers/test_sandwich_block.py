@@ -3,8 +3,7 @@
 import torch
 
 from denoisers.layers.adaln import SandwichBlock, SixWayAdaLN
-from denoisers.layers.attention import GatedAttention
-from denoisers.layers.linear import SwiGLU
+from denoisers.layers.attention import GatedAttention, SwiGLU
 
 WIDTH, CONDITION = 16, 24
 

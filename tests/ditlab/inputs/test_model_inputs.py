@@ -21,9 +21,8 @@ from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.checks import check_inputs
-from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.runs.checks import absolute_paths
+from ditlab.inputs.model_inputs import ModelInputs, check_inputs
+from ditlab.runs.prepare import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.trainings.workers import newest, same_state, tiny, train_here

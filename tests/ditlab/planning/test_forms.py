@@ -11,7 +11,7 @@ from ditlab.data.splits import open_data
 from ditlab.engine import memory
 from ditlab.engine.optimizers import WholeMatrix
 from ditlab.home import Home
-from ditlab.inputs.checks import data_shape
+from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.pass_memory import PassMemory, pass_memory

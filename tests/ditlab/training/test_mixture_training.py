@@ -10,9 +10,9 @@ from ditlab.data.orders import training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.checks import check_inputs
-from ditlab.runs.checks import portable
+from ditlab.inputs.model_inputs import check_inputs
 from ditlab.runs.launch import build_model
+from ditlab.runs.prepare import portable
 from ditlab.spec.experiment import validate_experiment
 from ditlab.training.metrics import metric_names
 from ditlab.training.plan import plan_run

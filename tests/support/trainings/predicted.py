@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ditlab.data.splits import open_data
 from ditlab.home import Home
-from ditlab.inputs.checks import data_shape
+from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.settings import setting_memory
 from ditlab.planning.worker_memory import StateMemory, WorkerMemory, ZeroSetting
 from ditlab.spec.experiment import Experiment
