@@ -35,7 +35,7 @@ ROOMS = (
     "denoisers",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""
-UPLOAD = ("ditlab/tracking/sender.py", "ditlab/tracking/upload.py")
+UPLOAD = ("ditlab/tracking/backend.py", "ditlab/tracking/mlflow_backend.py", "ditlab/tracking/upload.py")
 """Files of the thread that sends the journal to MLflow at a pace of its own."""
 BASE = ("ditlab/spec/", "ditlab/errors", "ditlab/home", "ditlab/secrets", "ditlab/__main__", "denoisers/contract")
 BASE_NAMES = ("spec.py", "model_spec.py")

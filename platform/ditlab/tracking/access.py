@@ -18,6 +18,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.secrets import hide_in_urls
 from ditlab.storage.plain_files import parse_json
+from ditlab.tracking.backend import BACKENDS
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""
@@ -47,6 +48,8 @@ def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
             raise _malformed(
                 uri, "names no database file (three slashes for a relative path, four for an absolute one)", knob
             )
+        return uri
+    if scheme in BACKENDS:
         return uri
     if scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
         raise _malformed(uri, f"has the unknown scheme {scheme!r}", knob)
@@ -136,8 +139,8 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
-    if uri == "databricks" or scheme == "databricks":
-        return None
+    if uri == "databricks" or scheme == "databricks" or scheme in BACKENDS:
+        return None  # their own client tells
     if scheme == "sqlite":
         return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"
     if scheme in DATABASE_PORTS:

@@ -101,10 +101,6 @@ _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREA
 _DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
 
 
-class RunGoneError(Exception):
-    """The run was deleted in MLflow; the journal keeps everything."""
-
-
 def is_refusal(error: Exception) -> bool:
     """Return True if MLflow answered that the data is wrong; any other error may pass and is tried again.
 

@@ -21,7 +21,8 @@ from ditlab.tracking.access import (
     require_reachable,
     resolve_tracking_uri,
 )
-from ditlab.tracking.mlflow_connection import RunGoneError, already_exists, connect, is_refusal
+from ditlab.tracking.backend import RunGoneError
+from ditlab.tracking.mlflow_connection import already_exists, connect, is_refusal
 from ditlab.tracking.mlflow_images import LATEST, STEPS
 from ditlab.tracking.mlflow_models import delete_models
 from ditlab.tracking.names import VIEW, safe_folder

@@ -13,10 +13,10 @@ from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import sync_file, write_durably
 from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.backend import Warn
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import TAG_LENGTH, shorten
-from ditlab.tracking.sender import Warn
 from ditlab.tracking.system_metrics import Beginning, SystemMetrics
 from ditlab.tracking.upload import BackgroundUploader
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
@@ -28,6 +27,7 @@ from ditlab.tracking.access import (
     resolve_tracking_uri,
     sqlite_path,
 )
+from ditlab.tracking.backend import Destination, NotReadyError, RunGoneError, TrackingBackend, Warn, backend_for
 from ditlab.tracking.cursor import Cursor, CursorFile
 from ditlab.tracking.database_damage import REFILL, check_database, is_damage
 from ditlab.tracking.journal import (
@@ -39,24 +39,15 @@ from ditlab.tracking.journal import (
     read_record_at,
 )
 from ditlab.tracking.journal_index import damaged_lines
-from ditlab.tracking.mlflow_connection import RunGoneError, connect, denial_status, forget_artifact_folder, is_missing
-from ditlab.tracking.mlflow_runs import (
-    check_alive,
-    find_mlflow_run,
-    find_or_create_experiment,
-    find_or_create_mlflow_run,
-)
+from ditlab.tracking.mlflow_connection import denial_status
 from ditlab.tracking.records import RunRecord, UnreadableRecord, read_run_record
 from ditlab.tracking.relocation import check_place
-from ditlab.tracking.sender import BATCHED_KINDS, LogBatch, RecordSender, Warn
 from ditlab.tracking.system_metrics import Beginning
 
+BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
+"""Kinds of records that a backend may send together."""
 _FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
 """Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
-
-
-class NotReadyError(Exception):
-    """No error: something else has to happen before the run can be sent to MLflow."""
 
 
 class JournalTransfer:
@@ -77,7 +68,7 @@ class JournalTransfer:
         self._sync = sync or (lambda: sync_file(self.path))
         self.cursor_file = CursorFile(folder, uri, node)
         self.cursor = self.cursor_file.load_received()
-        self._sender: RecordSender | None = None
+        self._backend: TrackingBackend | None = None
         self._parent: str | None = None
         self._has_warned_of_files = False
 
@@ -102,17 +93,17 @@ class JournalTransfer:
         if not self._has_pending() and not (retry_files and self.cursor.deferred):
             return
         durable = self._sync()
-        sender = self._sender = self._sender or self._connect()
+        backend = self._backend = self._backend or self._connect()
         try:
-            if self._parent is not None:
-                self._nest(sender, self._parent)
-            self._send_records(sender, until, durable)
+            if self._parent is not None and backend.nest(self._parent):
+                self._parent = None
+            self._send_records(backend, until, durable)
         except Exception as error:
-            if is_missing(error):
-                self._sender = None  # the store may have been made anew: look again at the next attempt
+            if backend.is_missing(error):
+                self._backend = None  # the store may have been made anew: look again at the next attempt
             raise
         if retry_files:
-            self._retry_files(sender, until)
+            self._retry_files(backend, until)
 
     def close(self) -> None:
         """Release the lock, so that another process may send the journal."""
@@ -121,27 +112,21 @@ class JournalTransfer:
     def _has_pending(self) -> bool:
         return self.path.exists() and self.path.stat().st_size > self.cursor.offset
 
-    def _connect(self) -> RecordSender:
-        """Find or make the MLflow run, and save its id before anything is sent to it."""
+    def _connect(self) -> TrackingBackend:
+        """Find or make the run at the backend, and save its id before anything is sent to it."""
         start = self._find_start()
         if start is None and self.node == 0:
             raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
-        client = connect(self.uri, self.home)
-        if self.cursor.mlflow_run_id is not None:
-            try:
-                check_alive(client, self.cursor.mlflow_run_id)
-            except Exception as error:
-                if not is_missing(error):
-                    raise
-                # The store was made anew: everything is sent again, from the beginning.
-                self.cursor = Cursor()
-        if self.cursor.mlflow_run_id is None:
-            self.cursor.mlflow_run_id = self._find_or_create_run(client, start)
-            check_alive(client, self.cursor.mlflow_run_id)
+        to = Destination(self.uri, self.home, self.folder, self.warn, self.node)
+        known = self.cursor.mlflow_run_id
+        backend = backend_for(self.uri).connect(to, start, known)
+        if backend.run_id != known:
+            if known is not None:
+                self.cursor = Cursor()  # it has lost the run: everything is sent again, from the beginning
+            self.cursor.mlflow_run_id = backend.run_id
             self.cursor_file.save(self.cursor)
         self._parent = start.get("parent") if start and self.node == 0 else None
-        forget_artifact_folder(self.cursor.mlflow_run_id)
-        return RecordSender(client, self.cursor.mlflow_run_id, self.folder, self.warn, self.node)
+        return backend
 
     def _find_start(self) -> JournalRecord | None:
         num_damaged = 0
@@ -153,48 +138,34 @@ class JournalTransfer:
                     return line.record
         return lost_start(self.folder) if num_damaged and self.node == 0 else None
 
-    def _find_or_create_run(self, client: Any, start: JournalRecord | None) -> str:
-        if start is None or self.node != 0:
-            if found := find_mlflow_run(client, self.folder.run_id):
-                return found
-            raise NotReadyError("node 0 makes the run")
-        experiment = find_or_create_experiment(client, start["experiment"], self.uri, self.home)
-        return find_or_create_mlflow_run(client, experiment, start)
-
-    def _nest(self, sender: RecordSender, parent: str) -> None:
-        """Nest the run under its sweep, once MLflow has the sweep."""
-        if found := find_mlflow_run(sender.client, parent):
-            sender.set_parent(found)
-            self._parent = None
-
-    def _send_records(self, sender: RecordSender, until: float | None, durable: int) -> None:
-        batch, end, num_damaged = LogBatch(), self.cursor.offset, 0
+    def _send_records(self, backend: TrackingBackend, until: float | None, durable: int) -> None:
+        end, is_pending, num_damaged = self.cursor.offset, False, 0
         for line in read_lines(self.path, self.cursor.offset, durable):
             begin, end, record = line.begin, line.end, line.record
             if record is not None and record["kind"] in BATCHED_KINDS:
-                batch.add(record, end - begin)
-                if not batch.is_full:
+                is_pending = not backend.add(record, end - begin)
+                if is_pending:
                     continue
-                sender.send_batch(batch)
+                backend.flush()
             else:
-                sender.send_batch(batch)
+                backend.flush()
+                is_pending = False
                 if record is not None:
-                    self._send_one(sender, begin, record)
+                    self._send_one(backend, begin, record)
                 else:
                     num_damaged += 1
-            batch = LogBatch()
             self._advance(end)
             if until is not None and time.monotonic() > until:
                 break
-        if batch.num_bytes:
-            sender.send_batch(batch)
+        if is_pending:
+            backend.flush()
             self._advance(end)
         if num_damaged:
             self.warn(f"{self.path}: {damaged_lines(num_damaged)}")
 
-    def _send_one(self, sender: RecordSender, begin: int, record: JournalRecord) -> None:
+    def _send_one(self, backend: TrackingBackend, begin: int, record: JournalRecord) -> None:
         try:
-            sender.send(record)
+            backend.send(record)
         except RunGoneError:
             raise
         except Exception as error:
@@ -203,13 +174,13 @@ class JournalTransfer:
             self.cursor.deferred.append(begin)
             self._warn_of_file(record, error)
 
-    def _retry_files(self, sender: RecordSender, until: float | None) -> None:
+    def _retry_files(self, backend: TrackingBackend, until: float | None) -> None:
         """Send the deferred files again; those that fail again stay deferred."""
         for offset in list(self.cursor.deferred):
             record = read_record_at(self.path, offset)
             try:
                 if record is not None:
-                    sender.send(record)
+                    backend.send(record)
             except RunGoneError:
                 raise
             except Exception as error:

@@ -1,0 +1,95 @@
+"""Backends of tracking: what receives a run's journal, found by the scheme of its address. Imports no backend.
+
+A journal is sent record by record, in order, each once; what a backend did not confirm is sent again, so that sending a
+record twice must leave one copy. Order, cursor, retries and delays are `tracking.upload`'s. MLflow is the backend of
+every address that no other one claims; a second one is a class in a file of its own, and its scheme in `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from urllib.parse import urlsplit
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.journal import JournalRecord
+
+Warn = Callable[[str], None]
+
+BACKENDS: dict[str, str] = {}
+"""`module:class` of a backend by the scheme of its addresses; of all others, `MLFLOW`."""
+MLFLOW = "ditlab.tracking.mlflow_backend:MlflowBackend"
+
+
+class RunGoneError(Exception):
+    """The run was deleted at the backend; the journal keeps everything."""
+
+
+class NotReadyError(Exception):
+    """No error: something else has to happen before the run can be sent."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The run that a backend receives, and where."""
+
+    uri: str
+    """Resolved address."""
+    home: Home
+    folder: RunFolder
+    """Folder of the run, which records name files in."""
+    warn: Warn
+    node: int = 0
+    """Rank of the machine whose journal is sent; node 0 makes the run."""
+
+
+class TrackingBackend(ABC):
+    """Receiver of one journal. Any method may raise what its service raises when it does not answer."""
+
+    run_id: str
+    """The run's id at the backend."""
+
+    @classmethod
+    @abstractmethod
+    def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> TrackingBackend:
+        """Find or make the run.
+
+        Args:
+            to: the run and its address.
+            start: the journal's `start` record: name, experiment, family; None for a node that makes no run.
+            run_id: the id that the run had there; a backend that has it no more returns another, and gets everything.
+
+        Raises:
+            RunGoneError: the run was deleted.
+            NotReadyError: another process has to make the run first.
+        """
+
+    @abstractmethod
+    def send(self, record: JournalRecord) -> None:
+        """Send a record (`journal` lists their kinds)."""
+
+    def add(self, record: JournalRecord, num_bytes: int) -> bool:
+        """Take metrics, parameters or tags, a line of `num_bytes`; return True where `flush` has to send them now."""
+        self.send(record)
+        return True
+
+    def flush(self) -> None:  # noqa: B027  without batches there is nothing to send
+        """Send what was added; an error drops it, as it is added again."""
+
+    def nest(self, parent: str) -> bool:
+        """Put the run below another run of ours; False while the backend has not got that one."""
+        return True
+
+    @staticmethod
+    def is_missing(error: Exception) -> bool:
+        """Return True for an error by which the backend has lost the run: it is connected to again."""
+        return False
+
+
+def backend_for(uri: str) -> type[TrackingBackend]:
+    """Import the backend of an address."""
+    module, _, name = BACKENDS.get(urlsplit(uri).scheme, MLFLOW).partition(":")
+    backend: type[TrackingBackend] = getattr(import_module(module), name)
+    return backend
