@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
+from ditlab.cluster.ray_internals import ASK_FOR_ACCESS, reload_token, token_loader
 from ditlab.errors import UserError
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
@@ -52,7 +52,7 @@ def headers() -> dict[str, str]:
     """
     if os.environ.get(MODE, "").lower() != "token" or not _has_token():
         return {}
-    found: dict[str, str] = _loader().get_token_for_http_header()
+    found: dict[str, str] = token_loader().get_token_for_http_header()
     return found
 
 
@@ -94,23 +94,12 @@ def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0)
         return True
 
 
-# Ray's own client tells a refusal from silence, too, but it prints lines of its log and waits 40 s for a silent server.
-_QUESTION = """
-import sys, ray
-from ray._raylet import GcsClient
-try:
-    GcsClient(address=sys.argv[1])
-except ray.exceptions.AuthenticationError:
-    sys.exit(7)
-"""
-
-
 def _accepts_in_process(address: str, credentials: Mapping[str, str], timeout: float = 60.0) -> bool | None:
     """Ask as `_accepts` does, without grpcio, in a process of its own: Ray's import takes 2 s, at a busy time 20."""
     environment = os.environ | {MODE: "token" if credentials else "disabled"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _QUESTION, address], env=environment, timeout=timeout, check=False,
+            [sys.executable, "-c", ASK_FOR_ACCESS, address], env=environment, timeout=timeout, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -127,13 +116,6 @@ def token_refused(address: str) -> UserError:
             f"--address {address}: the cluster requires a token, and {MODE}={mode} holds it back; unset {MODE}."
         )
     return UserError(f"--address {address}: the cluster requires a token, and there is none here; {REMEDY}.")
-
-
-def token_required() -> bool:
-    """Return True if this process sends a token to the cluster that it is connected to."""
-    from ray._private.authentication.authentication_utils import is_token_auth_enabled
-
-    return bool(is_token_auth_enabled())
 
 
 @contextmanager
@@ -158,27 +140,12 @@ def _set(values: Mapping[str, str | None]) -> None:
         reload_token()
 
 
-def reload_token() -> None:
-    """Make Ray read mode and token again; by itself it does so once a process."""
-    import ray
-
-    ray._raylet.Config.initialize("")
-    _loader().reset_cache()
-
-
 def _has_token() -> bool:
     """Return True if the user has a token. Raises UserError for a token file that cannot be read."""
     import ray
 
     try:
-        return bool(_loader().has_token(ignore_auth_mode=True))
+        return bool(token_loader().has_token(ignore_auth_mode=True))
     except ray.exceptions.AuthenticationError:
         path = os.environ.get(TOKEN_PATH)
         raise UserError(f"{TOKEN_PATH}={path} cannot be read, or is empty; write the cluster's token there.") from None
-
-
-def _loader() -> Any:
-    """Ray's own reader of tokens."""
-    import ray
-
-    return ray._raylet.AuthenticationTokenLoader.instance()

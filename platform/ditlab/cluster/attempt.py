@@ -10,21 +10,18 @@ from dataclasses import dataclass
 
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
-from ray.train.v2._internal.exceptions import (
-    WorkerGroupStartupFailedError,
-    WorkerGroupStartupTimeoutError,
-    WorkerHealthCheckTimeoutError,
-)
 
 from ditlab.cluster.channel import CHANNEL_ERRORS, PREEMPTED, KeyValueChannel
 from ditlab.cluster.heartbeat import HangDetector, Heartbeat, heartbeat_interval, read_heartbeats
 from ditlab.cluster.nodes import alive_ids, answering_ids, draining_ids, kill_processes
+from ditlab.cluster.ray_internals import start_errors
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
+WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError, WorkerHealthCheckTimeoutError = start_errors()
 POLL_INTERVAL = 0.1  # seconds between looks at the channel
 START_NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
 DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more

@@ -13,6 +13,7 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ruamel.yaml import YAML
 
 from ditlab.cluster.capacity import NO_GROWTH, Growth, Node, NodeType
+from ditlab.cluster.ray_internals import cluster_state
 
 NO_NODE_LIMIT = 10_000  # nodes, for a type without a limit of its own
 HEAD_RESOURCE = "node:__internal_head__"
@@ -90,8 +91,7 @@ def limits_of(config: Mapping[str, Any]) -> AutoscalerLimits:
 
 def _reported() -> AutoscalerLimits | None:
     """Limits that the platform which runs Ray has reported to it; None without a report."""
-    state: Any = ray._private.state.state  # as Ray Train's own check reads it; no public name exists
-    config = state.get_cluster_config()
+    config = cluster_state().get_cluster_config()
     if config is None or not config.node_group_configs:
         return None
     groups = {group.name: (dict(group.resources), group.max_count) for group in config.node_group_configs}

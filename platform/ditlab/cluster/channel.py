@@ -14,11 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.experimental import internal_kv
 
+from ditlab.cluster.ray_internals import kv_delete, kv_get, kv_put
 from ditlab.training.reporting import ProgressMarker
-
-NAMESPACE = b"ditlab"
 
 CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 """Exceptions of Ray's key-value store while it cannot be reached."""
@@ -36,7 +34,7 @@ class KeyValueChannel:
 
     def put(self, topic: str, value: Any) -> None:
         """Set a topic's value."""
-        internal_kv._internal_kv_put(self._key(topic), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
+        kv_put(self._key(topic), json.dumps(value).encode())
 
     def try_put(self, topic: str, value: Any) -> None:
         """Set a topic's value, or drop it where the store cannot be reached: news must not cost a training step."""
@@ -46,20 +44,20 @@ class KeyValueChannel:
     def put_if_absent(self, topic: str, value: Any) -> None:
         """Set a topic's value unless it has one: the first worker to fail records the cause, the others only follow."""
         content = json.dumps(value).encode()
-        internal_kv._internal_kv_put(self._key(topic), content, overwrite=False, namespace=NAMESPACE)
+        kv_put(self._key(topic), content, overwrite=False)
 
     def get(self, topic: str) -> Any:
         """Value of a topic, None without one."""
-        value = internal_kv._internal_kv_get(self._key(topic), namespace=NAMESPACE)
+        value = kv_get(self._key(topic))
         return None if value is None else json.loads(value)
 
     def remove(self, topic: str) -> None:
         """Delete a topic."""
-        internal_kv._internal_kv_del(self._key(topic), namespace=NAMESPACE)
+        kv_delete(self._key(topic))
 
     def clear(self) -> None:
         """Delete every topic of this channel and of those below it."""
-        internal_kv._internal_kv_del(self._key(""), del_by_prefix=True, namespace=NAMESPACE)
+        kv_delete(self._key(""), by_prefix=True)
 
     def child(self, name: str) -> KeyValueChannel:
         """Channel of one group of workers, without the values of an earlier group."""

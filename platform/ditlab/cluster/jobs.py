@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, token_refused, users_token
+from ditlab.cluster.ray_internals import travel
 from ditlab.errors import RunFailed, UserError, first_line
 
 MAX_BYTES = 512 * 2**20
@@ -63,10 +64,6 @@ def package_files(root: Path) -> JobPackage:
 
     Raises UserError where the folder cannot be read.
     """
-    # The walk that packs it: its rules for ignored files are Ray's own.
-    from ray._private.ray_constants import get_runtime_env_default_excludes
-    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
-
     files: dict[str, int] = {}
 
     def note(path: Path) -> None:
@@ -75,8 +72,7 @@ def package_files(root: Path) -> JobPackage:
 
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:
-        excludes = [_get_excludes(root, get_runtime_env_default_excludes())]
-        _dir_travel(root, excludes, note, include_gitignore=respects_git, logger=_quiet)
+        travel(root, note, respects_git=respects_git, logger=_quiet)
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
     return JobPackage(root, files)

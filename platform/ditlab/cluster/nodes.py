@@ -14,6 +14,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ditlab.cluster.ray_internals import cluster_state, placement_group_id, recount_nodes
 from ditlab.errors import first_line
 
 REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
@@ -49,29 +50,22 @@ def refresh_node_count(timeout: float = REFRESH_TIMEOUT) -> None:
 
     By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for its resources.
     """
-    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
-        get_or_create_autoscaling_coordinator,
-    )
-
     deadline = time.monotonic() + timeout
     while alive_ids() - answering_ids() and time.monotonic() < deadline:
         time.sleep(0.2)
-    coordinator: Any = get_or_create_autoscaling_coordinator()
-    ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=20)
+    recount_nodes(20)
 
 
 def draining_ids() -> set[str]:
     """Ray's ids of the nodes that the cluster will take away (a spot instance's notice, a scale-down)."""
-    state: Any = ray._private.state.state  # as Ray Train's own watcher reads it; no public name exists
-    return set(state.get_draining_nodes())
+    return set(cluster_state().get_draining_nodes())
 
 
 def release_placement_group(placement_group: str) -> None:
     """Release the placement group of a job whose leading process died; without a dashboard Ray keeps it reserved."""
-    from ray._raylet import PlacementGroupID
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-    remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(placement_group))))
+    remove_placement_group(PlacementGroup(placement_group_id(placement_group)))
 
 
 def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:

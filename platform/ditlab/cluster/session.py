@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
+from ditlab.cluster.ray_internals import job_server, quiet_deaths
 from ditlab.errors import RunFailed, UserError, first_line
 
 _log = logging.getLogger("ditlab")
@@ -72,9 +73,7 @@ def check_address(address: str, timeout: float = 5.0) -> None:
 
 def job_server_address() -> str:
     """HOST:PORT of the connected cluster's job server; empty where there is none."""
-    import ray
-
-    return str(ray._private.worker._global_node.webui_url or "")  # no public name exists
+    return job_server()
 
 
 @contextmanager
@@ -99,14 +98,11 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         return
     with _token(address):
         _connect(ray, address, num_cpus, warn or _log.warning)
-        # Ray prints a paragraph on standard output for every process that dies: `runs.failures` has a sentence for it.
-        printer = vars(ray._private.worker)
-        before, printer["print_to_stdstream"] = printer["print_to_stdstream"], lambda *_, **__: None
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-            printer["print_to_stdstream"] = before
+        with quiet_deaths():  # `runs.failures` has a sentence for each
+            try:
+                yield ray
+            finally:
+                ray.shutdown()
 
 
 def _token(address: str | None) -> AbstractContextManager[None]:

@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.access import token_required
 from ditlab.cluster.allreduce import AllReduceResult, all_reduce
 from ditlab.cluster.autoscaling import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
@@ -32,6 +31,7 @@ from ditlab.cluster.node_verdict import (
     version_faults,
 )
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
+from ditlab.cluster.ray_internals import is_token_required
 from ditlab.cluster.session import job_server_address
 from ditlab.cluster.survey import absolute, can_train, collect_reports, removed_if_empty
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
@@ -338,7 +338,7 @@ def read_exposure(nodes: list[NodeRow], timeout: float) -> Exposure:
         (result,) = run_on_nodes(heads, probe_job_server, address, timeout=timeout)
         if not result.problem:
             status, listening = result.value
-    return Exposure(address, status, tuple(listening), token_required())
+    return Exposure(address, status, tuple(listening), is_token_required())
 
 
 def probe_job_server(address: str) -> tuple[int | None, list[str]]:

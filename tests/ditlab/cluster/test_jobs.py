@@ -168,7 +168,8 @@ def test_a_mistake_in_the_cluster_is_the_exit_code_of_submit(mistaken):
 REFUSALS = """
 import contextlib, io, json, os, sys
 from ditlab.cli.main import main
-from ditlab.cluster.access import cluster_token, reload_token
+from ditlab.cluster.access import cluster_token
+from ditlab.cluster.ray_internals import reload_token
 from ditlab.errors import UserError
 
 address, cases = sys.argv[1], json.loads(sys.argv[2])

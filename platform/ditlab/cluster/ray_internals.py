@@ -1,0 +1,151 @@
+"""Names of Ray that are no part of its interface: the one file that uses them.
+
+Each function imports what it needs, so that this module costs nothing. `INTERNALS` lists the names; a test fails when
+one of them moves, and `checked` says so in a sentence where a command meets it first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+TESTED = "2.60"
+"""Version of Ray whose internals these are."""
+INTERNALS = (
+    "ray._private.authentication.authentication_utils:is_token_auth_enabled",
+    "ray._private.ray_constants:get_runtime_env_default_excludes",
+    "ray._private.runtime_env.packaging:_dir_travel",
+    "ray._private.runtime_env.packaging:_get_excludes",
+    "ray._private.state:state",
+    "ray._private.worker:_global_node",
+    "ray._private.worker:print_to_stdstream",
+    "ray._raylet:AuthenticationTokenLoader",
+    "ray._raylet:Config",
+    "ray._raylet:GcsClient",
+    "ray._raylet:PlacementGroupID",
+    "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator:get_or_create_autoscaling_coordinator",
+    "ray.experimental.internal_kv:_internal_kv_del",
+    "ray.experimental.internal_kv:_internal_kv_get",
+    "ray.experimental.internal_kv:_internal_kv_put",
+    "ray.train.v2._internal.exceptions:WorkerGroupStartupFailedError",
+    "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
+    "ray.train.v2._internal.exceptions:WorkerHealthCheckTimeoutError",
+)
+"""`module:name` of each."""
+NAMESPACE = b"ditlab"
+"""Namespace of our keys in Ray's key-value store."""
+
+ASK_FOR_ACCESS = """
+import sys, ray
+from ray._raylet import GcsClient
+try:
+    GcsClient(address=sys.argv[1])
+except ray.exceptions.AuthenticationError:
+    sys.exit(7)
+"""
+"""Program that ends with 7 where the cluster at its argument refuses this process. Ray's own client tells a refusal
+from silence, too, but it prints lines of its log and waits 40 s for a silent server."""
+
+
+def checked(name: str) -> Any:
+    """Import one of INTERNALS. Raises RuntimeError, with the version, where this Ray has moved it."""
+    assert name in INTERNALS, name
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        import ray
+
+        raise RuntimeError(
+            f"Ray {ray.__version__} has moved {module}.{attribute}, which DiTLab uses of Ray {TESTED} ({error}); "
+            f"pip install 'ray[train,tune]=={TESTED}.*'."
+        ) from error
+
+
+def is_token_required() -> bool:
+    """Return True if this process sends a token to the cluster that it is connected to."""
+    return bool(checked("ray._private.authentication.authentication_utils:is_token_auth_enabled")())
+
+
+def token_loader() -> Any:
+    """Return Ray's reader of tokens."""
+    return checked("ray._raylet:AuthenticationTokenLoader").instance()
+
+
+def reload_token() -> None:
+    """Make Ray read mode and token again; by itself it does so once a process."""
+    checked("ray._raylet:Config").initialize("")
+    token_loader().reset_cache()
+
+
+def travel(root: Path, note: Callable[[Path], None], *, respects_git: bool, logger: logging.Logger) -> None:
+    """Call `note` with each file that Ray would pack of a folder: its rules for ignored files are its own."""
+    packaging = "ray._private.runtime_env.packaging"
+    excludes = checked("ray._private.ray_constants:get_runtime_env_default_excludes")()
+    ignored = [checked(f"{packaging}:_get_excludes")(root, excludes)]
+    checked(f"{packaging}:_dir_travel")(root, ignored, note, include_gitignore=respects_git, logger=logger)
+
+
+def cluster_state() -> Any:
+    """Return the state of the connected cluster, as Ray Train's own watchers read it."""
+    return checked("ray._private.state:state")
+
+
+def job_server() -> str:
+    """Return HOST:PORT of the connected cluster's job server; empty where there is none."""
+    return str(checked("ray._private.worker:_global_node").webui_url or "")
+
+
+@contextmanager
+def quiet_deaths() -> Iterator[None]:
+    """Leave out the paragraph that Ray prints on standard output for every process that dies."""
+    printer = vars(import_module("ray._private.worker"))
+    before, printer["print_to_stdstream"] = checked("ray._private.worker:print_to_stdstream"), lambda *_, **__: None
+    try:
+        yield
+    finally:
+        printer["print_to_stdstream"] = before
+
+
+def placement_group_id(hexadecimal: str) -> Any:
+    """Return the id of a placement group."""
+    return checked("ray._raylet:PlacementGroupID")(bytes.fromhex(hexadecimal))
+
+
+def recount_nodes(timeout: float) -> None:
+    """Make Ray Train's coordinator count the nodes of the cluster again."""
+    import ray
+
+    place = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator"
+    coordinator: Any = checked(f"{place}:get_or_create_autoscaling_coordinator")()
+    ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=timeout)
+
+
+def start_errors() -> tuple[type[Exception], type[Exception], type[Exception]]:
+    """Return Ray Train's errors of a worker group: its start failed, its start took too long, a worker hangs."""
+    module = "ray.train.v2._internal.exceptions"
+    failed, late = (
+        checked(f"{module}:WorkerGroupStartupFailedError"),
+        checked(f"{module}:WorkerGroupStartupTimeoutError"),
+    )
+    return failed, late, checked(f"{module}:WorkerHealthCheckTimeoutError")
+
+
+def kv_put(key: bytes, value: bytes, overwrite: bool = True) -> None:
+    """Set a key of the cluster's store."""
+    checked("ray.experimental.internal_kv:_internal_kv_put")(key, value, overwrite=overwrite, namespace=NAMESPACE)
+
+
+def kv_get(key: bytes) -> bytes | None:
+    """Return the value of a key; None without one."""
+    value: bytes | None = checked("ray.experimental.internal_kv:_internal_kv_get")(key, namespace=NAMESPACE)
+    return value
+
+
+def kv_delete(key: bytes, by_prefix: bool = False) -> None:
+    """Delete a key, or all that begin with it."""
+    checked("ray.experimental.internal_kv:_internal_kv_del")(key, del_by_prefix=by_prefix, namespace=NAMESPACE)
