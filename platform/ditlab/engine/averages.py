@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ditlab.averages import START, PowerProfile, field_of
-from ditlab.engine.partitions import ParameterSlice, Partitions
+from ditlab.engine.deepspeed_internals import ParameterSlice
+from ditlab.engine.partitions import Partitions
 from ditlab.engine.update import Update
 from ditlab.spec.optimization import Ema
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import distributed
+
+from ditlab.engine.deepspeed_internals import forget_process_group
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,7 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
 
 def release_process_group() -> None:
     """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
-    comm: Any = sys.modules.get("deepspeed.comm.comm")  # only what imported DeepSpeed has a handle of its
-    if comm is not None and comm.cdb is not None:
-        comm.destroy_process_group()
-        comm.cdb = None  # or the next group of this process would be taken for the old one
-    elif distributed.is_initialized():
+    if not forget_process_group() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 

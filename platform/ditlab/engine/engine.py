@@ -18,18 +18,24 @@ from ditlab.averages import START
 from ditlab.engine.averages import PowerAverages, WeightAverage
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.deepspeed_internals import (
+    GradientNorm,
+    ParameterSlice,
     import_deepspeed,
+    load_scaler,
     partitioned_linear,
     release,
-    spare_copies,
+    scaler_state,
+    skip_probes,
+    skip_redundant_copies,
     time_collectives,
+    whole_shape,
 )
 from ditlab.engine.distributed import Rank, limit_collectives
 from ditlab.engine.memory import check_swapping, checkpoint_activations, kept_memory, swap_folder
 from ditlab.engine.optimizers import bind_matrices, build_optimizer, parameter_facts
-from ditlab.engine.partitions import ParameterSlice, Partitions
+from ditlab.engine.partitions import Partitions
 from ditlab.engine.phase_clock import PhaseClock
-from ditlab.engine.update import GradientNorm, Update
+from ditlab.engine.update import Update
 from ditlab.engine.update_norms import UpdateNorms
 from ditlab.errors import UserError
 from ditlab.spec.compiling import compile_decision
@@ -107,7 +113,7 @@ class Engine:
                 experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
             )
             self._engine = initialize(module, optimizer, config, rank)
-            spare_copies(self._engine, self.stage, rank.world_size)
+            skip_redundant_copies(self._engine, self.stage, rank.world_size)
             time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
@@ -221,8 +227,7 @@ class Engine:
 
     def scalars(self) -> dict[str, float]:
         """Return the state that is alike on all workers: counts of updates, the loss scale, statistics of clipping."""
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None) if self._engine.fp16_enabled() else None
-        scale = {f"loss_scale.{key}": float(getattr(scaler, key)) for key in _SCALER_STATE} if scaler else {}
+        scale = {SCALE + key: value for key, value in scaler_state(self._engine).items()}
         averages = self.power_averages.scalars()
         return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state(), **averages}
 
@@ -241,9 +246,8 @@ class Engine:
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
         self.power_averages.load(scalars)
-        for key in _SCALER_STATE:
-            if f"loss_scale.{key}" in scalars:
-                setattr(self._engine.optimizer.loss_scaler, key, int(scalars[f"loss_scale.{key}"]))
+        saved = {name.removeprefix(SCALE): int(value) for name, value in scalars.items() if name.startswith(SCALE)}
+        load_scaler(self._engine, saved)
 
     def close(self) -> None:
         """Release the module. Safe in whatever state an exception left the engine."""
@@ -252,7 +256,7 @@ class Engine:
             release(self._module)
 
 
-_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+SCALE = "loss_scale."
 
 
 def configuration(
@@ -313,11 +317,11 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
             )
         # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are
         # a shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
-        vars(deepspeed.ops)["__compatible_ops__"] = {}
+        skip_probes(deepspeed)
         if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
             check_swapping()
         # DeepSpeed allocates a bucket of this size whatever the network's: 2 GB at its default.
-        num_parameters = sum(getattr(each, "ds_numel", each.numel()) for each in module.parameters())
+        num_parameters = sum(whole_shape(each).numel() for each in module.parameters())
         config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_parameters)
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         limit_collectives(rank.timeout)

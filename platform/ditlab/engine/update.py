@@ -1,7 +1,6 @@
 """Gradient clipping, and the omission of a non-finite update, decided on the device.
 
-ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507). The norm of
-the whole gradient is taken wherever ZeRO keeps its parts.
+ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
 
@@ -52,38 +51,6 @@ class Update:
         """Load the statistics of adaptive clipping."""
         if self._statistics:
             self._statistics.load(scalars)
-
-
-class GradientNorm:
-    """Norm of the gradient, measured between the last backward pass of a step and its update."""
-
-    def __init__(self, engine: Any, stage: int, offloaded: bool, world_size: int) -> None:
-        self._engine, self._optimizer = engine, engine.optimizer
-        self._stage, self._offloaded, self._world_size = stage, offloaded, world_size
-        if stage == 3:
-            self._norms, unmeasured = self._optimizer._get_norm_groups, lambda: [torch.zeros(())]
-            self._optimizer._get_norm_groups = unmeasured
-        elif offloaded:
-            self._norms = lambda scaled=self._optimizer.scaled_global_norm: [scaled()]
-            self._optimizer.scaled_global_norm = lambda: torch.zeros(())
-
-    def measure(self) -> Tensor:
-        """Return the L2 norm, 0-dim, float32, equal on all workers; NaN or infinite where any part of it is."""
-        scale = self._optimizer.loss_scale if self._engine.fp16_enabled() else 1.0
-        if self._offloaded:
-            # Measured by DeepSpeed on its way to the CPU. It returns -1 for a gradient that is not finite.
-            norms = torch.stack([norm.float().cpu() for norm in self._norms()])
-            return torch.where(norms < 0, math.nan, norms).norm() / scale
-        if self._stage == 0:
-            parts = [each.grad for each in self._engine.module.parameters() if each.grad is not None]
-        else:
-            parts = [part for flat in self._optimizer.averaged_gradients.values() for part in flat]
-        norm = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).norm()
-        if self._stage and self._world_size > 1:
-            square = norm.square()
-            distributed.all_reduce(square)
-            norm = square.sqrt()
-        return norm / scale if scale != 1.0 else norm
 
 
 PREFIX = "clip."

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ditlab.averages import START
 from ditlab.checkpoints.shard import TensorKey
+from ditlab.engine.deepspeed_internals import whole_shape
 from ditlab.engine.distributed import Rank
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PhaseClock
@@ -162,8 +163,3 @@ def persistent_buffers(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
         for name, value in owner.state_dict(keep_vars=True).items():
             if name not in parameters:
                 yield f"{prefix}.{name}", value
-
-
-def whole_shape(tensor: Any) -> torch.Size:
-    """Return the shape of the whole tensor, whose local part ZeRO-3 leaves empty."""
-    return getattr(tensor, "ds_shape", tensor.shape)

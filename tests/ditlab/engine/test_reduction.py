@@ -34,11 +34,11 @@ def traces(rank, num_workers):
 
 def assert_equal_with_and_without(rank, num_workers):
     spared = traces(rank, num_workers)
-    own, engine_module.spare_copies = engine_module.spare_copies, copying
+    own, engine_module.skip_redundant_copies = engine_module.skip_redundant_copies, copying
     try:
         copied = traces(rank, num_workers)
     finally:
-        engine_module.spare_copies = own
+        engine_module.skip_redundant_copies = own
     for case, one, two in zip(CASES, spared, copied, strict=True):
         assert one[:2] == two[:2], case
         for (*key, values), (*other, others) in zip(one[2], two[2], strict=True):

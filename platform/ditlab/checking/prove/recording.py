@@ -17,6 +17,7 @@ from torch import Tensor
 from ditlab.checking.prove.resume import sample_digests, tensor_digest
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.transfer import MicroBatch
+from ditlab.engine.deepspeed_internals import held_shard
 from ditlab.engine.distributed import Rank
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
@@ -278,7 +279,7 @@ def _wrong_weights(state: TrainingState, held: Mapping[SliceKey, Tensor]) -> lis
         if kind != "master":
             continue
         whole = computed[name].detach()
-        shard = getattr(computed[name], "ds_tensor", None)
+        shard = held_shard(computed[name])
         if shard is not None:
             values = shard.detach().to("cpu").view(-1)[: master.numel()]
         else:
