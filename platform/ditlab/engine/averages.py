@@ -132,5 +132,5 @@ class PowerAverages:
         return {START: float(self.start)} if self._exponents else {}
 
     def load(self, scalars: Mapping[str, float]) -> None:
-        """Go on from a saved state, or begin anew where it has no averages; Adam's step was loaded before."""
+        """Go on from a saved state, or begin again where it has no averages; Adam's step was loaded before."""
         self.start = int(scalars.get(START, self._partitions.adam_step))

@@ -35,7 +35,7 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.
     torch.fx.experimental._config.use_duck_shape = False
     # Numbers of a block, such as a norm's epsilon, are constants. Torch takes them for inputs at first, finds at the
-    # end of a trace that they are none, and traces anew: a fifth of a cold compile of pixelhdm/small.
+    # end of a trace that they are none, and traces again: a fifth of a cold compile of pixelhdm/small.
     torch._dynamo.config.specialize_float = True
     options: dict[str, Any] = {}
     if device.type == "cpu":
@@ -76,8 +76,6 @@ def _own_copy(function: Any, name: str) -> FunctionType:
 
 
 aten = torch.ops.aten
-
-
 _library = torch.library.Library("ditlab", "DEF")
 # Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")

@@ -176,7 +176,7 @@ def skip_redundant_copies(engine: Any, stage: int, num_workers: int) -> None:
         if stage == 0:
             engine.enable_backward_allreduce = False
         elif stage < 3:
-            optimizer.buffered_reduce_fallback = _leave
+            optimizer.buffered_reduce_fallback = lambda *_, **__: None
     elif stage == 0:
         collect = engine._get_gradients_for_reduction
 
@@ -203,10 +203,6 @@ def skip_redundant_copies(engine: Any, stage: int, num_workers: int) -> None:
                     gradient.copy_(mean)
 
         optimizer.allreduce_and_copy = averaged_bucket
-
-
-def _leave(*_: Any, **__: Any) -> None:
-    """Reduce nothing."""
 
 
 def _point(gradients: Sequence[Tensor], means: Sequence[Tensor]) -> None:

@@ -43,6 +43,8 @@ from ditlab.spec.engine import LARGEST_BUCKET, Zero
 from ditlab.spec.experiment import Experiment
 
 SliceReader = Callable[[str, str, int, int], Tensor]
+SCALE = "loss_scale."
+"""Prefix of the loss scale's numbers among the scalars of a state."""
 
 
 class TrainingModule(nn.Module):
@@ -234,14 +236,14 @@ class Engine:
     def load_state(self, read: SliceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
         """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them.
 
-        Averages of power-function profile begin anew where the scalars do not say when they began.
+        Averages of power-function profile begin again where the scalars do not say when they began.
         """
-        begun_anew = [] if START in scalars else self.power_averages.fields
+        restarted = [] if START in scalars else self.power_averages.fields
         with self.partitions.rewriting() as indices:
             for index in indices:
                 for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
-                    is_new = field in begun_anew or (field == "ema" and not has_ema)
+                    is_new = field in restarted or (field == "ema" and not has_ema)
                     values.copy_(read("master" if is_new else field, part.name, part.start, part.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
@@ -254,9 +256,6 @@ class Engine:
         with self._held:
             self._engine.destroy()
             release(self._module)
-
-
-SCALE = "loss_scale."
 
 
 def configuration(
@@ -291,7 +290,7 @@ def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
     if zero.stage in (1, 2) and zero.offload == "none":
         config["compute_grad_norm"] = False  # it waits for the GPU
     if zero.stage == 3:
-        config["memory_efficient_linear"] = False  # it would stay for good: `engine.linear` puts it in place
+        config["memory_efficient_linear"] = False  # it would stay for good: `partitioned_linear` puts it in place
     for name, where in (("offload_optimizer", zero.offload), ("offload_param", zero.offload_parameters)):
         if where != "none":
             config[name] = {"device": where, "pin_memory": on_gpu}

@@ -142,16 +142,12 @@ class MuonAdamW(torch.optim.Optimizer):
         flats, lr = group["params"], group["lr"]
         applied = 1 - self.found_inf.to(flats[0].device)
         kept = 1 - lr * group["weight_decay"] * applied
+        orthogonalised = by_one if self._num_workers == 1 else over_partitions if self._is_partitioned else over_copies
         for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], self._num_workers):
-            for held, update in self._orthogonalised(shares):
+            for held, update in orthogonalised(shares, self._follow):
                 held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * self._factor(held.matrix))
         for flat in flats:
             self.state[flat]["step"] += applied
-
-    def _orthogonalised(self, shares: Shares) -> Updates:
-        if self._num_workers == 1:
-            return by_one(shares, self._follow)
-        return (over_partitions if self._is_partitioned else over_copies)(shares, self._follow)
 
     def _follow(self, held: HeldMatrix) -> Tensor:
         """Take a slice's gradient into its momentum; return what is orthogonalised, zero where the step is left out."""
@@ -206,10 +202,7 @@ class WholeMatrix:
     @property
     def numel(self) -> int:
         """Number of values."""
-        size = 1
-        for each in self.shape:
-            size *= each
-        return size
+        return math.prod(self.shape)
 
     @property
     def num_rows(self) -> int:

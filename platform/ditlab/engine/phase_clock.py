@@ -116,8 +116,7 @@ class PhaseClock:
         """Begin here: drop the time since the last step's end, such as that of building an engine."""
         for _, mark in self._open:
             self._marks.release(mark)
-        self._open = []
-        self._open.append((-1, self._marks.take()))
+        self._open = [(-1, self._marks.take())]
 
     def end_step(self) -> None:
         """End a step: what follows belongs to the next."""
@@ -162,7 +161,7 @@ class PhaseClock:
     def _add(self, sums: list[float], marks: list[tuple[int, Any]]) -> None:
         begin = self._begin
         for phase, end in marks:
-            if phase >= 0:  # else the clock began anew here
+            if phase >= 0:  # else the clock was restarted here
                 sums[phase] += self._marks.seconds(begin, end)
             self._marks.release(begin)
             begin = end

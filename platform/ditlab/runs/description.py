@@ -35,7 +35,7 @@ _ESSENTIALS = (
     "resources.workers", "resources.gpus_per_worker", "start.run", "start.step", "start.state", "tracking.experiment",
     "base.name", "search.kind", "scheduler.kind", "metric", "mode", "trials",
 )  # fmt: skip
-"""Fields of an experiment or a sweep that are shown, in this order; `*` stands for any name."""
+"""Fields of an experiment or a sweep that are shown, in this order; `*` is any name."""
 _PARTS = ("checkpoints", "media", "samples", "report")
 
 
@@ -133,7 +133,12 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         is_locked=is_locked(folder),
         tracking_uri=redact(address),
         unsent=unsent,
-        spec={name: spec[name] for name in _essentials(spec) if spec[name] != "null"},
+        spec={
+            name: spec[name]
+            for each in _ESSENTIALS
+            for name in spec
+            if fnmatchcase(name, each) and spec[name] != "null"
+        },
         metrics=metrics,
         checkpoints=_checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0),
         sizes=_sizes(folder.path),
@@ -164,11 +169,6 @@ def _latest_tag(content: JournalContent, name: str) -> str:
         if record["kind"] == "tags":
             found = record["values"].get(name, found)
     return found
-
-
-def _essentials(spec: dict[str, str]) -> list[str]:
-    """Names of the fields that are shown of a spec, in their order."""
-    return [name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each)]
 
 
 def storage_of(folder: RunFolder) -> str | None:

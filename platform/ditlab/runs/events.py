@@ -74,7 +74,7 @@ class EventReader:
         for row, values in rows.items():
             found = {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
             records.append(found)
-        # Of one moment, an evaluation stands between starts and tags before it, and its files and the end after it.
+        # Of one moment, an evaluation lies between starts and tags before it, and its files and the end after it.
         records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
         events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
         return sorted(events, key=lambda event: event.time)

@@ -22,6 +22,9 @@ from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_parameters, persistent_buffers
 
+MOST_LISTED = 12
+"""Tensors of other shapes that a message lists."""
+
 
 def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
     """Return the start that `--from RUN[@STEP]` names: by the run's id, and its newest checkpoint without a step.
@@ -33,7 +36,10 @@ def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
     try:
         found = find_training_run(home, named.run)
         step = named.step if named.step is not None else _newest_step(found)
-        return Start(run=found.folder.run_id, step=step, state=_weights(found) if weights_only else "all")
+        state: StartState = "all"
+        if weights_only:
+            state = "averaged" if load_recorded_experiment(found.folder.spec).training.ema else "trained"
+        return Start(run=found.folder.run_id, step=step, state=state)
     except UserError as error:
         raise UserError(f"--from {text}: {error}") from None
 
@@ -86,14 +92,6 @@ def _newest_step(found: FoundRun) -> int:
             "its first one, or name another run."
         )
     return steps[-1]
-
-
-def _weights(found: FoundRun) -> StartState:
-    return "averaged" if load_recorded_experiment(found.folder.spec).training.ema else "trained"
-
-
-MOST_LISTED = 12
-"""Tensors of other shapes that a message lists."""
 
 
 def check_start(
@@ -210,7 +208,7 @@ def _is_open_population(sweep: RunFolder) -> bool:
 
 
 def _describe(experiment: Experiment, start: Start, name: str, parent: CheckpointManifest) -> str:
-    """One line about a fork: what it takes over, and what begins anew."""
+    """One line about a fork: what it takes over, and what begins again."""
     point = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if start.state != "all":
         return f"{point}: its {start.state} weights; optimiser, schedules and order of samples begin anew"

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -40,15 +41,10 @@ class FollowedRun:
         """The page as it is now. Raises UserError where the run's record cannot be read."""
         content = self._read()
         if self._experiment is None:
-            self._experiment = self._load()
+            with suppress(UserError):  # the page says why
+                self._experiment = load_recorded_experiment(self.folder.spec)
         source = report_source(self.home, self.folder, content=content, experiment=self._experiment)
         return run_page(collect(source, self.pictures))
-
-    def _load(self) -> Experiment | None:
-        try:
-            return load_recorded_experiment(self.folder.spec)
-        except UserError:
-            return None  # the page says why
 
     def _read(self) -> JournalContent | None:
         """The journal's content, with the lines since the last call; None where it cannot be read, as the page says."""
@@ -186,7 +182,7 @@ class LivePage:
         return Answer(content, _TYPES[kind])
 
     def _refresh(self) -> None:
-        """Make the page anew unless it is recent; a fault leaves the one before."""
+        """Make the page again unless it is recent; a fault leaves the one before."""
         if time.monotonic() - self._made < max(_LEAST_AGE, _SHARE * self._cost) and self._page is not None:
             return
         begun = time.monotonic()

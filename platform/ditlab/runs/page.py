@@ -276,8 +276,10 @@ def spec_changes(
         if parent:
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
             found.append(SpecChanges(point, ("field", "this run", "its parent"), rows))
-    if record.parent and (base := _sweep_base(home, record, notes)):
-        rows = [row for row in _differences(now, base) if row[0] != "name" and row[2] is not None]
+    what = f"The base of sweep {record.parent}"
+    base = _recorded(home, record.parent, "sweep.yaml", what, notes).get("base") if record.parent else None
+    if isinstance(base, dict) and base:
+        rows = [row for row in _differences(now, flatten(base)) if row[0] != "name" and row[2] is not None]
         found.append(SpecChanges("the base of its sweep", ("field", "this trial", "base"), rows))
     rows = [(path, value, default) for path, value, default in _from_defaults(experiment, None, "") if path != "name"]
     found.append(SpecChanges("the defaults", ("field", "this run", "default"), rows))
@@ -290,13 +292,6 @@ def _differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[tuple
         for path in dict.fromkeys([*own, *other])
         if own.get(path) != other.get(path)
     ]
-
-
-def _sweep_base(home: Home, record: RunRecord, notes: list[str]) -> dict[str, str]:
-    """The base of the trial's sweep as texts by path; empty where it cannot be read."""
-    sweep = _recorded(home, record.parent, "sweep.yaml", f"The base of sweep {record.parent}", notes)
-    base = sweep.get("base")
-    return flatten(base) if isinstance(base, dict) else {}
 
 
 def _recorded(home: Home, run_id: str, name: str, what: str, notes: list[str]) -> dict[str, Any]:

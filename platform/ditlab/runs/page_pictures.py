@@ -184,7 +184,7 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         try:
             source = _figure(folder, path, pictures, share)
             of_dark = _figure(folder, dark[path.stem], pictures, share) if path.stem in dark else ""
-            about = hide(read_description(path.with_suffix(".png")))  # beside an animation stands its still
+            about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
             found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")

@@ -173,7 +173,7 @@ def _read_yaml(path: Path, left: list[str] | None = None) -> dict[str, Any] | No
 
 
 def _write_yaml(path: Path, value: dict[str, Any]) -> None:
-    """Replace a YAML file's content. Comments at its beginning stay; a right checksum at its end is made anew."""
+    """Replace a YAML file's content. Comments at its beginning stay; a right checksum at its end is made again."""
     lines = read_plain(path, MAX_BYTES).decode().splitlines(keepends=True)
     text = "".join(takewhile(lambda line: line.startswith("#"), lines)) + dump_yaml(value)
     if stamped("".join(lines[:-1])) == "".join(lines):

@@ -132,7 +132,9 @@ class MetricsServer:
             raise UserError(f"metrics_port={port} is no port; give one from 1 to {LARGEST_PORT}.")
         self._file: Path | None = None
         try:
-            self._server = LoopbackServer(port, self.respond, _fault)
+            self._server = LoopbackServer(
+                port, self.respond, lambda error: f"the metrics cannot be read ({first_line(error)})"
+            )
         except OSError as error:
             raise UserError(
                 f"--metrics-port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
@@ -161,7 +163,3 @@ class MetricsServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-
-def _fault(error: Exception) -> str:
-    return f"the metrics cannot be read ({first_line(error)})"

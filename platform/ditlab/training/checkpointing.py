@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
 from ditlab.spec.compiling import compile_decision, compiled_warning
+from ditlab.spec.experiment import Experiment
 from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import is_out_of_memory
@@ -41,16 +42,11 @@ class CheckpointManager:
         self.snapshots = AverageSnapshots(run, rank, reporter)
         """Snapshots of averages that the run saves beside its checkpoints."""
         self._saver_channel = ControlChannel(rank, private=True)
+        policy = run.experiment.checkpoint
         self._saver = BackgroundSaver(
-            run.checkpoints,
-            rank.rank,
-            rank.world_size,
-            self._saver_channel.gather,
-            run.experiment.checkpoint.keep,
-            self.snapshots.settled(reporter.before_checkpoint) if rank.is_first else None,
-            run.experiment.checkpoint.write,
-            run.experiment.checkpoint.keep_every,
-        )
+            run.checkpoints, rank.rank, rank.world_size, self._saver_channel.gather, policy.keep,
+            self._make_durable if rank.is_first else None, policy.write, policy.keep_every,
+        )  # fmt: skip
         self.last: str | None = None
         """Path or URI of the last complete checkpoint."""
         self.num_pending = 0
@@ -73,7 +69,11 @@ class CheckpointManager:
         step = self._channel.gather(found.manifest.step if found else None)[0]
         if step is None:
             self.loaded_receipt = {}
-            self._refuse_to_overwrite()
+            if self._rank.is_first and (steps := self._store.steps()):
+                raise UserError(
+                    f"none of the {len(steps)} checkpoints at {self._store.location} is whole, and starting over would "
+                    "overwrite them; restore one of them, or delete them all to start over."
+                )
             if self._start:
                 self._begin_fork(self._start, state)
             return {}
@@ -115,14 +115,6 @@ class CheckpointManager:
         for warning in filter(None, warnings if self._rank.is_first else ()):
             self._reporter.warn(warning)
 
-    def _refuse_to_overwrite(self) -> None:
-        """Raise UserError where a run that starts over would overwrite incomplete checkpoints."""
-        if self._rank.is_first and (steps := self._store.steps()):
-            raise UserError(
-                f"none of the {len(steps)} checkpoints at {self._store.location} is whole, and starting over would "
-                "overwrite them; restore one of them, or delete them all to start over."
-            )
-
     def reserve(self, state: TrainingState) -> None:
         """Allocate the host memory for copies of the state before the first step, not in the middle of the run.
 
@@ -145,27 +137,18 @@ class CheckpointManager:
 
         Waits for an earlier save that is still being written.
         """
-        manifest = CheckpointManifest(
-            step=state.step,
-            position=state.position,
-            spec=self._experiment.to_dict(),
-            spec_hash=self._experiment.content_hash(),
-            scalars=state.engine.scalars(),
-            shapes=state.shapes,
-            buffers=list(state.buffers),
-            metrics=dict(metrics),
-            numerics=NUMERICS_VERSION,
-            draws=state.draw_counts.get(state.position, []),
-            blocks=self._blocks,
-            receipt=dict(receipt),
-        )
+        draws = state.draw_counts.get(state.position, [])
+        manifest = _manifest(
+            self._experiment, state, shapes=state.shapes, buffers=list(state.buffers), metrics=dict(metrics),
+            draws=draws, blocks=self._blocks, receipt=dict(receipt),
+        )  # fmt: skip
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())
 
     def report_finished(self) -> None:
         """Report every save that has ended since the last call.
 
-        A checkpoint that could not be written costs no step: the one before stands.
+        A checkpoint that could not be written costs no step: the one before remains.
 
         Raises:
             RunFailed: the state holds NaN or infinities.
@@ -207,6 +190,11 @@ class CheckpointManager:
         with suppress(RunFailed, PeerLost):
             self.report_finished()
 
+    def _make_durable(self) -> None:
+        """Make all that a checkpoint refers to durable, before it exists."""
+        self.snapshots.settle()
+        self._reporter.before_checkpoint()
+
     def _report(self, outcome: SaveOutcome) -> None:
         error, is_first = outcome.error, self._rank.is_first
         self._is_complete = error is None
@@ -228,31 +216,36 @@ class CheckpointManager:
             self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
 
 
+def _manifest(experiment: Experiment, state: TrainingState, **facts: Any) -> CheckpointManifest:
+    """Describe a state that is saved; `facts` are the fields that its kind of checkpoint has besides."""
+    return CheckpointManifest(
+        step=state.step, position=state.position, spec=experiment.to_dict(), spec_hash=experiment.content_hash(),
+        scalars=state.engine.scalars(), numerics=NUMERICS_VERSION, **facts,
+    )  # fmt: skip
+
+
 def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]) -> None:
     """Raise UserError where a checkpoint's spec orders samples in another way: its position counts others."""
     before = dict(_orders(saved["data"], "data"))
-    for knob, order in _orders(own["data"], "data"):
-        if (found := before.get(knob, order)) != order:
+    for field, order in _orders(own["data"], "data"):
+        if (found := before.get(field, order)) != order:
             raise UserError(
-                f"{knob}={_shown(order)} is not the order in which the checkpoint of step {step} has taken its samples "
-                f"({_shown(found)}); set {knob} to that, or start a new run without --resume."
+                f"{field}={_shown(order)} is not the order in which the checkpoint of step {step} has taken its "
+                f"samples ({_shown(found)}); set {field} to that, or start a new run without --resume."
             )
 
 
-def _orders(data: Mapping[str, Any], knob: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the order of data and of each of its parts by its knob; `full` where they have no such field."""
+def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the order of data and of each of its parts by its field; `full` where they have no such field."""
     parts = data.get("parts") or {}
     for name, part in parts.items():
-        yield from _orders(part, f"{knob}.parts.{name}")
+        yield from _orders(part, f"{field}.parts.{name}")
     if not parts:
-        yield f"{knob}.order", data.get("order", {"kind": "full"})
+        yield f"{field}.order", data.get("order", {"kind": "full"})
 
 
 def _shown(order: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}"
-
-
-ALL = sys.maxsize
 
 
 class AverageSnapshots:
@@ -272,7 +265,7 @@ class AverageSnapshots:
             self._store = average_snapshots(run.checkpoints)
             self._channel = ControlChannel(rank, private=True)
             self._saver = BackgroundSaver(
-                self._store, rank.rank, rank.world_size, self._channel.gather, ALL,
+                self._store, rank.rank, rank.world_size, self._channel.gather, sys.maxsize,
                 mode=run.experiment.checkpoint.write,
             )  # fmt: skip
 
@@ -310,17 +303,8 @@ class AverageSnapshots:
     def save(self, state: TrainingState) -> None:
         """Begin to save the averages: copy them, and write the copy beside the step loop; waits for the one before."""
         assert self._saver
-        manifest = CheckpointManifest(
-            step=state.step,
-            position=state.position,
-            spec=self._experiment.to_dict(),
-            spec_hash=self._experiment.content_hash(),
-            scalars=state.engine.scalars(),
-            shapes={name: shape for name, shape in state.shapes.items() if name not in state.buffers},
-            buffers=[],
-            numerics=NUMERICS_VERSION,
-        )
-        self._saver.save(manifest, self._tensors(state))
+        shapes = {name: shape for name, shape in state.shapes.items() if name not in state.buffers}
+        self._saver.save(_manifest(self._experiment, state, shapes=shapes, buffers=[]), self._tensors(state))
 
     def report_finished(self) -> None:
         """Warn of each snapshot that could not be saved since the last call."""
@@ -335,16 +319,10 @@ class AverageSnapshots:
             elif outcome.note:
                 self._reporter.warn(outcome.note)
 
-    def settled(self, before: Callable[[], object] | None) -> Callable[[], object]:
-        """Return what is to happen before a checkpoint exists: `before`, and the end of a snapshot under way."""
-
-        def settle() -> None:
-            if self._saver:
-                self._saver.settle()
-            if before:
-                before()
-
-        return settle
+    def settle(self) -> None:
+        """Wait for the end of a snapshot under way; called from a thread beside the step loop."""
+        if self._saver:
+            self._saver.settle()
 
     def wait(self) -> None:
         """Wait for the snapshot that is under way."""

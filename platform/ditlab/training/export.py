@@ -34,6 +34,13 @@ from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
 
 WEIGHTS_NAME, SPEC_NAME = "weights.safetensors", "spec.yaml"
+MAX_HEADER = 100 << 20
+"""Most bytes of a header, as in the library."""
+MAX_TEXT_FILE = 256 * MIB
+"""Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
+METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
+EARLIER_KEYS = {"format", "family", "step", "plugins"}
+"""Metadata of files without hashes."""
 
 _log = logging.getLogger("ditlab")
 
@@ -75,7 +82,10 @@ def write_export(
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = [write_durably(spec, dump_yaml(_portable(trained.spec)).encode())]
+        # Tracking address and checkpoint folder belong to the run's machine.
+        own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}}
+        portable = {**trained.spec, **{name: trained.spec[name] | fields for name, fields in own.items()}}
+        beside = [write_durably(spec, dump_yaml(portable).encode())]
         if tokenizer and tokenizer.exists():
             beside.append(write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES)))
         write_weights(weights, tensors, metadata, beside)
@@ -84,15 +94,6 @@ def write_export(
             f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
         ) from error
     return [weights, *beside]
-
-
-def _portable(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec without the tracking address and checkpoint folder, which belong to the run's machine."""
-    return {
-        **spec,
-        "tracking": {**spec["tracking"], "uri": None},
-        "checkpoint": {**spec["checkpoint"], "storage": None},
-    }
 
 
 def load_network(
@@ -150,15 +151,6 @@ def _hash(path: Path) -> str:
         return file_hash(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); export the run again.") from error
-
-
-MAX_HEADER = 100 << 20
-"""Most bytes of a header, as in the library."""
-MAX_TEXT_FILE = 256 * MIB
-"""Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
-METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
-EARLIER_KEYS = {"format", "family", "step", "plugins"}
-"""Metadata of files without hashes."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +212,7 @@ def read_facts(path: Path) -> ExportFacts:
         expected = hashes.pop(CONTENT, "")
         rest = {name: text for name, text in metadata.items() if name != HASHES}
         content = hashlib.sha256(_header(rest, hashes, header))
-        for chunk in _chunks(file):
+        while chunk := file.read(CHUNK):
             content.update(chunk)
         if content.hexdigest() != expected:
             raise ValueError("it was altered: its SHA-256 differs from the one written with it")
@@ -299,8 +291,3 @@ def _step(text: str) -> int:
 def _header(metadata: Mapping[str, str], hashes: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
     header = {METADATA: {**metadata, HASHES: json.dumps(hashes, sort_keys=True)}, **entries}
     return json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK):
-        yield chunk

@@ -36,6 +36,10 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.stepping import Stepper
 
+LIBRARIES = ("torch", "deepspeed", "numpy")
+"""Libraries that a step's numbers come from."""
+OWN_PACKAGES = ("ditlab", "denoisers")
+
 
 class StepReceipts(StepHook):
     """Receipts of one worker's steps; the first worker writes those of all.
@@ -147,11 +151,6 @@ def _alone(consumed: ConsumedPass) -> int:
 
 def _range(first: int, num: int) -> np.ndarray:
     return np.arange(first, first + num, dtype=np.uint64)
-
-
-LIBRARIES = ("torch", "deepspeed", "numpy")
-"""Libraries that a step's numbers come from."""
-OWN_PACKAGES = ("ditlab", "denoisers")
 
 
 def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -> RecordedAttempt:

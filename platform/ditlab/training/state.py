@@ -83,7 +83,7 @@ class TrainingState:
                 f"set optimizer.kind to {written}, or start a new run."
             )
         if not all(saved.has(field) for field in self.engine.power_averages.fields):
-            scalars = {name: value for name, value in scalars.items() if name != START}  # they begin anew
+            scalars = {name: value for name, value in scalars.items() if name != START}  # they begin again
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         self._load_buffers(saved)
         self.step, self.position = step, position

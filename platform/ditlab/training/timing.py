@@ -180,7 +180,7 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     experiment = run.experiment
     try:
         flops = step_flops(experiment, data_shape(experiment, run.data))
-    except Exception as error:  # a family of another package may do on the meta device what it does not bear
+    except Exception as error:  # a family of another package may do on the meta device what fails there
         warn(f"perf/mfu is left out: the operations of {experiment.model.family} cannot be counted ({error}).")
         return None
     rate = matrix_rate(rank.device, _TYPES[experiment.training.precision])
@@ -215,7 +215,10 @@ class PhaseLog(StepHook):
     ) -> None:
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
-        self._batch_size, self._tokens = run.experiment.batch.size, _tokens_of_sample(run)
+        self._batch_size = run.experiment.batch.size
+        rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
+        self._tokens = next((int(shape[0]) for shape in rows if shape), 0)
+        """Tokens of a row of text; 0 for other data."""
         self._begin = self._logged = now()
         self._work: StepWork | None = None
         self._is_counted = False
@@ -285,7 +288,7 @@ class PhaseLog(StepHook):
         return self._now() - self._logged >= max(INTERVAL, SHARE * (self._now() - self._begin))
 
     def point(self) -> dict[str, float]:
-        """Return the metrics since the last point, under their MLflow names, and begin anew; {} before a step's end."""
+        """Return the metrics since the last point, by MLflow name, and begin again; {} before a step's end."""
         if not self._steps.all():
             return {}
         self._logged = self._now()
@@ -330,9 +333,3 @@ class PhaseLog(StepHook):
         text = found.describe(self._reporter.worker_name(found.worker))
         self._reporter.tags({STRAGGLER_TAG: text})
         self._reporter.warn(f"{text}; they wait for it at every step.")
-
-
-def _tokens_of_sample(run: TrainingRun) -> int:
-    """Tokens of a row of text; 0 for other data."""
-    rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
-    return next((int(shape[0]) for shape in rows if shape), 0)

@@ -22,7 +22,8 @@ from ditlab.data.orders import training_order
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.engine.phase_clock import phase_clock
 from ditlab.errors import RunFailed
-from ditlab.inputs.model_inputs import ModelInputs, ignore
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.progress import ignore
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.hooks import Hooks, StepHook
@@ -220,7 +221,10 @@ class StepLoop:
             self._reporter.marker.begin(self._state.step, "saving", is_untimed=True)
             with self._clock.phase("checkpoint"):
                 self._checkpoints.finish()
-            self._log_rest()
+            # The times since the last logged step, to the end of the run.
+            self._metrics.phases.read(is_over=True)
+            self._hooks.exchange(self._state.step, self._trainer.channel)
+            self._metrics.finish(self._state.step)
         finally:
             for ended in self._hooks.attempt_ended:
                 ended()
@@ -312,12 +316,6 @@ class StepLoop:
             self._state.draw_counts = {self._state.position: counts.tolist()}
         with self._clock.phase("checkpoint"):
             self._checkpoints.save(self._state, self._metrics.latest, self._hooks.held())
-
-    def _log_rest(self) -> None:
-        """Log the times since the last logged step, to the end of the run."""
-        self._metrics.phases.read(is_over=True)
-        self._hooks.exchange(self._state.step, self._trainer.channel)
-        self._metrics.finish(self._state.step)
 
     def _is_stopped_by_evaluation(self) -> bool:
         """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""
