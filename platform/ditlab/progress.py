@@ -14,5 +14,9 @@ class Progress(Protocol):
         ...
 
 
+def ignore(*_: object) -> None:
+    """Ignore all arguments."""
+
+
 def ignore_progress(what: str, done: int, total: int | None, unit: str = "bytes") -> None:
     """Ignore a progress report."""

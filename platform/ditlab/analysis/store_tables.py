@@ -15,7 +15,7 @@ from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.spec.experiment import Experiment
 
 TEXT_SHOWN = 600
@@ -315,7 +315,11 @@ def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:
     total = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
     by_number = sorted(facts.items(), key=lambda fact: -fact[1])
     notes = store.manifest.notes
-    return [LeftOutRecords(reason, number, total, _example(reason, notes)) for reason, number in by_number]
+    found = []
+    for reason, number in by_number:  # the first note about each, without the reason: `a.png (15x900 pixels)`
+        note = next((note for note in notes if f": {reason} (" in note), "")
+        found.append(LeftOutRecords(reason, number, total, note.replace(f": {reason} (", " (", 1)))
+    return found
 
 
 def left_out_table(records: Sequence[LeftOutRecords]) -> Table:
@@ -330,10 +334,3 @@ def left_out_table(records: Sequence[LeftOutRecords]) -> Table:
         shown = f"{share:.2%}" if share >= 0.0001 else "under 0.01%"
         table.add_row(each.reason, f"{each.number:,}", shown, Text(each.example))
     return table
-
-
-def _example(reason: str, notes: Sequence[str]) -> str:
-    """Return the first note about a reason without it: `a.png (15x900 pixels)`; empty where none is noted."""
-    part = f": {reason} ("
-    note = next((note for note in notes if part in note), "")
-    return note.replace(part, " (", 1)

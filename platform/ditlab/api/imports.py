@@ -9,7 +9,7 @@ from ditlab.cluster.session import cluster_address
 from ditlab.data.block_imports.runner import BlockExecutor
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import, runs_by_blocks
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress

@@ -15,12 +15,14 @@ import click
 
 from ditlab.cli.examples import with_examples
 from ditlab.cli.options import console, emit, hint, hint_text, json_option, relative, say
+from ditlab.errors import UserError
+from ditlab.home import Home
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from denoisers.contract import Spec
-    from ditlab.data.stores.written import WrittenStore
+    from ditlab.data.stores.writing import WrittenStore
 
 
 class Importers(click.Group):
@@ -70,8 +72,6 @@ def _address() -> click.Option:
 
 def check_out(out: Path | None) -> None:
     """Raise UserError for a URI, of which a path has lost a slash."""
-    from ditlab.errors import UserError
-
     if out is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(out)):
         raise UserError(
             f"--out={out} is a URI, and shards are written to a folder (with --address one that all nodes share); name "
@@ -83,7 +83,6 @@ def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
     """Validate a command's values. Raises UserError for values that click takes and the options do not."""
     from pydantic import ValidationError
 
-    from ditlab.errors import UserError
     from ditlab.spec.overrides import explain
 
     try:
@@ -173,10 +172,9 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 @click.option("--encode-text", help="Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).")
 @click.option("--encode-images", help="Frozen encoder of images (DINOv3).")
 @click.option(
-    "--tokens",
-    type=click.IntRange(1),
+    "--tokens", type=click.IntRange(1),
     help="Tokens of every row's text; longer captions are cut [default: the longest].",
-)
+)  # fmt: skip
 @click.option("--patch", type=click.IntRange(1), help="Side of the image encoder's patches [default: the encoder's].")
 @click.option("--name", help="Name of the new store and its folder [default: STORE-encoded].")
 @click.option(
@@ -206,7 +204,6 @@ def encode(
     command that was killed goes on from its whole blocks when it is given again.
     """
     from ditlab.api.imports import encode_store
-    from ditlab.cli.options import say
     from ditlab.cli.progress import ProgressBars
 
     check_out(out)
@@ -232,7 +229,6 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     from ditlab.cli.progress import ProgressBars
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.remote.uploading import upload_store
-    from ditlab.home import Home
 
     opened = open_named_store("STORE", store, Home.from_environment())
     with ProgressBars(f"uploading {opened.name}"):
@@ -275,8 +271,6 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.preview import sample_grid, sample_text
     from ditlab.data.remote.copies import describe_store
-    from ditlab.errors import UserError
-    from ditlab.home import Home
     from ditlab.spec.uris import is_uri
 
     home, remote = Home.from_environment(), is_uri(path)
@@ -314,7 +308,6 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
 def _inspect_experiment(path: Path, as_json: bool) -> None:
     from ditlab.analysis.store_tables import data_facts, data_tables
     from ditlab.data.splits import open_data
-    from ditlab.home import Home
     from ditlab.spec.files import load_experiment
 
     experiment = load_experiment(path)

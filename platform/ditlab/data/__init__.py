@@ -7,6 +7,6 @@ batch of one size. `write_store` writes a plain store of `Column`s from a `Sourc
 """
 
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.written import write_store
+from ditlab.data.stores.writing import write_store
 
 __all__ = ["Column", "Source", "write_store"]

@@ -23,7 +23,7 @@ from ditlab.data.genome.region_windows import plan_windows, region_columns, wind
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.written import WrittenStore, write_store
+from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import Document, TextPiece, pieces
 from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
 from ditlab.home import Home

@@ -7,7 +7,7 @@ from types import ModuleType
 import ditlab.data.importers as importers
 from denoisers.contract import Spec
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
 
 

@@ -134,11 +134,6 @@ class MixtureOrder(Order):
                 del self._counts[next(known for known in self._counts if known)]
             return found
 
-    def part_counts(self, batch: int) -> np.ndarray:
-        """Return how often each part was drawn before a batch, int64 (parts,): samples, or batches."""
-        parts = [part for part, _ in self._streams]
-        return np.bincount(parts, self.counts(batch), minlength=len(self._parts)).astype(np.int64)
-
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
         """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
         streams = self._drawn(first, count)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -17,10 +18,18 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import ANY
-from ditlab.data.loading.permutations import Turns, keyed_permutation
+from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import BucketsManifest, Source, StoredColumn, StoreManifest, TextFacts, merged_column
+from ditlab.data.stores.manifest import (
+    BucketsManifest,
+    Source,
+    StoredColumn,
+    StoreManifest,
+    TextFacts,
+    format_shape,
+    merged_column,
+)
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, RowSequence, View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
@@ -113,19 +122,19 @@ class JoinedStore(BucketedStore):
 
     def first_row(self, part: str) -> int:
         """Return the number of a part's first row."""
-        names = list(self.stores)
-        return sum(len(self.stores[name]) for name in names[: names.index(part)])
+        return sum(map(len, self._before(part)))
 
     def first_number(self, part: str) -> int:
         """Return the number in `parts` of a part's first one."""
-        names = list(self.stores)
-        return 0 if self.is_uniform else sum(len(self.stores[name].parts) for name in names[: names.index(part)])
+        return 0 if self.is_uniform else sum(len(store.parts) for store in self._before(part))
 
     def first_block(self, part: str) -> int:
         """Return the number of a part's first block in the one store of `parts`."""
         assert self.is_uniform
-        names = list(self.stores)
-        return sum(self.stores[name].parts[0].layout.num_blocks for name in names[: names.index(part)])
+        return sum(store.parts[0].layout.num_blocks for store in self._before(part))
+
+    def _before(self, part: str) -> list[AnyStore]:
+        return [store for _, store in takewhile(lambda item: item[0] != part, self.stores.items())]
 
 
 def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
@@ -169,7 +178,7 @@ class StackedStore(Store):
         """Join the given columns, which the stores hold alike."""
         self._stores = tuple(stores)
         self._store_ends = np.cumsum([len(store) for store in stores])
-        merged = {name: _merged([store.columns[name] for store in stores]) for name in columns}
+        merged = {name: _stacked_column([store.columns[name] for store in stores]) for name in columns}
         super().__init__(stores[0].path, _stacked_manifest(stores, merged))
 
     @property
@@ -230,7 +239,7 @@ class StackedStore(Store):
         return out
 
 
-def _merged(columns: Sequence[StoredColumn]) -> StoredColumn:
+def _stacked_column(columns: Sequence[StoredColumn]) -> StoredColumn:
     """Merge a column of several stores; one of several lengths gets the longest."""
     lengths = [column.shape[:1] for column in columns]
     return merged_column(columns).model_copy(update={"shape": (*max(lengths), *columns[0].shape[1:])})
@@ -296,13 +305,9 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
         first = next(iter(shapes))
         other = next((part for part in shapes if ANY in shapes[part] or shapes[part] != shapes[first]), None)
         if other is not None:
-            than = "" if other == first else f", data.parts.{first} {_format_shape(shapes[first])}"
-            problems[column] = f"data.parts.{other} holds {column} {_format_shape(shapes[other])}{than}"
+            than = "" if other == first else f", data.parts.{first} {format_shape(shapes[first])}"
+            problems[column] = f"data.parts.{other} holds {column} {format_shape(shapes[other])}{than}"
     return problems
-
-
-def _format_shape(shape: tuple[int, ...]) -> str:
-    return str(shape).replace(str(ANY), "any")
 
 
 _MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
@@ -388,9 +393,9 @@ class StackedRows(RowSequence):
         own = self._views[name].in_part(part - self._store.first_number(name))
         return type(self)(JoinedStore({name: own.store}), {name: own})
 
-    def shuffled(self, text: str) -> RowsInTurns:
+    def shuffled(self, text: str) -> RoundRobinRows:
         """Return the same rows, each part's in an order that belongs to a text, the parts in turns."""
-        return RowsInTurns(self._store, {name: _shuffled(view, text) for name, view in self._views.items()})
+        return RoundRobinRows(self._store, {name: _shuffled(view, text) for name, view in self._views.items()})
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part."""
@@ -414,7 +419,7 @@ class StackedRows(RowSequence):
                 yield name, number, blocks
 
 
-class RowsInTurns(StackedRows):
+class RoundRobinRows(StackedRows):
     """Rows of several parts in turns, a row of each; a part that has run out is passed.
 
     So the first few are as many of each part.
@@ -423,7 +428,7 @@ class RowsInTurns(StackedRows):
     def __init__(self, store: JoinedStore, views: Mapping[str, View]):
         """Join views of the store's parts, by the parts' names."""
         super().__init__(store, views)
-        self._turns = Turns(self._lengths)
+        self._turns = RoundRobin(self._lengths)
 
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (part, number in its view) at places, int64 each."""
@@ -457,7 +462,7 @@ def joined_views(
     other = store if is_same else JoinedStore({name: view.store for name, view in held_out.items()}, store.draw)
     return (
         View(store, _listed(StackedRows(store, train), train), origin),
-        View(other, _listed(RowsInTurns(other, held_out), held_out), origin),
+        View(other, _listed(RoundRobinRows(other, held_out), held_out), origin),
     )
 
 

@@ -34,7 +34,7 @@ COPY = RemoteAccess()
 
 
 def open_named_store(
-    knob: str,
+    option: str,
     name: str,
     home: Home,
     verify: bool = True,
@@ -43,11 +43,11 @@ def open_named_store(
 ) -> AnyStore:
     """Open the store that a user names by a URI, a folder's path or a plain name.
 
-    `knob` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` is for URIs
-    alone. Raises UserError for a store that is missing (with the command that makes it) or altered.
+    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` is for
+    URIs alone. Raises UserError for a store that is missing (with the command that makes it) or altered.
     """
     if is_uri(name):
-        return open_remote(knob, name, home, verify, notify, access)
+        return open_remote(option, name, home, verify, notify, access)
     return open_store(store_folder(name, home), verify)
 
 
@@ -67,7 +67,7 @@ def store_folder(name: str, home: Home) -> Path:
 
 
 def open_remote(
-    knob: str,
+    option: str,
     uri: str,
     home: Home,
     verify: bool = True,
@@ -77,19 +77,19 @@ def open_remote(
     """Open the store at a URI.
 
     `auto` copies a store that fits COPY_SHARE of the free room, or that has no blocks to fetch. Raises as
-    `node_copy.open_remote_store` and `streaming.open_streamed_store` do.
+    `copies.open_remote_store` and `streamed_store.open_streamed_store` do.
     """
-    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(knob, uri, home, notify)):
+    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(option, uri, home, notify)):
         from ditlab.data.remote.streamed_store import open_streamed_store
 
-        return open_streamed_store(knob, uri, home, access.cache_bytes, notify)
-    return open_remote_store(knob, uri, home, verify, notify)
+        return open_streamed_store(option, uri, home, access.cache_bytes, notify)
+    return open_remote_store(option, uri, home, verify, notify)
 
 
-def _is_too_large(knob: str, uri: str, home: Home, notify: Notify) -> bool:
+def _is_too_large(option: str, uri: str, home: Home, notify: Notify) -> bool:
     """Return True for a store that can be streamed and does not fit the disk."""
     try:
-        store = describe_store(knob, uri)
+        store = describe_store(option, uri)
     except Unreachable:
         return False  # there may be a copy
     if any(part.manifest.version < BLOCK_VERSION for part in store.parts):

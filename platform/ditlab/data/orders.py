@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ditlab.data.loading.order import FullOrder, Order
-from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.mixture_order import MixtureOrder, PartDraws, PartOrder, part_seed
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.remote.streamed_store import StreamedStore
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
+from ditlab.spec.data import OrderSpec, ShardedOrderSpec, order_of
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.values import num_bytes
+from ditlab.storage.plain_files import MIB
 
 
 def training_order(
@@ -53,7 +54,7 @@ def _part_order(name: str, spec: MixtureData, mixture: Mixture, batch_size: int,
     """Return a part's own order: of batches, or where samples draw of a sample for each lane."""
     view, order = mixture.parts[name].train, order_of(spec.parts[name])
     if mixture.draw == "sample":
-        batch_size = order.lanes if isinstance(order, LanesOrderSpec) else 1
+        batch_size = order.lanes if isinstance(order, ShardedOrderSpec) else 1
         if len(view) < batch_size:
             raise UserError(
                 f"data.parts.{name}.order.lanes={batch_size} is more than the {len(view)} training samples of that "
@@ -68,12 +69,9 @@ def _part_order(name: str, spec: MixtureData, mixture: Mixture, batch_size: int,
 def open_order(spec: OrderSpec, view: View, batch_size: int, seed: int) -> Order:
     """Return the order in which a run takes the samples of its training view. Raises UserError where they fill no
     batch."""
-    if isinstance(spec, LanesOrderSpec):
-        return LanesOrder.from_view(view, batch_size, seed, spec.lanes, spec.window)
+    if isinstance(spec, ShardedOrderSpec):
+        return ShardedOrder.from_view(view, batch_size, seed, spec.lanes, spec.window)
     return FullOrder.from_view(view, batch_size, seed)
-
-
-MIB = 2**20
 
 
 def check_cache_room(spec: DataSpec, data: DataSplits, order: Order, workers: int) -> None:
@@ -88,18 +86,18 @@ def check_cache_room(spec: DataSpec, data: DataSplits, order: Order, workers: in
         need = sum(_bytes_ahead(view, own, columns) for view, (own, columns) in pairs)
     else:
         need = _bytes_ahead(data.train, order, places)
-    for knob, size in _caches(spec, "data") if need else ():
+    for option, size in _caches(spec, "data") if need else ():
         if num_bytes(size) < need:
             mib = -(-need // MIB)
             raise UserError(
-                f"{knob}.cache={size} is smaller than the current and the next window of the lanes of one worker of "
-                f"{workers}, which take {mib:,} MiB; set {knob}.cache to {mib}MiB or more, or lower "
-                f"{knob}.order.window."
+                f"{option}.cache={size} is smaller than the current and the next window of the lanes of one worker of "
+                f"{workers}, which take {mib:,} MiB; set {option}.cache to {mib}MiB or more, or lower "
+                f"{option}.order.window."
             )
 
 
 def _bytes_ahead(view: View, order: Order, places: np.ndarray) -> int:
-    """Return the bytes of the windows that these places of a batch read, as far as their stores are streamed."""
+    """Return the bytes of the windows of streamed stores that these places of a batch read."""
     parts = view.store.parts
     return sum(
         rows * sum(column.row_bytes for column in parts[number].columns.values())
@@ -108,10 +106,10 @@ def _bytes_ahead(view: View, order: Order, places: np.ndarray) -> int:
     )
 
 
-def _caches(spec: DataSpec, knob: str) -> Iterator[tuple[str, str]]:
+def _caches(spec: DataSpec, option: str) -> Iterator[tuple[str, str]]:
     """Yield the size of each cache by the path of its data in the spec; nothing for copied data."""
     if isinstance(spec, MixtureData):
         for name, part in spec.parts.items():
-            yield from _caches(part, f"{knob}.parts.{name}")
+            yield from _caches(part, f"{option}.parts.{name}")
     elif getattr(spec, "access", "copy") != "copy":
-        yield knob, getattr(spec, "cache", "")
+        yield option, getattr(spec, "cache", "")

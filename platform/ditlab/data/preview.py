@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,8 @@ LONGEST_SIDE = 160
 """Pixels of a shown image's longer side: larger images are shrunk to less than twice as many."""
 BUCKETS_BELOW = 8
 """Sizes shown below each other; more sizes take another column."""
+LONGEST_TEXT = 60
+"""Characters of a row's text that are shown."""
 
 
 def sample_grid(store: AnyStore, num: int) -> Figure | None:
@@ -27,7 +29,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     Each image size has a grid of its own with as many samples, spread evenly over its rows. Images are columns of shape
     (1 or 3, height, width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
     """
-    image = next((name for name, column in store.columns.items() if is_image(column)), None)
+    image = _image_column(store.columns)
     if image is None:
         return None
     parts = store.parts
@@ -39,11 +41,16 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
 
 def _grid(store: Store, image: str, num: int) -> ImageGrid:
     rows = _spread(store, num)
-    low, high = store.columns[image].value_range or (0.0, 1.0)
-    values = (shrunk(store.gather(image, rows).numpy()) - low) / (high - low)
-    pictures = values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
     title = f"{store.name}: {len(rows)} of {len(store):,}"
+    pictures = _pictures(store.gather(image, rows).numpy(), store.columns[image])
     return ImageGrid(pictures, captions=_captions(store, rows), columns=8, title=title)
+
+
+def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
+    """Return images shrunk and in [0, 1], (num, height, width) if grey, else (num, height, width, 3)."""
+    low, high = column.value_range or (0.0, 1.0)
+    values = (shrunk(images) - low) / (high - low)
+    return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
 
 
 def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
@@ -82,23 +89,21 @@ def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 
+def _image_column(columns: Mapping[str, StoredColumn]) -> str | None:
+    return next((name for name, column in columns.items() if is_image(column)), None)
+
+
 def is_image(column: StoredColumn) -> bool:
     """Return True for a column of grey or coloured images with a value range."""
     return len(column.shape) == 3 and column.shape[0] in (1, 3) and column.value_range is not None
 
 
-LONGEST_TEXT = 60
-"""Characters of a row's text that are shown."""
-
-
 def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title: str) -> ImageGrid | None:
     """Make a grid of a view's rows; None where no column holds images. Large images are shrunk."""
-    image = next((name for name, column in view.columns.items() if is_image(column)), None)
+    image = _image_column(view.columns)
     if image is None or not len(indices):
         return None
-    low, high = view.columns[image].value_range or (0.0, 1.0)
-    values = (shrunk(view.padded(image, indices).numpy()) - low) / (high - low)
-    pictures = values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
+    pictures = _pictures(view.padded(image, indices).numpy(), view.columns[image])
     return ImageGrid(np.clip(pictures, 0.0, 1.0), captions=captions, columns=8, title=title)
 
 

@@ -21,7 +21,7 @@ from ditlab.data.loading.held_out import (
     hold_out_rows,
     hold_out_runs,
 )
-from ditlab.data.loading.permutations import Turns, keyed_permutation
+from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_fingerprint, joined_views, mixture_name
 from ditlab.data.named_stores import RemoteAccess, open_named_store
 from ditlab.data.remote.copies import Notify, write_to_stderr
@@ -38,11 +38,11 @@ from ditlab.spec.data import (
     DigitsData,
     FullOrderSpec,
     HoldOutClasses,
-    LanesOrderSpec,
     MnistData,
     MotifsData,
     OrderSpec,
     Packing,
+    ShardedOrderSpec,
     SourceSpec,
     TextData,
 )
@@ -91,7 +91,7 @@ class Mixture:
         """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
         them. Parts without any are left out."""
         lengths = np.array([len(part.held_out) for part in self.parts.values()])
-        counts = Turns(lengths).num_before(limit).tolist()
+        counts = RoundRobin(lengths).num_before(limit).tolist()
         return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
 
 
@@ -102,7 +102,7 @@ def open_data(
 
     All kinds but `mnist` and `arrow` write their store under `home.stores` at their first use. With `verify`, every
     shard is read and hashed once. `notify` gets messages on copies of stores behind a URI
-    (`node_copy.open_remote_store`). Raises UserError for a store that is missing (with the command that makes it),
+    (`copies.open_remote_store`). Raises UserError for a store that is missing (with the command that makes it),
     altered, or empty once rows are held out.
     """
     match spec:
@@ -114,7 +114,10 @@ def open_data(
         case MnistData():
             splits = _mnist(spec, home, verify)
         case ArrowData():
-            named = open_named_store("data.path", spec.path, home, verify, notify, _access(spec))
+            # the full order takes each batch from everywhere, which needs a copy
+            kind = spec.access if isinstance(spec.order, ShardedOrderSpec) else "copy"
+            access = RemoteAccess(kind, num_bytes(spec.cache))
+            named = open_named_store("data.path", spec.path, home, verify, notify, access)
             splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
         case TextData():
             store = open_python_docs(spec, home, verify)
@@ -146,7 +149,7 @@ def _split(
     held_out: RowNumbers
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
-    elif isinstance(order, LanesOrderSpec):
+    elif isinstance(order, ShardedOrderSpec):
         train, held_out = hold_out_blocks(store, hold_out)
     elif store.manifest.text:
         train, held_out = hold_out_runs(len(store), hold_out)
@@ -157,7 +160,7 @@ def _split(
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
+    by_blocks = isinstance(order, ShardedOrderSpec) and len(store) > MOST_OVERLAPPING
     if len(held_out) and not by_blocks and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
@@ -192,7 +195,7 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
 
 
 def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
-    """Open a part, whose knobs begin with `data.parts.NAME`. Raises UserError that names it."""
+    """Open a part, whose fields begin with `data.parts.NAME`. Raises UserError that names it."""
     try:
         opened = open_part(name, spec)
     except UserError as error:
@@ -207,12 +210,6 @@ def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], Da
 
 def _packed(splits: DataSplits, packing: Packing) -> DataSplits:
     return dataclasses.replace(splits, text=packed(splits.text, packing, splits.train.origin))
-
-
-def _access(spec: ArrowData) -> RemoteAccess:
-    """Return how a store behind a URI is read: the full order takes each batch from everywhere, which needs a copy."""
-    kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
-    return RemoteAccess(kind, num_bytes(spec.cache))
 
 
 def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:

@@ -142,15 +142,13 @@ def rows_without_fields(view: View, indices: np.ndarray, fields: Collection[str]
 
 
 def _other_columns(view: View, indices: np.ndarray, fields: Collection[str]) -> dict[str, np.ndarray]:
-    return {
-        name: _with_class_names(view.padded(name, indices).numpy(), column)
-        for name, column in view.columns.items()
-        if name not in fields
+    """Return the columns that are no field, with names in the place of class indices."""
+    others = {name: column for name, column in view.columns.items() if name not in fields}
+    found = {name: view.padded(name, indices).numpy() for name in others}
+    classes = {
+        name: np.array(each.names) for name, each in others.items() if each.names and each.num_classes is not None
     }
-
-
-def _with_class_names(values: np.ndarray, column: StoredColumn) -> np.ndarray:
-    return np.array(column.names)[values] if column.names and column.num_classes is not None else values
+    return found | {name: names[found[name]] for name, names in classes.items()}
 
 
 def _entry_names(columns: Mapping[str, StoredColumn]) -> dict[str, tuple[str, ...]]:

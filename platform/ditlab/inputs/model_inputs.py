@@ -27,17 +27,24 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.planning.data_shape import DataShape
+from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
 
 CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
 """Field that an encoder of captions reads."""
 
+MULTIPLE = 16
+"""Padded lengths are multiples of this, or the store's.
+
+Attention in half precision takes its fast kernels at multiples of 8, and every new length costs a compilation or a
+search for kernels: a column of 512 bytes has 32 lengths so, at eight bytes of padding a caption on average.
+"""
+PADDED = {"caption": ("caption",), "text_mask": ("text", "text_mask")}
+"""Fields that are padded together, by the field that is 0 or false behind the end."""
+CPU = torch.device("cpu")
+
 EncodeTexts = Callable[[Sequence[str]], Mapping[str, Tensor]]
-
-
-def ignore(message: str) -> None:
-    """Ignore a message."""
 
 
 class ModelInputs:
@@ -197,18 +204,6 @@ def _extractor(
     return FeatureExtractor(experiment.encoders, text_shape, image_shape, device, downloads, warn)
 
 
-MULTIPLE = 16
-"""Padded lengths are multiples of this, or the store's.
-
-Attention in half precision takes its fast kernels at multiples of 8, and every new length costs a compilation or a
-search for kernels: a column of 512 bytes has 32 lengths so, at eight bytes of padding a caption on average.
-"""
-BYTES = ("caption",)
-"""Fields of a length of their own that end with zeros."""
-FEATURES, MASK = ("text", "text_mask"), "text_mask"
-"""Fields that are as long as the mask is true."""
-
-
 def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:
     """Return rows as they are stored, (num, length, ...), without the padding that all of them have.
 
@@ -216,7 +211,7 @@ def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict
     """
     free = {field.name for field in fields if field.shape[:1] == (ANY,)} & raw.keys()
     cut = dict(raw)
-    for group, mark in ((BYTES, BYTES[0]), (FEATURES, MASK)):
+    for mark, group in PADDED.items():
         if free.issuperset(group):
             length = padded_length(raw[mark] != 0)
             cut |= {name: raw[name][:, :length] for name in group}
@@ -228,9 +223,6 @@ def padded_length(used: Tensor) -> int:
     places = torch.nonzero(used.any(dim=0))
     longest = int(places[-1]) + 1 if len(places) else 1
     return min(-(-longest // MULTIPLE) * MULTIPLE, used.shape[1])
-
-
-CPU = torch.device("cpu")
 
 
 def prepare_on_host(
@@ -258,7 +250,7 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
     Encoders are downloaded where they are missing, but not opened.
     """
     columns, origin = data.train.columns, data.train.origin
-    inputs = ModelInputs.from_experiment(experiment, columns, torch.device("cpu"), home=home)
+    inputs = ModelInputs.from_experiment(experiment, columns, CPU, home=home)
     missing = {field.name for field in inputs.fields} - {*columns}
     if isinstance(data.train.store, JoinedStore):
         data.train.store.check_columns(missing)

@@ -38,6 +38,13 @@ FEATURES = 64
 WIDTHS = (16, 32, 64, 64, 64)
 """Channels after each halving of the image."""
 SMALLEST = 4  # pixels; halving stops there
+VERSION = 1
+"""Version of everything that decides the weights: numbers of two versions do not compare."""
+STEPS, BATCH, RATE = 1000, 64, 2e-3
+CPU = torch.device("cpu")
+LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
+MAX_WEIGHTS = 256 * MIB  # of a network of some 100 KB
+WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
 
 
 class SmallClassifier(nn.Module):
@@ -79,12 +86,6 @@ def _convolution(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(8, outputs), nn.SiLU()]
 
 
-VERSION = 1
-"""Version of everything that decides the weights: numbers of two versions do not compare."""
-STEPS, BATCH, RATE = 1000, 64, 2e-3
-CPU = torch.device("cpu")
-
-
 @dataclass(frozen=True)
 class TrainedClassifier:
     """Trained classifier with its accuracy on held-out images."""
@@ -107,7 +108,8 @@ def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], N
     """Train a thousand steps of AdamW on the CPU, whatever the device of the run. Calls `tick` after each step."""
     with _deterministic():
         network = _fit(real.fit, fields, tick)
-        network.scale = (_features(network, real.reference, fields).square().mean() + 1e-12).rsqrt()
+        features = torch.cat([network.features(images) for images, _ in batches(real.reference, fields, CPU)])
+        network.scale = (features.square().mean() + 1e-12).rsqrt()
         return TrainedClassifier(network, *_accuracy(network, real.held_out, fields), len(real.fit))
 
 
@@ -141,10 +143,6 @@ def _fit(view: View, fields: ImageFields, tick: Callable[[], None]) -> SmallClas
     return network.requires_grad_(False).eval()
 
 
-def _features(network: SmallClassifier, view: View, fields: ImageFields) -> Tensor:
-    return torch.cat([network.features(images) for images, _ in batches(view, fields, CPU)])
-
-
 def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tuple[float, float]:
     """Return (accuracy, share of the largest class) on a view's images."""
     right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
@@ -153,10 +151,6 @@ def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tupl
         counts += labels.bincount(minlength=fields.num_classes)
     return right / len(view), float(counts.max()) / len(view)
 
-
-LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
-MAX_WEIGHTS = 256 * MIB  # of a network of some 100 KB
-WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Natural = Annotated[int, Field(strict=True, ge=0)]

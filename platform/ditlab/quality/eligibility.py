@@ -16,6 +16,10 @@ from ditlab.quality.features import ImageEncoder
 from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
 from ditlab.spec.experiment import Experiment
 
+SIZES = range(8, 65)
+"""Heights and widths that the classifier supports, in pixels."""
+FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
+
 CLASSIFIER_DISTANCES = ("quality/frechet", "quality/kernel", "quality/kernel_error")
 """Frechet and kernel distance on the classifier's features (lower is better), and the latter's standard error."""
 ENCODER_DISTANCES = ("quality/frechet_dino", "quality/kernel_dino", "quality/kernel_dino_error")
@@ -49,11 +53,6 @@ QUALITY_NOTE = (
     "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
     "names): numbers compare runs on the same data, never with published FID"
 )
-
-
-SIZES = range(8, 65)
-"""Heights and widths that the classifier supports, in pixels."""
-FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
 
 
 @dataclass(frozen=True)
@@ -94,11 +93,8 @@ def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder |
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     if not fits_classifier and not encoder:
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{_or_an_encoder(channels)}"
-    origin, train, held_out = (
-        data.train.origin,
-        restrict_to_size(data.train, shape),
-        restrict_to_size(data.held_out, shape),
-    )
+    origin = data.train.origin
+    train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
     image = find_image(train.columns, shape)
     if image is None and (sizes := image_sizes(data.train, channels)):
         return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"

@@ -20,9 +20,9 @@ from ditlab.home import Home
 from ditlab.inputs.conditions import SampleConditions, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.eligibility import QualityBasis, quality_basis, quality_sampler
-from ditlab.quality.measure import Classes, QualityReference, classes_of, confusion_figure, ignore
+from ditlab.quality.measure import Classes, QualityReference, classes_of, confusion_figure
 from ditlab.quality.measurement import SampleDrawing, quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment

@@ -95,18 +95,15 @@ class RealImages:
 
 def real_images(data: DataSplits) -> RealImages:
     """Split the data set into the parts, a function of its split alone."""
-    rows = _shuffled(data.train)
+    rows = data.train.rows
+    if isinstance(rows, RowSequence):
+        rows = rows.shuffled("ditlab.quality")[np.arange(min(len(rows), LARGEST_TRAIN))]
+    else:
+        rows = rows[keyed_permutation("ditlab.quality", len(rows))[:LARGEST_TRAIN]]
     num = min(len(data.train) // 2, LARGEST_FIT)
     parts = rows[:num], rows[num : num + LARGEST_REFERENCE], rows
     fit, reference, train = (replace(data.train, rows=part) for part in parts)
     return RealImages(fit, reference, train, data.held_out)
-
-
-def _shuffled(view: View) -> np.ndarray:
-    """Return as many of the view's rows as are used, in a random order that is always the same."""
-    if isinstance(view.rows, RowSequence):
-        return view.rows.shuffled("ditlab.quality")[np.arange(min(len(view), LARGEST_TRAIN))]
-    return view.rows[keyed_permutation("ditlab.quality", len(view))[:LARGEST_TRAIN]]
 
 
 def batches(

@@ -21,6 +21,7 @@ from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.progress import ignore
 from ditlab.quality.classifier import TrainedClassifier, cached_classifier
 from ditlab.quality.eligibility import (
     AGREEMENT,
@@ -45,12 +46,10 @@ from ditlab.quality.images import (
     real_images,
 )
 
+Classes = Mapping[str, Tensor]
+"""Class indices of some images by column, int64 (num,) each."""
 NUM_NEAREST = 500
 """Samples, and held-out images, whose nearest training image is searched: a median needs no more."""
-
-
-def ignore(*_: object) -> None:
-    """Discard all arguments."""
 
 
 def quality(
@@ -197,10 +196,6 @@ def _small(images: Tensor) -> Tensor:
     return images if images.shape[2:] == (height, width) else nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
-Classes = Mapping[str, Tensor]
-"""Class indices of some images by column, int64 (num,) each."""
-
-
 @dataclass(frozen=True)
 class CaptionAgreement:
     """Classifiers of a data set's images, one a column of classes, and their accuracy on real images."""
@@ -232,7 +227,7 @@ class CaptionAgreement:
         return _recognised(self.classifiers, images, self.tick)
 
     def metrics(self, expected: Classes, recognised: Classes) -> dict[str, float]:
-        """Return the metrics of `names.agreement_names` from the expected and the recognised classes."""
+        """Return the metrics of `eligibility.agreement_names` from the expected and the recognised classes."""
         return {
             AGREEMENT: _all_right(expected, recognised),
             **{agreement_of(name): _share(expected[name] == recognised[name]) for name in self.classifiers},

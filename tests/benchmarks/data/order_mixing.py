@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import report
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.loading.order import FullOrder, Order
-from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 
@@ -75,7 +75,7 @@ def orders(layout: BlockLayout, batch: int) -> Iterator[tuple[str, Order]]:
     view = View(store, hold_out_blocks(store, 0.0)[0], "benchmark")
     yield "full", FullOrder(layout.rows, batch, 0)
     for lanes, window in itertools.product((1, 8, 64), (1, 4, 16, 64)):
-        yield f"{lanes} lanes, window {window}", LanesOrder.from_view(view, batch, 0, lanes, window)
+        yield f"{lanes} lanes, window {window}", ShardedOrder.from_view(view, batch, 0, lanes, window)
 
 
 def measure(order: Order, layout: BlockLayout, labels: np.ndarray) -> dict[str, float]:

@@ -10,9 +10,9 @@ import torch
 
 from ditlab.data.images.captions import caption_column, decode_captions, encode_captions
 from ditlab.data.splits import open_data
-from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.writing import BucketPart, write_buckets
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names

@@ -8,7 +8,7 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.written import write_store
+from ditlab.data.stores.writing import write_store
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home

@@ -14,7 +14,7 @@ from torch import nn
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.written import write_store
+from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility
@@ -24,7 +24,7 @@ from ditlab.quality.eligibility import find_basis
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.measure import QualityReference
 from ditlab.receipts.records import TAG_PREFIX, Measurement, differing_parts
-from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
+from ditlab.spec.data import ArrowData, DigitsData, ShardedOrderSpec
 from support import special_files
 from support.command import run_here
 from support.trainings.workers import tiny, train_here, train_workers
@@ -120,7 +120,7 @@ def test_the_reference_is_unknown_to_the_classifier(data):
 
 def test_computed_rows_are_split_in_the_same_way(tmp_path):
     splits = open_data(
-        ArrowData(hold_out=0.25, order=LanesOrderSpec(lanes=2), **store(tmp_path / "store")), Home(tmp_path)
+        ArrowData(hold_out=0.25, order=ShardedOrderSpec(lanes=2), **store(tmp_path / "store")), Home(tmp_path)
     )
     real = real_images(splits)
     listed = splits.train.rows[np.arange(len(splits.train))].tolist()

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import BucketPart, WrittenStore, write_buckets
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""

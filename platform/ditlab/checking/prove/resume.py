@@ -5,12 +5,11 @@ The steps of both trainings are recorded by the run's own loop: what each took a
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.findings import ProofComparison
 from ditlab.checking.prove.tolerances import equal_values, exact
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import PeerLost, Rank
 from ditlab.errors import RunFailed
-from ditlab.inputs.model_inputs import ignore
+from ditlab.progress import ignore
 from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
@@ -231,7 +230,7 @@ STATE = {
 """Fields of a state, in words."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StopSteps:
     """Steps after which a run is stopped."""
 
@@ -241,7 +240,7 @@ class StopSteps:
     """For a resume."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ResumedRun:
     """One run, never stopped, and the same stopped and resumed."""
 
@@ -266,13 +265,13 @@ def stop_steps(plan: RunPlan) -> StopSteps | None:
 
 def train_resumed(run: TrainingRun, rank: Rank, folder: Path, whole: ObservedTraining, middle: int) -> ResumedRun:
     """Train to step `middle`, then go on from the checkpoint in a state built anew to where `whole` has ended."""
-    own = dataclasses.replace(run, checkpoints=CheckpointStore.at(folder / "stopped"))
+    own = replace(run, checkpoints=CheckpointStore.at(folder / "stopped"))
     stopped = observe_training(own, rank, middle, process_seed=1)
     resumed = observe_training(own, rank, whole.ended.step, process_seed=2)
     return ResumedRun(whole, stopped, resumed)
 
 
-def compare_resume(runs: ResumedRun) -> Iterator[Compared]:
+def compare_resume(runs: ResumedRun) -> Iterator[ProofComparison]:
     """Yield the comparisons of one worker: what was loaded, then the steps, then the state at the end."""
     yield from compare_states(runs.stopped.ended, runs.resumed.begun, "after loading")
     yield from _compare_steps(runs)
@@ -281,12 +280,12 @@ def compare_resume(runs: ResumedRun) -> Iterator[Compared]:
     yield from compare_states(runs.whole.ended, runs.resumed.ended, f"after step {runs.whole.ended.step}")
 
 
-def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[Compared]:
+def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[ProofComparison]:
     """Yield one comparison for each field of two states, naming the first tensor that differs; then the scalars."""
-    every = {**one.tensors, **two.tensors}
+    every, both = {**one.tensors, **two.tensors}, one.tensors.keys() & two.tensors.keys()
     for kind in dict.fromkeys(key[0] for key in every):
         words, keys = STATE.get(kind, kind), [key for key in every if key[0] == kind]
-        differing = [key for key in keys if not _same(one.tensors.get(key), two.tensors.get(key))]
+        differing = [key for key in keys if key not in both or not equal_values(one.tensors[key], two.tensors[key])]
         where = [f"first in {key[1]}" for key in differing[:1]]
         yield exact(RESUME, f"{words} {when}", len(differing), len(keys), "tensors", *where)
     places = {"step": (one.step, two.step), "position": (one.position, two.position)}
@@ -295,7 +294,7 @@ def compare_states(one: CopiedState, two: CopiedState, when: str) -> Iterator[Co
     yield exact(RESUME, f"counters {when}", len(wrong), len(places | scalars), "numbers", "; ".join(wrong))
 
 
-def compare_draws(steps: Mapping[int, StepRecord]) -> Compared:
+def compare_draws(steps: Mapping[int, StepRecord]) -> ProofComparison:
     """Compare the draws of a training's steps and passes with one another: none may come again."""
     seen: dict[str, str] = {}
     again = []
@@ -308,7 +307,7 @@ def compare_draws(steps: Mapping[int, StepRecord]) -> Compared:
     return exact(DRAWS, "draws that came before", len(again), num, "draws", *again[:1])
 
 
-def compare_fields(run: TrainingRun, state: CopiedState) -> Compared:
+def compare_fields(run: TrainingRun, state: CopiedState) -> ProofComparison:
     """Compare the fields that a worker's part of a state holds with those that the spec asks for."""
     moments = ["momentum"] if run.experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
     wanted = ["master", *moments, *(["ema"] if run.experiment.training.ema else [])]
@@ -316,11 +315,7 @@ def compare_fields(run: TrainingRun, state: CopiedState) -> Compared:
     return exact(RESUME, "parts of the state saved", len(missing), len(wanted), "parts", "; ".join(missing))
 
 
-def _same(one: Tensor | None, two: Tensor | None) -> bool:
-    return one is not None and two is not None and equal_values(one, two)
-
-
-def _compare_steps(runs: ResumedRun) -> Iterator[Compared]:
+def _compare_steps(runs: ResumedRun) -> Iterator[ProofComparison]:
     """Yield the comparisons of what the steps after the resume took and gave."""
     steps = range(runs.stopped.ended.step + 1, runs.whole.ended.step + 1)
     parts = [(number, runs.whole.steps.get(number), runs.resumed.steps.get(number)) for number in steps]
@@ -332,9 +327,11 @@ def _compare_steps(runs: ResumedRun) -> Iterator[Compared]:
     samples, draws, rates, values = [], [], [], []
     for number, one, two in pairs:
         for place in range(max(len(one.samples), len(two.samples))):
-            fed = two.samples[place] if place < len(two.samples) else ""
-            if one.samples[place : place + 1] != [fed]:
-                source = f", which the run never stopped was fed at step {places[fed]}" if fed in places else ""
+            consumed = two.samples[place] if place < len(two.samples) else ""
+            if one.samples[place : place + 1] != [consumed]:
+                source = (
+                    f", which the run never stopped was fed at step {places[consumed]}" if consumed in places else ""
+                )
                 samples.append(f"step {number} was fed another sample at place {place + 1}{source}")
         for name in {**one.draws, **two.draws}:
             own = two.draws.get(name)

@@ -24,10 +24,9 @@ from ditlab.data.block_imports.plan import (
     write_receipt,
 )
 from ditlab.data.processes import fitting_processes, in_processes
-from ditlab.data.stores.bucket_writer import PARTIAL
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.shards import WrittenShard
-from ditlab.data.stores.written import LeftOutRecords, WriteOutcome, WrittenStore
+from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 

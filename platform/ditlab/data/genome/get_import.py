@@ -43,7 +43,7 @@ from ditlab.data.import_request import ImportRequest
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 

@@ -29,13 +29,12 @@ from ditlab.data.block_imports.source_files import SourceFile, list_source
 from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.images.decoding import ImageSize
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.bucket_writer import place_buckets, refuse_plain_store
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, folder_name
 from ditlab.data.stores.shards import refused, write_shards
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import finish_store
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.storage.plain_files import MIB, read_plain
 

@@ -43,10 +43,9 @@ from ditlab.data.images.reading import ImageReader, TableColumns
 from ditlab.data.images.sources import ImageSource, SourceRules, open_image_source
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.stores.block_index import block_rows
-from ditlab.data.stores.bucket_writer import place_buckets, refuse_plain_store
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
 from ditlab.data.stores.shards import ShardSeries, WrittenShard
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 

@@ -1,7 +1,7 @@
 """Importer of scikit-learn's handwritten digits."""
 
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.spec.importing import DigitsOptions
 
 OPTIONS = DigitsOptions

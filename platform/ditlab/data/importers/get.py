@@ -1,7 +1,7 @@
 """Importer of GET's regions by motifs (Fu et al. 2025): windows of peaks, each motif over its largest score."""
 
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.spec.importing import GetOptions
 
 OPTIONS = GetOptions

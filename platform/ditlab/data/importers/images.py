@@ -1,7 +1,7 @@
 """Importer of images with captions, scaled to a few sizes by aspect ratio."""
 
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.spec.importing import ImagesOptions
 
 OPTIONS = ImagesOptions

@@ -22,7 +22,7 @@ import numpy as np
 
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.stores.manifest import Column, ImportedFile, Source
-from ditlab.data.stores.written import WrittenStore, write_store
+from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions

@@ -1,7 +1,7 @@
 """Importer of text files, JSON lines, Parquet, Arrow and MDS as rows of tokens."""
 
 from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.spec.importing import TextOptions
 
 OPTIONS = TextOptions

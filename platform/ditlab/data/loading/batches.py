@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import ANY, BatchField
-from ditlab.data.stores.manifest import Column, StoredColumn
+from ditlab.data.stores.manifest import Column, StoredColumn, format_shape
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 
@@ -73,40 +73,33 @@ def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = F
 
 
 def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
-    if len(field.shape) == len(column.shape) and all(map(_is_same_size, field.shape, column.shape)):
+    # a column's axis whose size differs between buckets is ANY, and fits no field of one size
+    if len(field.shape) == len(column.shape) and all(
+        map(lambda ours, theirs: ours in (ANY, theirs), field.shape, column.shape)
+    ):
         return ""
     sizes = _fitting_sizes(field, column.shape) if settable else {}
-    settings = " and ".join(f"{knob} to {size}" for knob, size in sizes.items())
+    settings = " and ".join(f"{option} to {size}" for option, size in sizes.items())
     remedy = f"set {settings}" if settings else "make the model's sizes those of the data"
-    shapes = f"{_format_shape(column.shape)}, but the model takes {_format_shape(field.shape)}"
+    shapes = f"{format_shape(column.shape)}, but the model takes {format_shape(field.shape)}"
     return f"holds {field.name} {shapes}; {remedy} or change data."
 
 
-def _is_same_size(field_size: int, column_size: int) -> bool:
-    """Return True if an axis fits; one whose size differs between buckets is ANY, and fits no field of one size."""
-    return field_size in (ANY, column_size)
-
-
-def _format_shape(shape: tuple[int, ...]) -> str:
-    """Return a shape as Python does, with `any` for an axis of any size: `(3, any, any)`."""
-    return str(shape).replace(str(ANY), "any")
-
-
 def _fitting_sizes(field: BatchField, shape: tuple[int, ...]) -> dict[str, int]:
-    """Return new sizes by knob with which a field has a shape; {} where its knobs cannot give it."""
+    """Return new sizes by option with which a field has a shape; {} where its options cannot give it."""
     if len(shape) != len(field.shape):
         return {}
-    knobs = field.knobs.shape or ("",) * len(shape)
+    options = field.knobs.shape or ("",) * len(shape)
     sizes: dict[str, int] = {}
     changed = set()
-    for knob, ours, theirs in zip(knobs, field.shape, shape, strict=True):
-        if ours == ANY or (not knob and ours == theirs):
+    for option, ours, theirs in zip(options, field.shape, shape, strict=True):
+        if ours == ANY or (not option and ours == theirs):
             continue
-        if not knob or theirs == ANY or sizes.setdefault(knob, theirs) != theirs:
+        if not option or theirs == ANY or sizes.setdefault(option, theirs) != theirs:
             return {}
         if ours != theirs:
-            changed.add(knob)
-    return {knob: size for knob, size in sizes.items() if knob in changed}
+            changed.add(option)
+    return {option: size for option, size in sizes.items() if option in changed}
 
 
 def _size_problem(field: BatchField, view: View, settable: bool) -> str:
@@ -118,24 +111,24 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
         held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
         for size in (shape[axis] for axis in axes):
             if size % field.multiple_of:
-                knob = _assignment(field.knobs.multiple_of, settable)
+                option = _assignment(field.knobs.multiple_of, settable)
                 fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
                 return (
-                    f"{held}, and {size} is not divisible by {knob}{field.multiple_of}; "
-                    f"{_setting(knob, fits) if fits > 1 else ''}import the data with sizes that are."
+                    f"{held}, and {size} is not divisible by {option}{field.multiple_of}; "
+                    f"{_setting(option, fits) if fits > 1 else ''}import the data with sizes that are."
                 )
             if field.at_most is not None and size > field.at_most:
-                knob = _assignment(field.knobs.at_most, settable)
+                option = _assignment(field.knobs.at_most, settable)
                 return (
-                    f"{held}, and {size} is over {knob}{field.at_most}, the most that the model takes; "
-                    f"{_setting(knob, max(sizes))}import the data with smaller sizes."
+                    f"{held}, and {size} is over {option}{field.at_most}, the most that the model takes; "
+                    f"{_setting(option, max(sizes))}import the data with smaller sizes."
                 )
     return ""
 
 
-def _assignment(knob: str, settable: bool) -> str:
-    """Return `model.patch_size=`; nothing for a field without a knob, and for a trained model."""
-    return f"{knob}=" if knob and settable else ""
+def _assignment(option: str, settable: bool) -> str:
+    """Return `model.patch_size=`; nothing for a field without a option, and for a trained model."""
+    return f"{option}=" if option and settable else ""
 
 
 def _setting(assignment: str, value: int) -> str:
@@ -172,8 +165,8 @@ def _class_problem(field: BatchField, column: StoredColumn) -> str:
     low, high = column.statistics.min, column.statistics.max
     if field.num_classes is None or (low >= 0 and high < field.num_classes):
         return ""
-    knob = field.knobs.num_classes
-    setting = f"set {knob} to {high + 1:.0f} or " if knob else ""
+    option = field.knobs.num_classes
+    setting = f"set {option} to {high + 1:.0f} or " if option else ""
     return (
         f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {field.num_classes} classes; "
         f"{setting}change data."

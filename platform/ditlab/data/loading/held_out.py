@@ -80,11 +80,11 @@ def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarr
     Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
     holds no class indices, for an unknown class, and where no row is left to train on or none is held out.
     """
-    knob, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
+    option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
     indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
     if column is None or classes.column not in indexed:
         problem = f"is no column of {store.path}" if column is None else f"holds no class indices in {store.path}"
-        raise UserError(f"{knob} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
+        raise UserError(f"{option} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
     classes_there: Sequence[int | str] = column.names or range(column.num_classes or 0)
     known = {name: number for number, name in enumerate(classes_there)}
     for value in classes.values:
@@ -209,7 +209,8 @@ class BlockRows:
         """Return the store's rows at places (int64, in [0, len)), int64."""
         shards = self._shards(self._ends, places)
         number, row = np.divmod(places - self._starts[shards], self._block_rows)
-        blocks = self._nth(self._before[shards] + number) - self._shard_first_block[shards]
+        nth = self._blocks.held_out if self._held_out else self._blocks.training
+        blocks = nth(self._before[shards] + number) - self._shard_first_block[shards]
         found: np.ndarray = self._shard_first_row[shards] + blocks * self._block_rows + row
         return found
 
@@ -240,9 +241,6 @@ class BlockRows:
 
     def _selected(self, blocks: np.ndarray) -> np.ndarray:
         return self._num_before_blocks(blocks + 1) - self._num_before_blocks(blocks)
-
-    def _nth(self, numbers: np.ndarray) -> np.ndarray:
-        return self._blocks.held_out(numbers) if self._held_out else self._blocks.training(numbers)
 
 
 WINDOW_BLOCKS = 64

@@ -18,7 +18,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 
 CHUNK_BATCHES = 4
-"""Consecutive batches of one image size: memory is set up anew for another size."""
+"""Consecutive batches of one image size: memory is set up again for another size."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class FullOrder(Order):
     """Samples of each global batch: of one shape, none twice in an epoch. Partial batches are dropped.
 
     Where the data have several image sizes, each size's samples are permuted and cut into batches; the batches, by
-    image area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled. Each epoch does all of it anew,
+    image area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled. Each epoch does all of it again,
     in time and memory that grow with the number of samples.
 
     Raises UserError where the data cannot fill one batch.

@@ -1,7 +1,8 @@
 """Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone.
 
-Queues are joined in proportion to their lengths (`Interleaving`) or in turns (`Turns`); a line of rows is shuffled
-window by window (`WindowedShuffle`).
+Queues are joined in proportion to their lengths, entry by entry (`Interleaving`) or chunk by chunk
+(`ChunkedInterleaving`), or one entry of each in turn (`RoundRobin`). A line of rows is shuffled window by window
+(`WindowedShuffle`).
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _network(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.nd
         left += scaled(mix(right + (keys + np.uint64(number * _GOLDEN & _MASK))), a)
         np.minimum(left, left - a, out=left)  # modulo a: the difference of a smaller number wraps to a huge one
         left, right, a, b = right, left, b, a
-    # after an even number of rounds the halves stand where they began
+    # after an even number of rounds the halves are where they began
     return (left * b + right).astype(np.int64)
 
 
@@ -184,8 +185,51 @@ class Interleaving:
         return int(before.sum()), queues, numbers + before[queues]
 
 
-class Turns:
-    """Entries of several queues, one of each in turns; a queue that has run out is passed."""
+class ChunkedInterleaving:
+    """Entries of several queues, `chunk` of one queue at a time, the chunks interleaved in proportion.
+
+    Each queue's entries come in its own order. Its last ones that fill no chunk come at the end, queue by queue.
+    """
+
+    def __init__(self, lengths: Sequence[int], chunk: int, text: str):
+        counts = np.asarray(lengths, np.int64)
+        self._chunk = chunk
+        self._chunks = Interleaving((counts // chunk).tolist(), f"{text}/chunks")
+        self._in_chunks = counts // chunk * chunk
+        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
+        """Order of the queues at the end."""
+        self._last_ends = np.cumsum((counts - self._in_chunks)[self._last])
+
+    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (queue, number in the queue) of the entries at places, int64 each."""
+        queues, numbers = np.empty_like(places), np.empty_like(places)
+        chunked = places < self._chunks.total * self._chunk
+        chunks, inside = np.divmod(places[chunked], self._chunk)
+        queues[chunked], chunks = self._chunks.locate(chunks)
+        numbers[chunked] = chunks * self._chunk + inside
+        late = places[~chunked] - self._chunks.total * self._chunk
+        turn = np.searchsorted(self._last_ends, late, side="right")
+        queue = self._last[turn]
+        queues[~chunked] = queue
+        numbers[~chunked] = self._in_chunks[queue] + late - np.append(0, self._last_ends)[turn]
+        return queues, numbers
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many entries each queue has before a place, int64 (queues,)."""
+        number, inside = divmod(place, self._chunk)
+        if number < self._chunks.total:
+            found = self._chunks.num_before(number) * self._chunk
+            found[self._chunks.locate(np.array([number]))[0]] += inside
+            return found
+        found = self._in_chunks.copy()
+        late = place - self._chunks.total * self._chunk
+        begins = np.append(0, self._last_ends[:-1])
+        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
+        return found
+
+
+class RoundRobin:
+    """Entries of several queues, one of each in turn; a queue that has run out is passed over."""
 
     def __init__(self, lengths: np.ndarray):
         """Take from queues of these lengths, int64 (queues,)."""

@@ -1,7 +1,4 @@
-"""Sharded order by lanes and windows, computed batch by batch: `data.order.kind=lanes`.
-
-The batches of an epoch are scheduled over the buckets of a store in no memory.
-"""
+"""Sharded order of samples, by lanes and windows, computed batch by batch: `data.order.kind=lanes`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
 from ditlab.data.loading.order import CHUNK_BATCHES, Order, UpcomingRows, check_fills_a_batch
-from ditlab.data.loading.permutations import MOST_UNITS, Interleaving, WindowedShuffle, key_of, permuted
+from ditlab.data.loading.permutations import MOST_UNITS, ChunkedInterleaving, WindowedShuffle
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 
@@ -25,7 +22,7 @@ FEWEST_UNIT_ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class LaneUnits:
+class ShardedUnits:
     """Training rows of a plain store, or of one bucket, in the units that an epoch permutes."""
 
     part: int
@@ -39,7 +36,7 @@ class LaneUnits:
         return int(self.starts[-1] - self.starts[0])
 
     @classmethod
-    def of_part(cls, rows: ComputedRows, part: int, layout: BlockLayout, lanes: int, window: int) -> LaneUnits:
+    def of_part(cls, rows: ComputedRows, part: int, layout: BlockLayout, lanes: int, window: int) -> ShardedUnits:
         """Cut a part of a view into units: runs of blocks, the least power of two with at most MOST_UNITS units.
 
         Blocks are never parted, so that each is fetched once, unless there are hardly any.
@@ -55,18 +52,18 @@ class LaneUnits:
         return cls(part, starts, window * blocks * layout.block_rows)
 
 
-class LanesOrder(Order):
+class ShardedOrder(Order):
     """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
 
     In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, and each is read in
     windows within which rows are permuted (`WindowedShuffle`). Where the data have several image sizes, each size has
-    lanes of its own, and sizes take turns (`BucketSchedule`). Any batch of any epoch is computed by itself, in time and
-    memory of at most 2**18 units an epoch; nothing grows with the rows.
+    lanes of its own, and sizes come chunk by chunk (`ChunkedInterleaving`). Any batch of any epoch is computed by
+    itself, in time and memory of at most 2**18 units an epoch; nothing grows with the rows.
 
     Raises UserError where the data cannot fill one batch.
     """
 
-    def __init__(self, buckets: Sequence[LaneUnits], batch_size: int, seed: int, lanes: int):
+    def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, lanes: int):
         """Order the samples of buckets. `batch_size` is divisible by `lanes`."""
         assert batch_size % lanes == 0, (batch_size, lanes)
         check_fills_a_batch(map(len, buckets), batch_size)
@@ -76,16 +73,16 @@ class LanesOrder(Order):
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
         self._batches_per_epoch = sum(self._batches)
         self._shuffles: dict[tuple[int, int], WindowedShuffle] = {}
-        self._schedules: dict[int, BucketSchedule] = {}
+        self._schedules: dict[int, ChunkedInterleaving] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> LanesOrder:
+    def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> ShardedOrder:
         """Return the order of a view's samples, which must be computed rows. `window`: units of a lane."""
         rows = view.rows
         assert isinstance(rows, ComputedRows), "lanes are of computed rows"
         layouts = [part.layout for part in view.store.parts]
-        units = (LaneUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
+        units = (ShardedUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
     @property
@@ -186,12 +183,14 @@ class LanesOrder(Order):
     def _num_before(self, epoch: int, number: int) -> np.ndarray:
         return np.array([number]) if len(self._buckets) == 1 else self._schedule(epoch).num_before(number)
 
-    def _schedule(self, epoch: int) -> BucketSchedule:
+    def _schedule(self, epoch: int) -> ChunkedInterleaving:
         with self._lock:
             if epoch not in self._schedules:
                 for other in self._schedules.keys() - {epoch - 1, epoch + 1}:
                     del self._schedules[other]
-                self._schedules[epoch] = BucketSchedule(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets")
+                self._schedules[epoch] = ChunkedInterleaving(
+                    self._batches, CHUNK_BATCHES, f"ditlab.lanes/{self.seed}/{epoch}/buckets"
+                )
             return self._schedules[epoch]
 
     def _shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
@@ -205,46 +204,3 @@ class LanesOrder(Order):
                     del self._shuffles[other]
                 self._shuffles[epoch, bucket] = made
             return self._shuffles[epoch, bucket]
-
-
-class BucketSchedule:
-    """Bucket of each batch of an epoch: chunks of CHUNK_BATCHES of one bucket, interleaved in proportion.
-
-    Each bucket's batches come in their own order. Its last ones that fill no chunk come at the epoch's end.
-    """
-
-    def __init__(self, batches: Sequence[int], text: str):
-        """Schedule buckets of so many batches each."""
-        counts = np.asarray(batches, np.int64)
-        self._chunks = Interleaving((counts // CHUNK_BATCHES).tolist(), f"{text}/chunks")
-        self._in_chunks = counts // CHUNK_BATCHES * CHUNK_BATCHES
-        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
-        """Order of the buckets at the epoch's end."""
-        self._last_ends = np.cumsum((counts - self._in_chunks)[self._last])
-
-    def locate(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (bucket, number in the bucket) of batches of the epoch, int64 each."""
-        buckets, numbers = np.empty_like(batches), np.empty_like(batches)
-        chunked = batches < self._chunks.total * CHUNK_BATCHES
-        chunks, inside = np.divmod(batches[chunked], CHUNK_BATCHES)
-        buckets[chunked], chunks = self._chunks.locate(chunks)
-        numbers[chunked] = chunks * CHUNK_BATCHES + inside
-        late = batches[~chunked] - self._chunks.total * CHUNK_BATCHES
-        place = np.searchsorted(self._last_ends, late, side="right")
-        bucket = self._last[place]
-        buckets[~chunked] = bucket
-        numbers[~chunked] = self._in_chunks[bucket] + late - np.append(0, self._last_ends)[place]
-        return buckets, numbers
-
-    def num_before(self, batch: int) -> np.ndarray:
-        """Return how many batches of each bucket come before a batch of the epoch, int64 (buckets,)."""
-        chunk, inside = divmod(batch, CHUNK_BATCHES)
-        if chunk < self._chunks.total:
-            found = self._chunks.num_before(chunk) * CHUNK_BATCHES
-            found[self._chunks.locate(np.array([chunk]))[0]] += inside
-            return found
-        found = self._in_chunks.copy()
-        late = batch - self._chunks.total * CHUNK_BATCHES
-        begins = np.append(0, self._last_ends[:-1])
-        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
-        return found

@@ -7,7 +7,7 @@ the stream that computes, it runs while that one does. The host waits for neithe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+
+from ditlab.data.loading.loader import Loader
 
 
 @dataclass(frozen=True)
@@ -69,22 +71,6 @@ def send(values: Tensor, device: torch.device) -> Tensor:
     return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
 
 
-class StepSource(Protocol):
-    """Loader, as far as a transfer knows it."""
-
-    @property
-    def is_ready(self) -> bool:
-        """True if the next step can be had without waiting."""
-
-    @property
-    def row_ids(self) -> Sequence[np.ndarray]:
-        """Rows of the store in the last step, int64 (micro_size,) for each of its micro-batches."""
-
-    def __next__(self) -> list[dict[str, Tensor]]: ...
-
-    def close(self) -> None: ...
-
-
 class MicroBatch:
     """Rows of a micro-batch by column, (micro_size, *shape) in the store's dtype."""
 
@@ -112,7 +98,7 @@ class TransferredSteps:
     the loader has it: nothing waits for rows that are not needed yet.
     """
 
-    def __init__(self, loader: StepSource, columns: Collection[str], stream: CopyStream | None) -> None:
+    def __init__(self, loader: Loader, columns: Collection[str], stream: CopyStream | None) -> None:
         """Copy `columns` of each micro-batch; `stream` None: none."""
         self._loader, self._columns, self._stream = loader, columns, stream
         self._in_use: MicroBatch | None = None

@@ -111,7 +111,7 @@ class BlockEntry:
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
     def pack(self) -> bytes:
-        """Return the entry as it stands in the index file."""
+        """Return the entry as it is in the index file."""
         return struct.pack("<QQ", self.offset, self.length) + b"".join(self.digests)
 
 

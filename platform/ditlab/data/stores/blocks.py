@@ -15,6 +15,10 @@ import pyarrow as pa
 
 from ditlab.data.stores.manifest import Column
 
+_MAGIC = b"ARROW1\0\0"
+_HEADER, _COMPRESSION = 2, 3
+"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
+
 
 def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
     """Return the schema of the columns' shards."""
@@ -51,11 +55,7 @@ def read_block(
     message = pa.ipc.read_message(content)
     if message.type != "record batch":
         raise ValueError(f"a {message.type} in the place of rows")
-    if is_compressed(message.metadata.to_pybytes()):
-        raise ValueError("its columns are compressed, as no store's are")
-    batch = pa.ipc.read_record_batch(message, schema)
-    batch.validate()
-    return batch_columns(batch, columns, rows)
+    return batch_columns(_plain_batch(message, schema), columns, rows)
 
 
 def batch_columns(batch: pa.RecordBatch, columns: Mapping[str, Column], rows: int) -> dict[str, np.ndarray]:
@@ -141,12 +141,6 @@ def as_array(values: Any) -> np.ndarray:
     return array
 
 
-_MAGIC = b"ARROW1\0\0"
-_RECORD_BATCH = "record batch"
-_HEADER, _COMPRESSION = 2, 3
-"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
-
-
 def first_batch(whole: pa.Buffer) -> pa.RecordBatch:
     """Return the first record batch of a file that is in memory, or mapped.
 
@@ -161,8 +155,12 @@ def first_batch(whole: pa.Buffer) -> pa.RecordBatch:
         message = messages.read_next_message()
     except StopIteration:
         raise ValueError("it ends before its rows") from None
-    if message.type != _RECORD_BATCH:
+    if message.type != "record batch":
         raise ValueError(f"a {message.type} in the place of the rows")
+    return _plain_batch(message, schema)
+
+
+def _plain_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
     if is_compressed(message.metadata.to_pybytes()):
         raise ValueError("its columns are compressed, as no store's are")
     batch = pa.ipc.read_record_batch(message, schema)

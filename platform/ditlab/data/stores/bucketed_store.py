@@ -68,7 +68,7 @@ class BucketedStore:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the contents: see `bucket_manifest.buckets_fingerprint`."""
+        """Fingerprint of the contents: see `manifest.buckets_fingerprint`."""
         return self.manifest.fingerprint
 
     @property

@@ -42,8 +42,8 @@ def folder_name(text: str) -> str:
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
 
-
 MANIFEST_NAME = "store.json"
+BUCKETS_NAME = "buckets.json"
 BLOCK_VERSION = 3
 """First version of the format whose rows lie in blocks."""
 FORMAT_VERSION = 3
@@ -136,7 +136,7 @@ class StoredColumn(Column):
 
     statistics: ColumnStatistics
     sha256: str
-    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `blocks.index.column_hash`."""
+    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
 
 
 class StoreShard(ManifestRecord):
@@ -151,7 +151,7 @@ class StoreShard(ManifestRecord):
 
 
 class IndexFile(ManifestRecord):
-    """File of the blocks' places and hashes: see `blocks.index`."""
+    """File of the blocks' places and hashes: see `block_index`."""
 
     file: PlainName
     bytes: int
@@ -225,7 +225,7 @@ class StoreManifest(ManifestRecord):
     fingerprint: str
     """Fingerprint of the contents: see `content_fingerprint`."""
     checksum: str = ""
-    """Checksum of all other keys: see `manifest_parsing.format_manifest`. Empty in version 1."""
+    """Checksum of all other keys: see `format_manifest`. Empty in version 1."""
 
 
 def content_fingerprint(
@@ -251,9 +251,6 @@ def content_fingerprint(
     content = {"rows": rows, "columns": visible, **({"attachments": dict(attachments)} if attachments else {})}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-BUCKETS_NAME = "buckets.json"
 
 
 class Bucket(ManifestRecord):
@@ -294,7 +291,7 @@ class BucketsManifest(ManifestRecord):
     fingerprint: str
     """Fingerprint of the contents: see `buckets_fingerprint`."""
     checksum: str = ""
-    """Checksum of all other keys: see `manifest_parsing.format_manifest`. Empty in version 1."""
+    """Checksum of all other keys: see `format_manifest`. Empty in version 1."""
 
     @property
     def rows(self) -> int:
@@ -310,6 +307,11 @@ class BucketsManifest(ManifestRecord):
     def attachments(self) -> Mapping[str, str]:
         """Empty: a bucket's columns need no files beside their shards."""
         return {}
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as Python does, with `any` for an axis of any size: `(3, any, any)`."""
+    return str(shape).replace(str(ANY), "any")
 
 
 def size_name(height: int, width: int) -> str:

@@ -10,7 +10,6 @@ import math
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -117,12 +116,12 @@ def write_shards(
     most_bytes: int = SHARD_BYTES,
     rows_per_block: int | None = None,
 ) -> list[WrittenShard]:
-    """Write rows as shards of a store, durably; returns their records, which `finishing.finish_store` joins.
+    """Write rows as shards of a store, durably; returns their records, which `writer.finish_store` joins.
 
     A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
     `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: of those
-    that `layout.block_rows` gives). One block is held in memory. Equal rows give equal files. Where `batches` raises,
-    no file is left.
+    that `block_index.block_rows` gives). One block is held in memory. Equal rows give equal files. Where `batches`
+    raises, no file is left.
 
     Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
     """
@@ -283,31 +282,20 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     Raises UserError for values that the column cannot hold.
     """
     if values.dtype == np.uint8 and values.nbytes >= HISTOGRAM_BYTES:
-        found = _of_bytes(values)
+        low, high, mean, squares = _measure_bytes(values)
+        _refuse_bad_values(name, column, low, high)
     else:
-        found = _Range(float(values.min()), float(values.max()))
-        _refuse_bad_values(name, column, found.low, found.high)
-        found.mean = float(values.mean(dtype=np.float64))
-        found.squares = float(values.var(dtype=np.float64)) * values.size
-    _refuse_bad_values(name, column, found.low, found.high)
+        low, high = float(values.min()), float(values.max())
+        _refuse_bad_values(name, column, low, high)
+        mean, squares = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64)) * values.size
     counts = None
     if column.num_classes is not None:
         counts = tuple(np.bincount(values.reshape(-1), minlength=column.num_classes).tolist())
-    return Moments(
-        count=values.size, min=found.low, max=found.high, mean=found.mean, squares=found.squares, class_counts=counts
-    )
+    return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
 
 
-@dataclass
-class _Range:
-    low: float
-    high: float
-    mean: float = 0.0
-    squares: float = 0.0
-
-
-def _of_bytes(values: np.ndarray) -> _Range:
-    """Measure bytes by their histogram, which Pillow counts five times faster than NumPy."""
+def _measure_bytes(values: np.ndarray) -> tuple[float, float, float, float]:
+    """Return (min, max, mean, squares) by the bytes' histogram, which Pillow counts five times faster than NumPy."""
     from PIL import Image
 
     flat = values.reshape(-1)
@@ -318,7 +306,7 @@ def _of_bytes(values: np.ndarray) -> _Range:
     numbers = np.arange(256, dtype=np.float64)
     mean = float(counts @ numbers) / flat.size
     held = np.flatnonzero(counts)
-    return _Range(float(held[0]), float(held[-1]), mean, float(counts @ (numbers - mean) ** 2))
+    return float(held[0]), float(held[-1]), mean, float(counts @ (numbers - mean) ** 2)
 
 
 def _refuse_bad_values(name: str, column: Column, low: float, high: float) -> None:

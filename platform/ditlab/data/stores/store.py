@@ -33,6 +33,11 @@ from ditlab.storage.plain_files import open_plain
 
 MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
+UNREADABLE = (
+    pa.ArrowException, OSError, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError
+)  # fmt: skip
+"""Errors of pyarrow and NumPy for a file that is no Arrow file of a manifest's columns."""
+REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
 
 class Store:
@@ -150,7 +155,7 @@ class Store:
         # NumPy copies on the calling thread, without the GIL. torch.index_select would bring up a team of OpenMP
         # threads in the loader's thread, beside the training step's: where the cores are taken, each of its barriers
         # was seen to wait for milliseconds. And torch cannot assign to indices of uint16.
-        target = None if out is None else _stored_view(out)
+        target = None if out is None else (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
         if len(self._ends) == 1:
             target = self._shard(0).take(column, rows, self._verifies, target)
             return self._as_stored(column, target) if out is None else out
@@ -205,26 +210,6 @@ def read_manifest(path: Path) -> StoreManifest:
     """Read the `store.json` in a folder. Raises UserError where it is missing, unreadable or of another version."""
     file = path / MANIFEST_NAME
     return parse_manifest(read_manifest_bytes(file), str(file))
-
-
-def _stored_view(out: Tensor) -> np.ndarray:
-    """Return the array of a tensor in a column's stored dtype: bool is kept as uint8."""
-    array: np.ndarray = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
-    return array
-
-
-UNREADABLE = (
-    pa.ArrowException,
-    OSError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    TypeError,
-    RuntimeError,
-    ArithmeticError,
-)
-"""Errors of pyarrow and NumPy for a file that is no Arrow file of a manifest's columns."""
-REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
 
 @contextmanager

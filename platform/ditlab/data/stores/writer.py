@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +28,7 @@ from ditlab.data.stores.shards import Moments, ShardSeries, WrittenShard, refuse
 from ditlab.errors import UserError
 from ditlab.storage.files import replacing, sync_folder, write_durably
 
-if TYPE_CHECKING:
-    pass
+INDEX_PREFIX = "blocks-"
 
 
 class StoreWriter:
@@ -38,7 +37,7 @@ class StoreWriter:
         with StoreWriter(path, {"image": Column(...), "label": Column(...)}, name=..., source=...) as writer:
             writer.append({"image": images, "label": labels})
 
-    A store of up to WHOLE_BYTES is one block; a larger one has blocks as `layout.block_rows` says. Shards go to
+    A store of up to WHOLE_BYTES is one block; a larger one has blocks as `block_index.block_rows` says. Shards go to
     temporary names, are fsynced, and take names that carry their content's hash, so a store that is replaced stays
     whole for its readers until the new manifest takes the old one's place in a single rename, and two processes that
     write the same rows write the same files. When the body raises, nothing of it is left. Attachments (bytes by file
@@ -82,7 +81,7 @@ class StoreWriter:
         except OSError as error:
             raise refused(self.path, error) from error
         if self._block_rows:
-            self._series = self._begin(self._block_rows)
+            self._begin(self._block_rows)
         return self
 
     def append(self, batch: Mapping[str, Any]) -> None:
@@ -110,7 +109,11 @@ class StoreWriter:
                 self.path.rmdir()
 
     def _begin(self, rows_per_block: int) -> ShardSeries:
-        return ShardSeries(self.path, "shard", self._columns, rows_per_block)
+        """Begin to write blocks, with the rows that were held until now."""
+        series = self._series = ShardSeries(self.path, "shard", self._columns, rows_per_block)
+        while self._held:
+            series.append(self._held.pop(0))
+        return series
 
     def _hold(self, batch: Mapping[str, Any]) -> None:
         """Keep rows until they are more than one block may have; from then on write blocks."""
@@ -120,32 +123,20 @@ class StoreWriter:
         self._held.append(copied)
         self._held_bytes += sum(values.nbytes for values in copied.values())
         if self._held_bytes > WHOLE_BYTES:
-            self._series = self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
-            for held in self._released():
-                self._series.append(held)
-
-    def _released(self) -> Iterator[dict[str, np.ndarray]]:
-        while self._held:
-            yield self._held.pop(0)
+            self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
 
     def _finish(self) -> None:
-        if self._series is None:
-            self._series = self._begin(max(1, sum(len(next(iter(held.values()))) for held in self._held)))
-            for held in self._released():
-                self._series.append(held)
+        series = self._series or self._begin(max(1, sum(len(next(iter(held.values()))) for held in self._held)))
         self.manifest = finish_store(
             self.path,
             self._columns,
-            self._series.finish(),
+            series.finish(),
             name=self._name,
             description=self._description,
             source=self._source,
             text=self.text,
             attachments=self._attachments,
         )
-
-
-INDEX_PREFIX = "blocks-"
 
 
 def finish_store(

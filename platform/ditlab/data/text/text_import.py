@@ -17,7 +17,7 @@ from ditlab.data.block_imports.source_files import SourceListing, file_problem, 
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
-from ditlab.data.stores.written import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.data.text.documents import BlockCorpus
 from ditlab.data.text.token_store import (
     BYTES,

@@ -20,7 +20,7 @@ from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import BadRecord, visible_name
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.written import WrittenStore, write_store
+from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,

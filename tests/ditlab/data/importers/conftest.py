@@ -10,7 +10,7 @@ import pytest
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions, TextOptions
 from support.datasets.get_sources import GetSource

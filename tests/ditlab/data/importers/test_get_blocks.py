@@ -13,7 +13,7 @@ from ditlab.data.genome import get_import
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores import block_index
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import Unreachable, UserError
 from ditlab.spec.importing import GetOptions
 from support.datasets.get_sources import FORMATS, GetSource, accessibility, peaks_of, scores

@@ -19,7 +19,7 @@ from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.data.stores.written import WrittenStore
+from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import ImagesOptions

@@ -8,7 +8,7 @@ import pytest
 from ditlab.data.loading import loader
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.loading.loader import Loader, WorkerBatches
-from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from support.datasets.bucketed import bucketed
@@ -40,7 +40,7 @@ def view(request, make_store, tmp_path) -> View:
     return View(store, hold_out_blocks(store, 0.1)[0], "test")
 
 
-def steps_of(view: View, order: LanesOrder, micros: Sequence[int], start: int, stop: int) -> list[np.ndarray]:
+def steps_of(view: View, order: ShardedOrder, micros: Sequence[int], start: int, stop: int) -> list[np.ndarray]:
     """Return the images of each of a worker's steps."""
     batches = WorkerBatches(view, ("image",), order, MICRO, micros)
     with Loader(batches, start * BATCH, steps=stop - start) as loader:
@@ -50,12 +50,12 @@ def steps_of(view: View, order: LanesOrder, micros: Sequence[int], start: int, s
 @pytest.mark.parametrize("block_bytes", [pytest.param(1, marks=pytest.mark.slow), 10**7])
 def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_bytes, monkeypatch):
     monkeypatch.setattr(loader, "BLOCK_BYTES", block_bytes)
-    order = LanesOrder.from_view(view, BATCH, 5, LANES, 2)
+    order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
     expected = [view.gather("image", order.indices(number * BATCH)).numpy() for number in range(STEPS)]
     for worlds in ([1], [2], [4], [1, 4, 2]):
         cuts = np.arange(len(worlds) + 1) * STEPS // len(worlds)
         for world, start, stop in zip(worlds, cuts, cuts[1:], strict=False):
-            fresh = [LanesOrder.from_view(view, BATCH, 5, LANES, 2) for _ in range(world)]
+            fresh = [ShardedOrder.from_view(view, BATCH, 5, LANES, 2) for _ in range(world)]
             micros = np.split(np.arange(BATCH // MICRO), world)
             workers = [steps_of(view, *pair, start, stop) for pair in zip(fresh, micros, strict=True)]
             for number, parts in enumerate(zip(*workers, strict=True), start=start):
@@ -63,7 +63,7 @@ def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_byte
 
 
 def test_every_block_that_is_read_is_announced_and_hardly_any_other(view):
-    order = LanesOrder.from_view(view, BATCH, 5, LANES, 2)
+    order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
     steps_of(view, order, [1], 7, 11)  # a lane of an epoch's last steps, and the first step of the next
     assert any(part.read for part in view.store.parts)
     for part in view.store.parts:

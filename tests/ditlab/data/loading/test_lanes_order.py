@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.held_out import hold_out_blocks
-from ditlab.data.loading.sharded_order import LanesOrder
+from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
@@ -27,7 +27,7 @@ def view_of(*layouts: BlockLayout, share: float = 0.1) -> View:
 
 
 def order_of(parts: Sequence[BlockLayout], size: int, seed: int, lanes: int, window: int, share: float = 0.1):
-    return LanesOrder.from_view(view_of(*parts, share=share), size, seed, lanes, window)
+    return ShardedOrder.from_view(view_of(*parts, share=share), size, seed, lanes, window)
 
 
 @settings(max_examples=12, deadline=None)
@@ -37,9 +37,9 @@ def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_r
     counts = view.bucket_counts
     if counts.max() < size:
         with pytest.raises(UserError, match=rf"batch\.size={size} is larger than the "):
-            LanesOrder.from_view(view, size, seed, lanes, window)
+            ShardedOrder.from_view(view, size, seed, lanes, window)
         return
-    order = LanesOrder.from_view(view, size, seed, lanes, window)
+    order = ShardedOrder.from_view(view, size, seed, lanes, window)
     num = order.batches_per_epoch
     taken = order.batches(num, num)
     assert taken.shape == (num, size) and taken.dtype == np.int64

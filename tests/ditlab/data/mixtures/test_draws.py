@@ -35,7 +35,7 @@ def reference(seed: int, shares: list[float], num: int) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 1, 2**62])
 def test_counts_of_10_000_batches_are_the_references_and_near_the_weights(draw, batch_size, seed):
     num = 10_000 * (batch_size if draw == "sample" else 1)
-    counts = mixture(batch_size, seed, draw).part_counts(10_000)
+    counts = mixture(batch_size, seed, draw).counts(10_000)
     assert counts.tolist() == reference(seed, SHARES, num).tolist()
     spread = np.sqrt(num * np.array(SHARES) * (1 - np.array(SHARES)))
     assert (np.abs(counts - num * np.array(SHARES)) < 4 * spread).all()

@@ -99,7 +99,7 @@ def test_a_batch_of_draw_batch_is_of_one_part():
         assert 1 <= run <= 5 and (of_b[batch : batch + run, 0] == number).all()
         assert run == 5 or of_b[batch + run, 0] != number
         batch += run
-    assert order.part_counts(50).tolist() == [50 - of_b[:, 0].sum(), of_b[:, 0].sum()]
+    assert order.counts(50).tolist() == [50 - of_b[:, 0].sum(), of_b[:, 0].sum()]
 
 
 def test_a_slot_takes_from_its_own_lane():

@@ -13,11 +13,10 @@ import torch
 from denoisers.contract import ANY
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
-from ditlab.data.stores.bucket_writer import BucketPart, write_buckets
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.written import write_store
+from ditlab.data.stores.writing import BucketPart, write_buckets, write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from support.datasets.bucketed import CLASSES, SIZES, bucketed, part, write

@@ -12,7 +12,7 @@ from ditlab.data.named_stores import open_named_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import holds_store, open_store
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.written import write_store
+from ditlab.data.stores.writing import write_store
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData

@@ -1,13 +1,19 @@
-"""Writer of bucketed stores: a store for each image size, the manifest last."""
+"""Writing a store in place of an older one, plain or bucketed, and the difference that it makes.
+
+A bucketed store is one whose images have several sizes. Imports neither torch nor pyarrow.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,23 +24,89 @@ from ditlab.data.stores.manifest import (
     BucketsManifest,
     Column,
     Source,
+    TextFacts,
     buckets_fingerprint,
     format_manifest,
     merged_column,
     read_record,
     size_name,
 )
-from ditlab.data.stores.written import WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
+    from ditlab.data.stores.bucketed_store import AnyStore
     from ditlab.data.stores.store import Store
 
+WriteOutcome = Literal["written", "replaced", "unchanged"]
 PARTIAL = ".partial-"
 """Prefix of folders of unfinished imports; the next import that succeeds removes them."""
 BUCKET_FOLDER = re.compile(rf"\d+x\d+-[0-9a-f]{{8}}|{re.escape(PARTIAL)}[0-9a-f]{{32}}")
 """Pattern of the names of a bucketed store's folders."""
+
+
+@dataclass(frozen=True)
+class LeftOutRecords:
+    """Records of a source that were left out for one reason."""
+
+    reason: str
+    """Reason: `peaks of zero atpm`."""
+    number: int
+    total: int
+    """Records of that kind in the source."""
+    example: str = ""
+    """One of them, for people."""
+
+
+@dataclass(frozen=True)
+class WrittenStore:
+    """Store on disk after a write."""
+
+    store: AnyStore
+    outcome: WriteOutcome
+    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+    left_out: tuple[LeftOutRecords, ...] = ()
+    """Records of the source that are not in the store, where its manifest has no facts of them."""
+
+
+def write_store(
+    path: Path,
+    columns: Mapping[str, Column],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    *,
+    name: str,
+    description: str,
+    source: Source,
+    text: Callable[[], TextFacts] | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+) -> WrittenStore:
+    """Write a plain store in place of an older one, if any.
+
+    A store of the same content is written again too: that repairs altered shards and costs less than a comparison.
+    `text` is called once all batches are written. Raises UserError for a bucketed store in the folder, and as
+    `StoreWriter` does.
+    """
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import StoreWriter
+
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    existed = (path / MANIFEST_NAME).exists()
+    try:
+        there = Store.open(path, verify=False)
+        there.verify()
+        before = there.fingerprint
+    except UserError:
+        before = None
+    with StoreWriter(
+        path, columns, name=name, description=description, source=source, attachments=attachments
+    ) as writer:
+        for batch in batches:
+            writer.append(batch)
+        writer.text = text() if text else None
+    store = Store.open(path, verify=False)
+    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    return WrittenStore(store, outcome)
 
 
 @dataclass(frozen=True)
@@ -88,7 +160,7 @@ def write_buckets(
 
 def place_buckets(
     path: Path,
-    stores: Mapping[tuple[int, int], "Store"],
+    stores: Mapping[tuple[int, int], Store],
     *,
     name: str,
     description: str,
@@ -101,7 +173,9 @@ def place_buckets(
 
     Arguments and errors are those of `write_buckets`.
     """
-    before = _manifest(path)
+    before: BucketsManifest | None = None
+    with suppress(UserError):
+        before = read_record(path / BUCKETS_NAME, BucketsManifest)
     ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
     buckets = tuple(_bucket(size, store) for size, store in ordered)
     for column in ordered[0][1].columns:
@@ -113,7 +187,7 @@ def place_buckets(
         source=source,
         facts=dict(facts or {}),
         notes=tuple(notes),
-        files={file: _hashed_name(file, content) for file, content in (files or {}).items()},
+        files={file: _hashed_name(PurePath(file), content) for file, content in (files or {}).items()},
         fingerprint=buckets_fingerprint(buckets),
     )
     try:
@@ -146,15 +220,7 @@ def _written(path: Path, before: BucketsManifest | None, moved: bool) -> Written
     return WrittenStore(store, outcome)
 
 
-def _manifest(path: Path) -> BucketsManifest | None:
-    """Return the manifest of the store in a folder; None where there is none that can be read."""
-    try:
-        return read_record(path / BUCKETS_NAME, BucketsManifest)
-    except UserError:
-        return None
-
-
-def _write_part(part: BucketPart, aside: Path, source: Source) -> "Store":
+def _write_part(part: BucketPart, aside: Path, source: Source) -> Store:
     from ditlab.data.stores.store import Store
     from ditlab.data.stores.writer import StoreWriter
 
@@ -165,7 +231,7 @@ def _write_part(part: BucketPart, aside: Path, source: Source) -> "Store":
     return Store.open(aside / size, verify=False)
 
 
-def _bucket(size: tuple[int, int], store: "Store") -> Bucket:
+def _bucket(size: tuple[int, int], store: Store) -> Bucket:
     height, width = size
     return Bucket(
         folder=f"{size_name(height, width)}-{store.fingerprint[:8]}",
@@ -176,27 +242,24 @@ def _bucket(size: tuple[int, int], store: "Store") -> Bucket:
     )
 
 
-def _move(store: "Store", path: Path, bucket: Bucket) -> bool:
+def _move(store: Store, path: Path, bucket: Bucket) -> bool:
     """Move a store to its folder, unless that holds the same one intact. Return True if it was moved."""
     from ditlab.data.stores.store import Store
 
     folder = path / bucket.folder
-    try:
+    with suppress(UserError):
         there = Store.open(folder, verify=False)
         if there.fingerprint == bucket.fingerprint:
             there.verify()
             return False
-        shutil.rmtree(folder, ignore_errors=True)
-    except UserError:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     store.path.rename(folder)
     return True
 
 
-def _hashed_name(file: str, content: bytes) -> str:
+def _hashed_name(file: PurePath, content: bytes) -> str:
     """Return a name with the content's hash, `skipped-1a2b3c4d.txt`: a new list leaves the old store's in place."""
-    name = PurePath(file)
-    return f"{name.stem}-{hashlib.sha256(content).hexdigest()[:8]}{name.suffix}"
+    return f"{file.stem}-{hashlib.sha256(content).hexdigest()[:8]}{file.suffix}"
 
 
 def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifest | None) -> None:
