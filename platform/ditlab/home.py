@@ -26,7 +26,7 @@ def writable_folder(path: Path, knob: str, remedy: str) -> Path:
     return path
 
 
-def followed(path: str | Path) -> Path:
+def resolve_user_path(path: str | Path) -> Path:
     """Absolute path of a folder that a person names, its links followed.
 
     Raises UserError for links in a circle, and for a name that no file can have. The home of an unknown user stays as
@@ -67,7 +67,7 @@ class Home:
     @classmethod
     def from_environment(cls) -> "Home":
         """The home of the variable `DITLAB_HOME`."""
-        return cls(followed(os.environ.get("DITLAB_HOME", "runs")))
+        return cls(resolve_user_path(os.environ.get("DITLAB_HOME", "runs")))
 
     @property
     def mlflow_database(self) -> Path:
@@ -118,7 +118,7 @@ class Home:
     def node_cache(self) -> Path:
         """Copies of remote data: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to delete."""
         own = os.environ.get("DITLAB_CACHE")
-        return followed(own) if own else self.caches
+        return resolve_user_path(own) if own else self.caches
 
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.

@@ -93,17 +93,13 @@ def described(rebuilt: RebuiltAverage) -> str:
     """Return a sentence on how near a rebuilt average is to one that was kept all along."""
     error = rebuilt.combination.profile_error
     how = "exactly as it was kept" if not rebuilt.num_snapshots else f"with a profile error of {error:.1e}"
-    rough = "; it is approximate, as the profile is not a power function" if _is_exponential(rebuilt) else ""
-    if not rough and error > ROUGH:
-        rough = "; it is rough, as there are few snapshots"
+    rough = "; it is rough, as there are few snapshots" if error > ROUGH else ""
+    if isinstance(rebuilt.profile, ExponentialProfile):
+        rough = "; it is approximate, as the profile is not a power function"
     return (
         f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} snapshots and the checkpoint of step "
         f"{rebuilt.checkpoint.manifest.step}, {how}{rough}."
     )
-
-
-def _is_exponential(rebuilt: RebuiltAverage) -> bool:
-    return isinstance(rebuilt.profile, ExponentialProfile)
 
 
 def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None) -> list[Path]:
@@ -236,8 +232,8 @@ def evaluate_averages(
     plot = frontier.plot
     if plot is None:
         return frontier
-    knob = f"the folder of run {saved.folder.run_id}"
-    place = writable_folder(saved.folder.path / "figures", knob, "make room, or make DITLAB_HOME writable")
+    owner = f"the folder of run {saved.folder.run_id}"
+    place = writable_folder(saved.folder.path / "figures", owner, "make room, or make DITLAB_HOME writable")
     return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])
 
 

@@ -22,7 +22,7 @@ from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.inputs.conditions import SampleConditions, rows_for_samples, sample_conditions
+from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility
@@ -52,6 +52,9 @@ from ditlab.tracking.records import find_training_run, list_runs
 
 FEWEST_SAMPLES = 100
 """Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
+MAX_RUNS = 8
+"""Most runs of a comparison: the number of colours that can be told apart."""
+EVAL_TAG = f"{TAG_PREFIX}eval"
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,6 @@ def _log(opened: Sequence[OpenedRun], page: Path, name: str, progress: Progress)
             records.tracker.log_artifact(page, f"comparisons/{name}")
         unsent[run.folder.run_id] = records.num_unsent
     return unsent
-
-
-EVAL_TAG = f"{TAG_PREFIX}eval"
-MAX_RUNS = 8
-"""Most runs of a comparison: the number of colours that can be told apart."""
 
 
 def open_runs(
@@ -283,7 +281,11 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     num = conditions.num
     evaluated = _count_evaluations(network)
     begun = time.perf_counter()
-    samples = _draw(sampler, network, conditions, settings, saved.progress)
+    # the first ones are those of `ditlab sample` with the same seed
+    generator = torch.Generator(settings.device).manual_seed(noise_seed(settings))
+    samples = draw_reported(
+        saved.progress, sampler, network, conditions.tensors, conditions.num, generator, settings.batch
+    )
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
     measurement = None
@@ -296,7 +298,7 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
             reason = _reason(error)
     return RunSamples(
         step=saved.step,
-        settings=_settings(experiment),
+        settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
         num=num,
         seconds=seconds / num,
         evaluations=evaluated[0] / num if evaluated[0] else None,
@@ -339,15 +341,6 @@ def _count_evaluations(network: nn.Module) -> list[int]:
     return count
 
 
-def _draw(
-    sampler: Any, network: nn.Module, conditions: SampleConditions, settings: SampleSettings, progress: Progress
-) -> Samples:
-    """Draw samples in batches; the first ones are those of `ditlab sample` with the same seed."""
-    generator = torch.Generator(settings.device).manual_seed(noise_seed(settings))
-    tensors, num = conditions.tensors, conditions.num
-    return draw_reported(progress, sampler, network, tensors, num, generator, settings.batch)
-
-
 def noise_seed(settings: SampleSettings) -> int:
     """Return the seed of the generator that samples are drawn with."""
     return derived_seed(settings.seed, "samples")
@@ -356,8 +349,3 @@ def noise_seed(settings: SampleSettings) -> int:
 def _first(samples: Samples, num: int) -> Samples:
     conditions = {name: values[:num] for name, values in samples.conditions.items()}
     return Samples(samples.values[:num], conditions, fields=samples.fields)
-
-
-def _settings(experiment: Experiment) -> str:
-    """The spec's sampling settings as text, such as `solver=heun, steps=25`."""
-    return ", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items())

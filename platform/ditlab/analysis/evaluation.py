@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,9 +38,13 @@ from ditlab.receipts.records import (
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.overrides import Assignment
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part, part_objectives
+
+FOLDER = "assessment"
+"""Folder below the run's media, and among MLflow's artifacts."""
+MOST_ROWS = 10
+"""Rows of the longest table that is shown; longer ones are for tools."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,15 @@ def evaluate_run(
         measurements["quality"] = evaluator.measurement(quality, batch_size, FLOAT)
     found = merged(parts)
     spec_hash, weights = saved.experiment().content_hash(), measured_weights(saved, network)
-    evaluation = replace(
-        _evaluation(saved, num, found, changes, quality),
+    evaluation = CheckpointEvaluation(
+        run_id=saved.folder.run_id,
+        step=saved.step,
+        num_samples=num,
+        metrics=found.metrics,
+        tables=found.tables,
+        plots={name: Plot(figure) for name, figure in found.figures.items()},
+        changes=[change.source for change in changes],
+        quality=quality,
         measurements=measurements,
         evaluation=evaluation_digest(measurements, spec_hash, weights),
     )
@@ -162,25 +172,6 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
             records.tracker.log_artifact(file, FOLDER)
         renew_review(records.tracker, saved.step)
     return replace(evaluation, files=files, num_unsent=records.num_unsent)
-
-
-def _evaluation(
-    saved: SavedRun,
-    num: int,
-    found: EvaluationResult,
-    changes: Sequence[Assignment],
-    quality: int | None,
-) -> CheckpointEvaluation:
-    return CheckpointEvaluation(
-        run_id=saved.folder.run_id,
-        step=saved.step,
-        num_samples=num,
-        metrics=found.metrics,
-        tables=found.tables,
-        plots={name: Plot(figure) for name, figure in found.figures.items()},
-        changes=[change.source for change in changes],
-        quality=quality,
-    )
 
 
 def measured_weights(saved: SavedRun, network: nn.Module) -> str:
@@ -226,12 +217,6 @@ def merged(parts: Sequence[EvaluationResult]) -> EvaluationResult:
     return whole
 
 
-FOLDER = "assessment"
-"""Folder below the run's media, and among MLflow's artifacts."""
-MOST_ROWS = 10
-"""Rows of the longest table that is shown; longer ones are for tools."""
-
-
 def evaluate_by_family(
     experiment: Experiment,
     network: nn.Module,
@@ -258,12 +243,8 @@ def short_tables(tables: dict[str, dict[str, np.ndarray]]) -> Iterator[Table]:
             is_text = values.dtype.kind in "UO"
             table.add_column(header, justify="left" if is_text else "right", no_wrap=is_text)
         for row in zip(*columns.values(), strict=True):
-            table.add_row(*map(_cell, row))
+            table.add_row(*(f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row))
         yield table
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float | np.floating) else str(value)
 
 
 def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:
@@ -271,10 +252,10 @@ def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:
 
     Raises UserError where the disk refuses.
     """
-    knob, remedy = f"the folder of run {folder.run_id}", "make room, or make DITLAB_HOME writable"
-    place = writable_folder(folder.media / FOLDER, knob, remedy)
+    owner, remedy = f"the folder of run {folder.run_id}", "make room, or make DITLAB_HOME writable"
+    place = writable_folder(folder.media / FOLDER, owner, remedy)
     try:
         files = [save_figure(figure, place / name) for name, figure in result.figures.items()]
         return files + [save_table(table, place / f"{name}.parquet") for name, table in result.tables.items()]
     except OSError as error:
-        raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error
+        raise UserError(f"{owner} cannot be written ({error.strerror}); {remedy}.") from error

@@ -45,9 +45,9 @@ class OpenedRun:
         """The run with its newest whole checkpoint; None where it has none yet."""
         spec = self.experiment.to_dict()
         checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
-        return (
-            None if checkpoint is None else SavedRun(self.home, self.folder, spec, checkpoint, self.warn, self.progress)
-        )
+        if checkpoint is None:
+            return None
+        return SavedRun(self.home, self.folder, spec, checkpoint, self.warn, self.progress)
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""

@@ -1,4 +1,4 @@
-"""Parameter counts and forward traces of an experiment's network, as numbers and as tables for a terminal."""
+"""Parameters of an experiment's network, by component and by role, and its forward trace, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from denoisers.parameters import ParameterCount, RoledParameters, count_by_role, count_parameters
-from denoisers.shape_trace import Shape, ShapeRow, trace_shapes
+from denoisers.parameters import ParameterCount, RoledParameters, count_by_role
+from denoisers.shape_trace import Shape, ShapeRow
 from ditlab.analysis.user_errors import building
 from ditlab.spec.experiment import Experiment
-
-
-def experiment_parameters(experiment: Experiment) -> ParameterCount:
-    """Count the parameters of an experiment on the meta device.
-
-    Raises UserError for a network or objective that cannot be built.
-    """
-    with building():
-        return count_parameters(experiment.model, experiment.objective)
 
 
 def experiment_roles(experiment: Experiment) -> list[RoledParameters]:
@@ -29,11 +20,6 @@ def experiment_roles(experiment: Experiment) -> list[RoledParameters]:
     """
     with building():
         return count_by_role(experiment.model, experiment.objective)
-
-
-def experiment_shapes(experiment: Experiment, batch_size: int) -> list[ShapeRow]:
-    """Trace the forward pass of a batch on the meta device, module by module."""
-    return trace_shapes(experiment.model, batch_size)
 
 
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:

@@ -247,7 +247,7 @@ def operator_events(events: Sequence[Any], on_gpu: bool) -> list[OperatorEvent]:
     modules = {id(event): _module_of(event) for event in events}
     by_sequence: dict[int, str] = {}
     for event in events:
-        if event.sequence_nr >= 0 and not _is_backward(event) and modules[id(event)] != OUTSIDE:
+        if event.sequence_nr >= 0 and _backward_range(event) is None and modules[id(event)] != OUTSIDE:
             by_sequence[event.sequence_nr] = modules[id(event)]
     found = []
     for event in events:
@@ -274,10 +274,6 @@ def _module_of(event: Any) -> str:
 
 def _backward_range(event: Any) -> Any:
     return next((each for each in _ancestors(event) if each.name.startswith(_BACKWARD)), None)
-
-
-def _is_backward(event: Any) -> bool:
-    return _backward_range(event) is not None
 
 
 def by_pattern(events: Iterable[OperatorEvent]) -> dict[str, list[OperatorEvent]]:

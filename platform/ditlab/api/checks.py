@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
 
 
+_log = logging.getLogger("ditlab")
+
+
 def prove(
     experiment: Experiment | str | Path, overrides: Sequence[str] = (), *, on_progress: Progress = ignore_progress
 ) -> Proof:
     """Compare the engine that an experiment configures with plain float64 and float32 readings of the same steps.
 
     `experiment`: validated, or the path of its YAML; `overrides`: `field.path=value` changes of it. A large one is
-    proved on a twin of less width, depth and batch (`Proof.twin`). The proof runs in processes of its own and leaves no
-    run behind: a program that calls this keeps its start behind `if __name__ == "__main__"`.
+    proved on a scaled-down spec of less width, depth and batch (`Proof.scaled_down`). The proof runs in processes of
+    its own and leaves no run behind: a program that calls this keeps its start behind `if __name__ == "__main__"`.
 
     Raises:
         UserError: the spec is wrong, its data are not here, or it has more workers than this machine starts.
@@ -42,9 +45,6 @@ def prove(
     elif overrides:
         raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
     return prove_experiment(experiment, Home.from_environment(), on_progress)
-
-
-_log = logging.getLogger("ditlab")
 
 
 def replay(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.records import FoundRun, find_run
+from ditlab.tracking.records import FoundRun
 
 if TYPE_CHECKING:
     from ditlab.runs.live_page import LivePage
@@ -34,7 +34,7 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
 
 
 def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
-    """Write the page of a run anew, with what was added to it since its end, and log it; nothing for a run whose
+    """Write the page of a run again, with what was added to it since its end, and log it; nothing for a run whose
     `tracking.report` is false. Raises UserError as `write_report` and `log_report` do."""
     from ditlab.spec.files import load_recorded_experiment
 
@@ -69,11 +69,6 @@ def sweep_report(found: FoundRun) -> Path:
             "on with it, and `ditlab report` shows each of its trials."
         )
     return page
-
-
-def find_report(name: str, home: Home | None = None) -> FoundRun:
-    """Find the run or sweep that `name` names. Raises UserError for an unknown one."""
-    return find_run(home or Home.from_environment(), name)
 
 
 def serve_page(found: FoundRun, home: Home, port: int, warn: Callable[[str], None]) -> LivePage:

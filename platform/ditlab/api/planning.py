@@ -34,6 +34,11 @@ from ditlab.storage.files import folder_size
 from ditlab.sweeps.prepare import typical_values
 from ditlab.training.plan import plan_run
 
+MOST_STEPS = 20
+"""Steps of a profile at most: a trace of a step of a large network takes some MB."""
+_SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
+"""Sections of a spec that decide memory and time."""
+
 
 def plan(
     experiment: Experiment | str | Path,
@@ -185,7 +190,7 @@ def plan_sweep(
             try:
                 plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
             except UserError as error:
-                if number and values is not None:  # what the first one bears is wrong with this one alone
+                if number and values is not None:  # what the first one takes is wrong with this one alone
                     raise UserError(f"trial {number} ({written(values[number])}): {error}") from None
                 raise
         found = plans[key]
@@ -195,10 +200,6 @@ def plan_sweep(
     total = sum(known) * num / len(listed) if len(known) == len(hours) else None
     largest = max(plans.values(), key=lambda each: each.own.total)
     return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
-
-
-_SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
-"""Sections of a spec that decide memory and time."""
 
 
 def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
@@ -228,10 +229,6 @@ def draw_plan(plan: Plan, path: Path) -> Path:
         return draw_memory(bars, plan.machine.memory, f"{plan.experiment.name} on {plan.workers} x {device.name}", path)
 
 
-MOST_STEPS = 20
-"""Steps of a profile at most: a trace of a step of a large network takes some MB."""
-
-
 def profile(
     experiment: Experiment | str | Path,
     overrides: Sequence[str] = (),
@@ -248,8 +245,6 @@ def profile(
     Raises:
         UserError: the input is wrong, or the machine has no GPU for an experiment that needs one.
     """
-    import torch
-
     if not 1 <= num_steps <= MOST_STEPS:
         raise UserError(f"--steps={num_steps} is not between 1 and {MOST_STEPS}; a trace of more is too large to open.")
     experiment = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)

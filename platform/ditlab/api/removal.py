@@ -27,10 +27,12 @@ from ditlab.tracking.upload import num_unsent
 
 _REMOVED = ".removed"
 """Folder beside the runs, to which a run is renamed before its files are deleted."""
+_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
+"""Files of a run that may name another."""
 
 
 @dataclass(frozen=True)
-class DoomedRun:
+class RunToDelete:
     """A run that is to be deleted."""
 
     folder: RunFolder
@@ -58,7 +60,7 @@ class RemovalPlan:
     """Runs that may be deleted together; nothing is deleted yet."""
 
     home: Home
-    runs: list[DoomedRun] = field(default_factory=list)
+    runs: list[RunToDelete] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -111,7 +113,7 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
             raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
     _refuse_needed(home, known, chosen)
     records = {record.run_id: record for record in known.records}
-    return RemovalPlan(home, [_doomed(home, home.run(run_id), records.get(run_id)) for run_id in chosen])
+    return RemovalPlan(home, [_run_to_delete(home, home.run(run_id), records.get(run_id)) for run_id in chosen])
 
 
 def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
@@ -146,13 +148,13 @@ def _refuse_needed(home: Home, known: RunList, chosen: Sequence[str]) -> None:
             raise UserError(f"run {run_id} {reason}.")
 
 
-def _doomed(home: Home, folder: RunFolder, record: RunRecord | None) -> DoomedRun:
+def _run_to_delete(home: Home, folder: RunFolder, record: RunRecord | None) -> RunToDelete:
     address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
     unsent = 0
     with suppress(OSError):
         unsent = num_unsent(folder, address, home)
     storage = storage_of(folder)
-    return DoomedRun(
+    return RunToDelete(
         folder=folder,
         name=record.name if record else "?",
         status=record.status if record else "unreadable",
@@ -170,9 +172,6 @@ def _remove(folder: RunFolder, trash: Path) -> None:
         folder.path.rename(renamed)
         sync_folder(folder.path.parent)
     shutil.rmtree(renamed)
-
-
-_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 
 
 def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
@@ -219,17 +218,12 @@ def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Specs of runs, by their ids, and records of stores that may name a run, each with what it belongs to."""
     for run_id, user in users.items():
         for name in _SPECS:
-            yield user, _read(home.runs / run_id / name, MAX_BYTES)
+            with suppress(OSError):
+                yield user, read_plain(home.runs / run_id / name, MAX_BYTES)
     for store in sorted(home.stores.iterdir()) if home.stores.is_dir() else ():
         for path in sorted(store.glob("*.json")):
-            yield f"store {store.name}", _read(path, 16 * MIB)
-
-
-def _read(path: Path, limit: int) -> bytes:
-    try:
-        return read_plain(path, limit)
-    except OSError:
-        return b""
+            with suppress(OSError):
+                yield f"store {store.name}", read_plain(path, 16 * MIB)
 
 
 def _refers(text: bytes, run_id: str) -> bool:

@@ -146,12 +146,7 @@ class Run:
         return draw(saved, sample_options(num, keywords))
 
     def evaluate(
-        self,
-        *,
-        quality: int | None = None,
-        rows: int | None = None,
-        batch: int = 256,
-        overrides: Sequence[str] = (),
+        self, *, quality: int | None = None, rows: int | None = None, batch: int = 256, overrides: Sequence[str] = ()
     ) -> CheckpointEvaluation:
         """Evaluate the newest checkpoint over all held-out samples, and add the result to the run.
 

@@ -144,7 +144,9 @@ def _sentences(run: ShownRun, record: RunRecord) -> Iterator[Markup]:
     if record.message:
         yield paragraph(shown(record.message, 600))
     if record.status in _OPEN and not is_training:
-        command = f"ditlab train {shlex.quote(_short(run.folder.spec))} --resume {record.run_id}"
+        spec = run.folder.spec
+        shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
+        command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
         yield paragraph("To go on from the last checkpoint, in Python or in a terminal:")
         yield code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}')
     elif record.step:
@@ -198,10 +200,6 @@ def _spec(run: ShownRun, notes: list[str]) -> Markup:
 
 def _steps(record: RunRecord) -> str:
     return f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _moment(iso: str) -> str:

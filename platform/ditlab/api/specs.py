@@ -62,13 +62,15 @@ def count_parameters(spec: Experiment) -> ParameterCount:
 
     Raises UserError for a network or objective that cannot be built.
     """
-    from ditlab.analysis.parameters import experiment_parameters
+    from denoisers.parameters import count_parameters as count
+    from ditlab.analysis.user_errors import building
 
-    return experiment_parameters(spec)
+    with building():
+        return count(spec.model, spec.objective)
 
 
 def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:
     """Trace the forward pass of `batch` samples on the meta device: every module's input and output shapes."""
-    from ditlab.analysis.parameters import experiment_shapes
+    from denoisers.shape_trace import trace_shapes as trace
 
-    return experiment_shapes(spec, batch)
+    return trace(spec.model, batch)

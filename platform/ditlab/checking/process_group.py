@@ -37,13 +37,9 @@ class _WorkerReport:
 
 
 def run_workers(
-    body: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    world_size: int,
-    use_gpu: bool = False,
-    threads: int | None = None,
-    timeout: float = 1800.0,
-) -> list[Any]:
+    body: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, use_gpu: bool = False,
+    threads: int | None = None, timeout: float = 1800.0,
+) -> list[Any]:  # fmt: skip
     """Run `body(rank, *arguments)` in so many new processes of one process group, and return their results by rank.
 
     Args:
@@ -129,17 +125,10 @@ def _receive(connection: Connection, rank: int, process: Any) -> _WorkerReport:
 
 
 def _run_worker(
-    connection: Connection,
-    body: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    rank: int,
-    world_size: int,
-    use_gpu: bool,
-    threads: int | None,
-    timeout: float,
-    folder: str,
-) -> None:
-    """Run the body in a new process, and report what it came to."""
+    connection: Connection, body: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int,
+    use_gpu: bool, threads: int | None, timeout: float, folder: str,
+) -> None:  # fmt: skip
+    """Run the body in a new process, and report the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that began the group
     ended = threading.Event()
     threading.Thread(target=_follow_parent, args=(connection, ended), daemon=True).start()

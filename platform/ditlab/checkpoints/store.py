@@ -19,7 +19,7 @@ from ditlab.checkpoints.manifest import (
 )
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.errors import UserError
-from ditlab.home import followed
+from ditlab.home import resolve_user_path
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
@@ -41,7 +41,7 @@ class CheckpointStore:
         except ValueError as error:
             raise UserError(str(error)) from None
         if isinstance(location, Path) or not is_uri(location):
-            return cls(LocalFiles(followed(location), _KNOB))
+            return cls(LocalFiles(resolve_user_path(location), _KNOB))
         files = RemoteFiles.open(_KNOB, location)
         if files.filesystem.type_name == "local":  # file://: it can be fsynced
             return cls(LocalFiles(Path(files.path), _KNOB))

@@ -25,6 +25,7 @@ from ditlab.cli.options import (
     set_option,
     short_path,
 )
+from ditlab.errors import UserError
 
 if TYPE_CHECKING:
     from ditlab.analysis.figures import FigureSet
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument
 @click.option(
-    "--num",
-    type=click.IntRange(min=1),
+    "--num", type=click.IntRange(min=1),
     help=f"Number of samples, of each prompt where each has samples of its own [default: 64, or {SAMPLES_PER_PROMPT} "
     "of each prompt; all rows that `sampling` selects, such as those that meet a BED file].",
-)
+)  # fmt: skip
 @click.option("--solver", help="Solver, by the family's name for it: euler, heun, midpoint, rk4, dpmpp_2m.")
 @click.option("--steps", type=int, help="Solver steps.")
 @click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
@@ -47,62 +47,43 @@ if TYPE_CHECKING:
     "(`data import images --label-from folder`) [default: every class in turn]."
 )  # fmt: skip
 @click.option(
-    "--prompt",
-    "prompts",
-    multiple=True,
-    metavar="TEXT",
+    "--prompt", "prompts", multiple=True, metavar="TEXT",
     help="Text to images: description of a sample; repeatable. Language models: the beginning of every sample; the "
     "model writes the rest.",
-)
+)  # fmt: skip
 @click.option(
-    "--prompts",
-    "prompt_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
+    "--prompts", "prompt_file", type=click.Path(path_type=Path), metavar="FILE",
     help="Text to images: a UTF-8 file with a prompt in every line; empty lines are left out.",
-)
+)  # fmt: skip
 @click.option("--negative-prompt", metavar="TEXT", help="Text to images: prompt that guidance leads away from.")
 @click.option(
-    "--prompt-at",
-    "placed",
-    type=(int, str),
-    multiple=True,
-    metavar="TOKEN TEXT",
+    "--prompt-at", "placed", type=(int, str), multiple=True, metavar="TOKEN TEXT",
     help="Text that every sample holds from this token on (negative: counted from the end). Repeatable: the model "
     "fills in what lies before, between and behind.",
-)
+)  # fmt: skip
 @click.option("--size", metavar="HxW", help="Text to images: height and width in pixels, or one number for both.")
 @click.option(
-    "--start",
-    type=click.Path(path_type=Path),
-    metavar="IMAGE",
+    "--start", type=click.Path(path_type=Path), metavar="IMAGE",
     help="Text to images: an image to start from, scaled and cropped around its centre to the size.",
-)
+)  # fmt: skip
 @click.option(
-    "--strength",
-    type=float,
-    metavar="FRACTION",
+    "--strength", type=float, metavar="FRACTION",
     help=f"Fraction of --start that is drawn anew: 1 is all of it, near 0 nothing [default: {STRENGTH}].",
-)
+)  # fmt: skip
 @click.option(
-    "--seed",
-    type=int,
+    "--seed", type=int,
     help="Seed of the first sample (of each prompt, where each has samples of its own; the next ones count up). "
     "Default: the run's seed, which gives the pictures of its evaluations.",
-)
+)  # fmt: skip
 @click.option("--trajectory", is_flag=True, help="Keep every solver step, and animate how noise becomes data.")
 @click.option(
-    "--data",
-    metavar="ROWS",
+    "--data", metavar="ROWS",
     help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
-)
+)  # fmt: skip
 @click.option(
-    "--batch",
-    default=256,
-    show_default=True,
-    type=click.IntRange(min=1),
+    "--batch", default=256, show_default=True, type=click.IntRange(min=1),
     help="Samples at once; lower it where memory is short.",
-)
+)  # fmt: skip
 @click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
@@ -134,35 +115,26 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
 @click.command()
 @run_argument
 @click.option(
-    "--batch",
-    default=256,
-    show_default=True,
-    type=click.IntRange(min=1),
+    "--batch", default=256, show_default=True, type=click.IntRange(min=1),
     help="Samples at once; lower it where memory is short.",
-)
+)  # fmt: skip
 @click.option(
-    "--quality",
-    metavar="NUM",
-    type=click.IntRange(100, 50_000),
+    "--quality", metavar="NUM", type=click.IntRange(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
     "images on features of DiTLab's own classifier of this data set, which cannot be compared with published FID; and, "
     "for captions, the share of samples that a classifier assigns to the classes of their captions.",
-)
+)  # fmt: skip
 @click.option(
-    "--rows",
-    metavar="N",
-    type=click.IntRange(min=1),
+    "--rows", metavar="N", type=click.IntRange(min=1),
     help="Only the first N held-out samples; nothing is added to the run. Baselines are still fitted on all training "
     "samples.",
-)
+)  # fmt: skip
 @click.option(
-    "--ema",
-    "averages",
-    metavar="LENGTHS",
+    "--ema", "averages", metavar="LENGTHS",
     help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
     "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
-)
+)  # fmt: skip
 @set_option
 @json_option
 def evaluate(
@@ -256,20 +228,13 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
 )
 @click.option(
-    "--format",
-    "formats",
-    type=click.Choice(["png", "svg", "pdf"]),
-    multiple=True,
-    default=("png", "svg"),
+    "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
     help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
-)
+)  # fmt: skip
 @click.option(
-    "--theme",
-    type=click.Choice(["light", "dark", "both"]),
-    default="light",
-    show_default=True,
+    "--theme", type=click.Choice(["light", "dark", "both"]), default="light", show_default=True,
     help="Page on which the pictures will stand; dark ones are KIND-dark.png.",
-)
+)  # fmt: skip
 @json_option
 def figures(
     run: str | None,
@@ -327,8 +292,6 @@ def _draw(
     progress: ProgressBars, as_json: bool,
 ) -> list[Path]:  # fmt: skip
     """Draw the figures and print their files. Raises UserError for a kind by name that the run has nothing for."""
-    from ditlab.errors import UserError
-
     files: list[Path] = []
     chosen = kinds or found.kinds
     for number, kind in enumerate(chosen):

@@ -51,14 +51,8 @@ EXAMPLES = {
         "ditlab compare digits-dit digits-unet",
         "ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison",
     ),
-    "report": (
-        "ditlab report digits-dit",
-        "ditlab report 1a2b3c4d --out digits.html --log",
-    ),
-    "watch": (
-        "ditlab watch digits-dit",
-        "ditlab watch 1a2b3c4d --port 0 --no-open",
-    ),
+    "report": ("ditlab report digits-dit", "ditlab report 1a2b3c4d --out digits.html --log"),
+    "watch": ("ditlab watch digits-dit", "ditlab watch 1a2b3c4d --port 0 --no-open"),
     "params": (
         "ditlab params experiments/digits/dit.yaml --shapes",
         "ditlab params experiments/digits/dit.yaml --set model.depth=9",
@@ -72,36 +66,21 @@ EXAMPLES = {
         "ditlab profile experiments/digits/dit.yaml",
         "ditlab profile experiments/digits/unet.yaml --steps 5 --out profile",
     ),
-    "figures": (
-        "ditlab figures --list",
-        "ditlab figures digits-dit --kind loss --out figures",
-    ),
-    "validate": (
-        "ditlab validate experiments/digits/dit.yaml",
-        "ditlab validate experiments/digits/*.yaml",
-    ),
+    "figures": ("ditlab figures --list", "ditlab figures digits-dit --kind loss --out figures"),
+    "validate": ("ditlab validate experiments/digits/dit.yaml", "ditlab validate experiments/digits/*.yaml"),
     "show": (
         "ditlab show experiments/digits/dit.yaml --set model.depth=9",
         "ditlab show experiments/digits/sweep_schedule.yaml > resolved.yaml",
     ),
-    "schema": (
-        "ditlab schema --out experiment.schema.json",
-        "ditlab schema --sweep",
-    ),
+    "schema": ("ditlab schema --out experiment.schema.json", "ditlab schema --sweep"),
     "data": (
         "ditlab data import mnist",
         "ditlab data inspect mnist-train",
         "ditlab data upload mnist-train s3://BUCKET/stores/mnist-train",
     ),
-    "data import": (
-        "ditlab data import mnist --help",
-        "ditlab data import text --source book.txt",
-    ),
+    "data import": ("ditlab data import mnist --help", "ditlab data import text --source book.txt"),
     "data import digits": ("ditlab data import digits",),
-    "data import mnist": (
-        "ditlab data import mnist",
-        "ditlab data import mnist --source idx --no-checksum",
-    ),
+    "data import mnist": ("ditlab data import mnist", "ditlab data import mnist --source idx --no-checksum"),
     "data import images": (
         "ditlab data import images --source photos",
         "ditlab data import images --source 's3://BUCKET/web/*.tar' --address auto",
@@ -120,23 +99,13 @@ EXAMPLES = {
         "ditlab data inspect s3://BUCKET/stores/mnist-train --json",
     ),
     "data upload": ("ditlab data upload mnist-train s3://BUCKET/stores/mnist-train",),
-    "export": (
-        "ditlab export digits-dit --out weights",
-        "ditlab export 1a2b3c4d --out weights --raw",
-    ),
-    "runs": (
-        "ditlab runs --num 50",
-        "ditlab runs show digits-dit",
-        "ditlab runs --tracking http://127.0.0.1:5000",
-    ),
+    "export": ("ditlab export digits-dit --out weights", "ditlab export 1a2b3c4d --out weights --raw"),
+    "runs": ("ditlab runs --num 50", "ditlab runs show digits-dit", "ditlab runs --tracking http://127.0.0.1:5000"),
     "runs show": ("ditlab runs show digits-dit",),
     "runs log": ("ditlab runs log 1a2b3c4d",),
     "runs rm": ("ditlab runs rm 1a2b3c4d --dry-run",),
     "runs relocate": ("ditlab runs relocate --dry-run",),
-    "runs sync": (
-        "ditlab runs sync",
-        "ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000",
-    ),
+    "runs sync": ("ditlab runs sync", "ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000"),
     "ui": (
         "ditlab ui",
         "ditlab ui --port 5001 --wait 600",

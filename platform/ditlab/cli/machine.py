@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ditlab.cli.options import command_line, console, emit, hint, hint_text, json_option, print_line, repeated_arguments
+from ditlab.errors import UserError
 
 if TYPE_CHECKING:
     from ditlab.doctor.machine import Finding
@@ -27,7 +28,9 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     if cluster:
         findings = _check_cluster(address, storage)
     else:
-        _refuse_cluster_options(address, storage)
+        for option, value in (("--address", address), ("--storage", storage)):
+            if value is not None:
+                raise UserError(f"{option} {value} is of a cluster; add --cluster, or leave {option} out.")
         from ditlab.cli.progress import ProgressBars
 
         with ProgressBars("checking this machine"):
@@ -54,7 +57,6 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
 
 def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
     from ditlab.cluster.session import cluster_address, ray_session
-    from ditlab.errors import UserError
     from ditlab.spec.uris import refuse_storage
 
     if storage is not None:
@@ -72,14 +74,6 @@ def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
 
         progress.stage("checking the cluster")
         return check_cluster(storage, progress.say)
-
-
-def _refuse_cluster_options(address: str | None, storage: str | None) -> None:
-    from ditlab.errors import UserError
-
-    for option, value in (("--address", address), ("--storage", storage)):
-        if value is not None:
-            raise UserError(f"{option} {value} is of a cluster; add --cluster, or leave {option} out.")
 
 
 def _show(findings: Sequence[Finding], as_json: bool) -> None:
@@ -110,7 +104,6 @@ def completion(shell: str, as_json: bool) -> None:
     from click.shell_completion import get_completion_class
 
     from ditlab.cli.main import cli
-    from ditlab.cli.options import hint_text
 
     kind = get_completion_class(shell)
     assert kind is not None

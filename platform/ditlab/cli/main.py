@@ -17,7 +17,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from ditlab.cli.examples import with_examples
-from ditlab.cli.terminal import shown
+from ditlab.cli.terminal import escape_for_terminal
+from ditlab.errors import RunFailed, UserError, nearest
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -83,7 +84,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run. Raises UsageError, with the nearest name, for an unknown one."""
-        from ditlab.errors import nearest
 
         if args and args[0] not in COMMANDS:
             raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], list(COMMANDS))}", ctx)
@@ -101,8 +101,6 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code; errors that a person can mend are printed without a traceback."""
-    from ditlab.errors import RunFailed, UserError
-
     hide_tracebacks()
     # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
     # would end the process by the signal, without its exit code.
@@ -137,7 +135,7 @@ class _Sentences(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning without secrets and control characters."""
-        click.echo(shown(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True)
+        click.echo(escape_for_terminal(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True)
 
 
 @contextmanager
@@ -164,12 +162,12 @@ def _show_warning(
     """Print a warning: one on a part of another package as a sentence, any other as Python does."""
     is_plugin = category.__name__ == "PluginWarning"  # not imported: `--help` needs none of it
     text = f"warning: {message}\n" if is_plugin else warnings.formatwarning(message, category, filename, lineno, line)
-    click.echo(shown(text), file=file, nl=False, err=True)
+    click.echo(escape_for_terminal(text), file=file, nl=False, err=True)
 
 
 def _fail(message: str, code: int) -> None:
     message = hide(message)
-    click.echo(f"ditlab: {shown(message)}", err=True)
+    click.echo(f"ditlab: {escape_for_terminal(message)}", err=True)
     if "--json" in sys.argv:
         click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
     sys.exit(code)

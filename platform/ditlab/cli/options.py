@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from ditlab.cli.terminal import shown
+from ditlab.cli.terminal import escape_for_terminal
 from ditlab.home import Home
 from ditlab.storage.plain_files import read_json
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 500
 """Newest runs that are offered."""
+MOST_COLUMNS = 80
+"""Columns of the lines about times."""
 _PLAIN = re.compile(r"[\w.-]+")  # any other name would have to be quoted, or could be a command of the terminal's
 _MOST_BYTES = 1 << 16  # of a run.json
 
@@ -108,7 +110,6 @@ def start_overrides(start_from: str | None, weights_only: bool, resume: str | No
     """Return what `--from` and `--weights-only` set in a spec, as `--set` takes it. Raises UserError."""
     if start_from is None and not weights_only:
         return []
-    from ditlab.home import Home
     from ditlab.runs.forks import requested_start
 
     start = requested_start(start_from, weights_only, resume, Home.from_environment())
@@ -118,20 +119,21 @@ def start_overrides(start_from: str | None, weights_only: bool, resume: str | No
 def emit(result: Mapping[str, Any], as_json: bool) -> None:
     """Print the JSON line for `--json`. JSON has no NaN or infinity: they become null."""
     if as_json:
-        click.echo(json.dumps(_finite(result), allow_nan=False))
+        click.echo(json.dumps(finite(result), allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value, and what it holds, with None for NaN and infinities, which JSON does not have."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(message: str) -> None:
     """Print a line for people on standard error, without secrets and control characters."""
-    click.echo(shown(message), err=True)
+    click.echo(escape_for_terminal(message), err=True)
 
 
 def print_line(text: object, as_json: bool = False) -> None:
@@ -139,7 +141,7 @@ def print_line(text: object, as_json: bool = False) -> None:
 
     Secrets and control characters are left out, as in `say`.
     """
-    click.echo(shown(str(text)), err=as_json)
+    click.echo(escape_for_terminal(str(text)), err=as_json)
 
 
 def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
@@ -148,7 +150,7 @@ def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
 
     text = dump_yaml(mapping)
     out = sys.stderr if as_json else sys.stdout
-    click.echo(shown(text) if out.isatty() else text, nl=False, err=as_json)
+    click.echo(escape_for_terminal(text) if out.isatty() else text, nl=False, err=as_json)
 
 
 def delivery_text(what: str, run_id: str, num_unsent: int) -> str:
@@ -228,22 +230,18 @@ def repeated_arguments(*without: str) -> list[str]:
     return found
 
 
-MOST_COLUMNS = 80
-
-
 def time_lines(summary: TimeSummary) -> list[str]:
     """Return the lines of the table: a heading, a line a phase, then utilisation, speed and memory."""
+    from textwrap import wrap
+
     width = max(len("phase"), *(len(name) for name in summary.seconds))
     rows = [
         f"  {each.name:<{width}}  {each.seconds:>10,.2f}  {each.share:>6.1%}  {each.step_ms:>9,.2f}"
         for each in summary.shares()
     ]
+    folded = [
+        line for text in summary.sentences()
+        for line in wrap(text, MOST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    ]  # fmt: skip
     head = f"  {'phase':<{width}}  {'seconds':>10}  {'share':>6}  {'ms a step':>9}"
-    return [summary.heading(), head, *rows, *(line for text in summary.sentences() for line in _folded(text))]
-
-
-def _folded(text: str) -> list[str]:
-    """Break a line between its parts, so that it fits."""
-    from textwrap import wrap
-
-    return wrap(text, MOST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    return [summary.heading(), head, *rows, *folded]

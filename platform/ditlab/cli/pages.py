@@ -9,16 +9,17 @@ import sys
 import threading
 import webbrowser
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli.options import delivery_text, emit, hint, json_option, print_line, run_argument, say, short_path
+from ditlab.cli.terminal import waiting_lines
+from ditlab.errors import UserError
+from ditlab.home import Home, resolve_user_path
 
 if TYPE_CHECKING:
-    from ditlab.home import Home
-    from ditlab.tracking.records import FoundRun
+    pass
 
 
 @click.command()
@@ -32,11 +33,11 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name; of a sweep, the page that it wrote is named. The file needs no network,
     no server and no other file. A training writes it at its end (tracking.report).
     """
-    from ditlab.api.pages import find_report, sweep_report, write_report
-    from ditlab.home import Home
+    from ditlab.api.pages import sweep_report, write_report
+    from ditlab.tracking.records import find_run
 
     home = Home.from_environment()
-    found = find_report(run, home)
+    found = find_run(home, run)
     if found.note:
         say(found.note)
     if found.record.trials:
@@ -44,23 +45,18 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     else:
         path = write_report(home, found.folder, out)
         if log:
-            _log(home, found, path)
+            from ditlab.api.pages import log_report
+            from ditlab.cli.progress import ProgressBars
+
+            with ProgressBars("sending the page to MLflow") as progress:
+                num_unsent = log_report(home, found.folder, path, progress.say)
+            say(delivery_text("the page is", found.record.run_id, num_unsent))
     print_line(short_path(path), as_json)
     emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
     if found.record.trials or found.record.status != "running":
         hint(as_json, "runs", "show", found.record.run_id)
     else:
         hint(as_json, "watch", found.record.run_id)
-
-
-def _log(home: Home, found: FoundRun, path: Path) -> None:
-    """Add the page to the run as an artifact, and say where it is."""
-    from ditlab.api.pages import log_report
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("sending the page to MLflow") as progress:
-        num_unsent = log_report(home, found.folder, path, progress.say)
-    say(delivery_text("the page is", found.record.run_id, num_unsent))
 
 
 PORT = 8765
@@ -84,13 +80,12 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
     \b
     ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
     """
-    from ditlab.api.pages import find_report, serve_page
-    from ditlab.errors import UserError
-    from ditlab.home import Home
+    from ditlab.api.pages import serve_page
+    from ditlab.tracking.records import find_run
 
     home = Home.from_environment()
     try:
-        found = find_report(run, home)
+        found = find_run(home, run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
     if found.note:
@@ -102,7 +97,7 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
         emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
         if opens or (opens is None and _is_watched(as_json)):
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
-        before = signal.signal(signal.SIGTERM, _interrupt)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
         try:
             page.serve()
         except KeyboardInterrupt:
@@ -127,10 +122,6 @@ def _is_watched(as_json: bool) -> bool:
     """Return True if a person sits at a terminal of this machine, with a desktop."""
     has_desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     return not as_json and sys.stdout.isatty() and has_desktop and not os.environ.get("SSH_CONNECTION")
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @click.command()
@@ -178,9 +169,6 @@ def ui(
     """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 
-    from ditlab.cli.terminal import waiting_lines
-    from ditlab.errors import UserError
-    from ditlab.home import Home, followed
     from ditlab.tracking.server import MlflowServer, ServerOptions, artifact_location, database_address, is_loopback
     from ditlab.tracking.server_accounts import Administrator
 
@@ -192,7 +180,7 @@ def ui(
     typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
     database = database_address(database, typed) if database else None
     options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
-    home = (Home(followed(root)) if root else Home.from_environment()).ensure()
+    home = (Home(resolve_user_path(root)) if root else Home.from_environment()).ensure()
     with MlflowServer(home, host, port, options) as server:
         if not server.is_private and not administrator:
             say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")

@@ -22,6 +22,8 @@ from ditlab.cli.options import (
     short_path,
     spec_argument,
 )
+from ditlab.cli.progress import ProgressBars
+from ditlab.errors import UserError
 from ditlab.reports.formatting import format_duration
 
 if TYPE_CHECKING:
@@ -60,8 +62,6 @@ def plan(
 
     SPEC is an experiment, or a sweep, of which the total is told.
     """
-    from ditlab.cli.progress import ProgressBars
-    from ditlab.errors import UserError
     from ditlab.spec.files import is_sweep
 
     if price is not None and not 0 < price < float("inf"):
@@ -87,7 +87,10 @@ def plan(
             planned, found = planning.plan(spec, overrides, **options, say=progress.say), None
         written = planning.apply_plan(planned, spec, target) if target else None
         picture = planning.draw_plan(planned, out) if out else None
-    _show(planned, found, price, as_json)
+    terminal = console(as_json)
+    terminal.print(plan_table(planned, terminal.width))
+    for line in plan_lines(planned, price) + (sweep_lines(found, price) if found else []):
+        say(line) if as_json else terminal.print(line, soft_wrap=False)
     for file in filter(None, (picture, written)):
         print_line(short_path(file), as_json)
     emit(_result(planned, found, price, picture, written), as_json)
@@ -100,20 +103,10 @@ def plan(
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
 
 
-def _show(planned: Plan, found: PlannedTrials | None, price: float | None, as_json: bool) -> None:
-    """Print the table and the lines for people."""
-
-    terminal = console(as_json)
-    terminal.print(plan_table(planned, terminal.width))
-    for line in plan_lines(planned, price) + (sweep_lines(found, price) if found else []):
-        say(line) if as_json else terminal.print(line, soft_wrap=False)
-
-
 def _result(
     planned: Plan, found: PlannedTrials | None, price: float | None, picture: Path | None, written: Path | None
 ) -> dict[str, Any]:
     """The keys of `--json`."""
-
     result = plan_dict(planned, price)
     if found is not None:
         hours = found.gpu_hours

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from ditlab.cli.terminal import PlainLines, format_clock, print_plain, shown
+from ditlab.cli.terminal import PlainLines, escape_for_terminal, format_clock, print_plain
 
 if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
@@ -33,18 +34,34 @@ class TerminalConsole(Console):
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Make text of a string: of a table's cell or title, or of what is printed."""
-        return super().render_str(shown(text), **{**settings, "markup": False, "emoji": False, "highlight": False})
+        return super().render_str(
+            escape_for_terminal(text), **{**settings, "markup": False, "emoji": False, "highlight": False}
+        )
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render anything; text that was made elsewhere loses its colours where it holds control characters."""
-        if isinstance(renderable, Text) and shown(renderable.plain) != renderable.plain:
-            renderable = Text(shown(renderable.plain), renderable.style)
+        if isinstance(renderable, Text) and escape_for_terminal(renderable.plain) != renderable.plain:
+            renderable = Text(escape_for_terminal(renderable.plain), renderable.style)
         return super().render(renderable, options)
+
+
+ColumnKind = Literal["text", "long", "id", "number"]
+_COLUMNS: dict[ColumnKind, dict[str, Any]] = {
+    "text": {}, "long": {"overflow": "fold"}, "id": {"no_wrap": True}, "number": {"justify": "right", "no_wrap": True}
+}  # fmt: skip
+
+
+def list_table(columns: Mapping[str, ColumnKind], title: str | None = None) -> Table:
+    """A table without lines, its columns by heading: ids and numbers are kept whole, long texts are broken anywhere."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for heading, kind in columns.items():
+        table.add_column(heading, **_COLUMNS[kind])
+    return table
 
 
 def status_text(status: str) -> Text:
     """A run's status in its colour."""
-    return Text(shown(status), STATUS_COLOURS.get(status, ""))
+    return Text(escape_for_terminal(status), STATUS_COLOURS.get(status, ""))
 
 
 class LiveDisplay(ABC):
@@ -71,7 +88,7 @@ class LiveDisplay(ABC):
     def say(self, message: str) -> None:
         """Print a message above the display."""
         if self._live:
-            self._console.print(shown(message), markup=False, highlight=False, soft_wrap=True)
+            self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
         else:
             print_plain(message)
 
@@ -143,7 +160,7 @@ class ProgressBars(LiveDisplay):
         if not unit:
             return
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(shown(what), total=total, unit=unit)
+            self._tasks[what] = self._bars.add_task(escape_for_terminal(what), total=total, unit=unit)
         self._bars.update(self._tasks[what], completed=done, total=total)
 
     def stage(self, name: str) -> None:

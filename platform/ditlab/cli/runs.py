@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from datetime import datetime
@@ -10,11 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.options import console, emit, hint, json_option, print_line, relative, run_argument, say
+from ditlab.cli.options import (
+    console,
+    emit,
+    finite,
+    hint,
+    json_option,
+    print_line,
+    relative,
+    run_argument,
+    say,
+    time_lines,
+)
+from ditlab.cli.terminal import escape_line
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home
 
 if TYPE_CHECKING:
     from ditlab.api.removal import RemovalPlan
-    from ditlab.home import Home
+    from ditlab.cli.progress import ColumnKind
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
@@ -30,7 +43,6 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
     """List recent runs, the newest first; the commands below show, delete or mend them."""
     if ctx.invoked_subcommand is not None:
         return
-    from ditlab.home import Home
 
     home = Home.from_environment()
     rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
@@ -49,8 +61,6 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all."""
     from ditlab.cli.progress import ProgressBars
-    from ditlab.errors import UserError
-    from ditlab.home import Home
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
     from ditlab.tracking.upload import sync_runs
 
@@ -101,7 +111,7 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
                 "step": record.step,
                 "total_steps": record.total_steps,
                 "created": record.created,
-                "train_loss": _finite(loss),
+                "train_loss": finite(loss),
                 "message": record.message,
             }
         )
@@ -126,30 +136,24 @@ def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
             "experiment": run.experiment,
             "status": run.status,
             "created": datetime.fromtimestamp(run.started / 1000).astimezone().isoformat(timespec="milliseconds"),
-            "train_loss": _finite(run.metrics.get("train/loss")),
+            "train_loss": finite(run.metrics.get("train/loss")),
         }
         for run in list_mlflow_runs(tracking, home, num)
     ]
 
 
 def _print_list(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
-    from rich.table import Table
-
-    from ditlab.cli.progress import status_text
-    from ditlab.cli.terminal import shown_line
+    from ditlab.cli.progress import list_table, status_text
 
     if not rows:
         print_line(f"no runs under {where}", as_json)
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("run", "name", "family", "status"):
-        table.add_column(heading, no_wrap=heading == "run")
-    for heading in ("step", "age", "train loss"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    texts: dict[str, ColumnKind] = {"run": "id", "name": "text", "family": "text", "status": "text"}
+    table = list_table(texts | {"step": "number", "age": "number", "train loss": "number"})
     for row in rows:
         loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        names = (shown_line(row[key]) for key in ("run_id", "name", "family"))
+        names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
         table.add_row(*names, status_text(row["status"]), step, _age(row["created"]), loss)
     console(as_json).print(table)
 
@@ -160,11 +164,6 @@ def _age(created: str) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-def _finite(value: float | None) -> float | None:
-    """The value, or None for NaN and infinities, which JSON has not."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 _MOST_METRICS = 24
@@ -180,7 +179,6 @@ def show(run: str, as_json: bool) -> None:
 
     RUN is an id, a prefix of one, or a name; a sweep has one as well.
     """
-    from ditlab.home import Home
     from ditlab.runs.description import describe_run
     from ditlab.tracking.records import find_run
 
@@ -206,7 +204,7 @@ def size_text(num_bytes: int) -> str:
 def _print_run(found: RunDescription, as_json: bool) -> None:
     from rich.table import Table
 
-    from ditlab.cli.terminal import shown_line
+    from ditlab.cli.progress import list_table
 
     record = found.record
     print_line(f"run {record.run_id}: {record.name}", as_json)
@@ -214,26 +212,21 @@ def _print_run(found: RunDescription, as_json: bool) -> None:
     facts.add_column(no_wrap=True, style="dim")
     facts.add_column(overflow="fold")
     for name, text in _facts(found).items():
-        facts.add_row(name, "\n".join(map(shown_line, text.split("\n"))))
+        facts.add_row(name, "\n".join(map(escape_line, text.split("\n"))))
     out = console(as_json)
     out.print(facts)
     if not found.metrics:
         return
     names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("metric", overflow="fold")
-    table.add_column("last value", justify="right", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
+    table = list_table({"metric": "long", "last value": "number", "step": "number"})
     for name in names[:_MOST_METRICS]:
         step, value = found.metrics[name]
-        table.add_row(shown_line(name), f"{value:.5g}", f"{step:,}")
+        table.add_row(escape_line(name), f"{value:.5g}", f"{step:,}")
     print_line("", as_json)
     out.print(table)
     if left := len(found.metrics) - len(names[:_MOST_METRICS]):
         print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
     if found.time:
-        from ditlab.cli.options import time_lines
-
         print_line("", as_json)
         for line in time_lines(found.time):
             print_line(line, as_json)
@@ -241,7 +234,6 @@ def _print_run(found: RunDescription, as_json: bool) -> None:
 
 def _facts(found: RunDescription) -> dict[str, str]:
     """Lines of the description by their headings, without empty ones."""
-    from ditlab.cli.terminal import shown_line
     from ditlab.runs.lineage import lineage_lines
 
     record, kept = found.record, found.checkpoints
@@ -267,7 +259,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": _moment(record.created),
         "updated": _moment(record.updated),
-        "spec": "\n".join(f"{name}: {shown_line(value)}" for name, value in found.spec.items()),
+        "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
         "checkpoints": "" if record.trials else checkpoints,
         "folder": str(found.folder.path),
@@ -307,8 +299,6 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name. Metrics of single steps are left out; MLflow and `ditlab runs show` have
     them.
     """
-    from ditlab.errors import UserError, first_line
-    from ditlab.home import Home
     from ditlab.runs.events import EventReader
     from ditlab.tracking.records import find_run
 
@@ -337,9 +327,8 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
 
 
 def _print_events(event: RunEvent, as_json: bool) -> None:
-    from ditlab.cli.terminal import shown_line
 
-    print_line(f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}  {shown_line(event.text)}", as_json)
+    print_line(f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}  {escape_line(event.text)}", as_json)
 
 
 @click.command(short_help="Delete runs, with their checkpoints and journals.")
@@ -355,7 +344,6 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
     one that a sweep, a best.yaml, another run or a store needs.
     """
     from ditlab.api.removal import plan_removal
-    from ditlab.errors import UserError
 
     plan = plan_removal(which)
     _print_removal(plan, mlflow, as_json)
@@ -378,19 +366,14 @@ def _runs(plan: RemovalPlan) -> str:
 
 def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
     """Print a table of the runs, and sentences on what stays and what is lost."""
-    from rich.table import Table
-
-    from ditlab.cli.progress import status_text
-    from ditlab.cli.terminal import shown_line
+    from ditlab.cli.progress import list_table, status_text
     from ditlab.tracking.access import redact
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("run", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    table.add_column("status")
-    table.add_column("size", justify="right", no_wrap=True)
+    table = list_table({"run": "id", "name": "long", "status": "text", "size": "number"})
     for run in plan.runs:
-        table.add_row(shown_line(run.folder.run_id), shown_line(run.name), status_text(run.status), size_text(run.size))
+        table.add_row(
+            escape_line(run.folder.run_id), escape_line(run.name), status_text(run.status), size_text(run.size)
+        )
     console(as_json).print(table)
     for run in plan.runs:
         if run.unsent:
@@ -412,7 +395,6 @@ def relocate(dry_run: bool, as_json: bool) -> None:
     Absolute paths in MLflow's database and in the runs' records and specs are changed, the database in one transaction
     after a backup beside it. Files of the folder from which it comes are neither read nor written.
     """
-    from ditlab.home import Home
     from ditlab.runs.relocation import relocate_home
 
     done = relocate_home(Home.from_environment(), dry_run=dry_run)

@@ -22,6 +22,7 @@ from ditlab.cli.options import (
     short_path,
     spec_argument,
 )
+from ditlab.errors import UserError
 
 
 @click.command()
@@ -31,7 +32,6 @@ from ditlab.cli.options import (
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.api.specs import load, load_sweep
-    from ditlab.errors import UserError
     from ditlab.spec.files import is_sweep
     from ditlab.spec.sweep_space import enumerate_trials
 
@@ -82,7 +82,6 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
-    from ditlab.errors import UserError
     from ditlab.spec.schema import experiment_schema, sweep_schema
 
     found = sweep_schema() if sweep else experiment_schema()

@@ -31,10 +31,11 @@ from ditlab.cli.options import (
     start_overrides,
     weights_only_option,
 )
-from ditlab.cli.progress import LiveDisplay, status_text
-from ditlab.cli.terminal import print_plain, shown_line
+from ditlab.cli.progress import ColumnKind, LiveDisplay, ProgressBars, list_table, status_text
+from ditlab.cli.terminal import escape_line, print_plain
+from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value, format_duration, short_names
-from ditlab.reports.sweep_records import ENDED, Trial
+from ditlab.reports.sweep_records import ENDED, Trial, best
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
@@ -54,11 +55,9 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
 @quick_option
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
 @click.option(
-    "--resume",
-    metavar="SWEEP_ID|auto",
-    shell_complete=complete_resume,
+    "--resume", metavar="SWEEP_ID|auto", shell_complete=complete_resume,
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
-)
+)  # fmt: skip
 @start_option
 @weights_only_option
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
@@ -103,7 +102,6 @@ def _shorten(sweep: Path | None, overrides: tuple[str, ...]) -> tuple[Sweep, tup
 
     Prints the changes for people. Raises UserError where no file is named.
     """
-    from ditlab.errors import UserError
     from ditlab.spec.quick import load_quick_sweep
 
     if sweep is None:
@@ -123,8 +121,6 @@ def _show_plan(
     as_json: bool,
 ) -> None:
     """Print the trials, and how long they will take."""
-    from ditlab.cli.progress import ProgressBars
-
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api.sweeps import plan_sweep
 
@@ -142,9 +138,6 @@ def _show_plan(
 
 def summary_lines(result: SweepResult) -> list[str]:
     """Write lines with the counts of trials, the best trial, the report and the command that resumes the sweep."""
-    from ditlab.reports.formatting import describe_value
-    from ditlab.reports.sweep_records import ENDED, best
-
     summary = result.summary
     counts = {status: sum(trial.status == status for trial in summary.trials) for status in ENDED}
     ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none ended"
@@ -209,15 +202,9 @@ def trial_table(progress: SweepProgress) -> Table:
     sweep, best = progress.sweep, progress.leader
     names = _axis_names(sweep)
     title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    table.add_column("trial", justify="right", no_wrap=True)
-    table.add_column("run", no_wrap=True)
-    for path in sweep.space:
-        table.add_column(names[path], overflow="fold")
-    table.add_column("status", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    for name in sweep.metrics:
-        table.add_column(name, justify="right", no_wrap=True)
+    columns: dict[str, ColumnKind] = {"trial": "number", "run": "id"}
+    columns |= {names[path]: "long" for path in sweep.space}
+    table = list_table(columns | {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number"), title)
     for trial in _select(progress.trials, best):
         table.add_row(
             f"{'*' if trial.number == best else ''}{trial.number}",
@@ -266,7 +253,7 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast, width: int = 80)
     What is the same for all stands above the table. Where a word or a number would have to be broken, the trials are
     paragraphs instead of rows.
     """
-    rows = [{key: shown_line(text) for key, text in row.items()} for row in _rows(prepared, expected)]
+    rows = [{key: escape_line(text) for key, text in row.items()} for row in _rows(prepared, expected)]
     same = {name: text for name, text in rows[0].items() if all(row[name] == text for row in rows[1:])}
     if len(rows) == 1:
         same = {}

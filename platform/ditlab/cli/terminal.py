@@ -25,14 +25,14 @@ _CONTROLS = (
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
 
 
-def shown(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """Hide secrets in a text, and make its control characters visible: an escape byte becomes `\\x1b`."""
     return hide(text).translate(_ESCAPES)
 
 
-def shown_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """Text in one line: line breaks and tabs become `\\n` and `\\t`."""
-    return shown(text).replace("\n", "\\n").replace("\t", "\\t")
+    return escape_for_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 FIRST_LINE = 2.0
@@ -111,7 +111,7 @@ def waiting_lines(text: str) -> Iterator[None]:
 
 def print_plain(message: str) -> None:
     """Print a line on standard error in one write, without secrets and control characters."""
-    sys.stderr.write(f"{shown(message)}\n")
+    sys.stderr.write(f"{escape_for_terminal(message)}\n")
     sys.stderr.flush()
 
 

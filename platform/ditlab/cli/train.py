@@ -28,8 +28,11 @@ from ditlab.cli.options import (
     spec_argument,
     start_option,
     start_overrides,
+    time_lines,
     weights_only_option,
 )
+from ditlab.errors import UserError
+from ditlab.home import Home, resolve_user_path
 
 if TYPE_CHECKING:
     from ditlab.api.training import TrainingResult
@@ -43,30 +46,23 @@ if TYPE_CHECKING:
 @click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume",
-    metavar="RUN|auto",
-    shell_complete=complete_resume,
+    "--resume", metavar="RUN|auto", shell_complete=complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
-)
+)  # fmt: skip
 @start_option
 @weights_only_option
 @click.option(
-    "--figures/--no-figures",
-    default=True,
-    envvar="DITLAB_FIGURES",
+    "--figures/--no-figures", default=True, envvar="DITLAB_FIGURES",
     help="Draw the family's figures at the end (default: yes; of large networks, on a GPU alone).",
-)
+)  # fmt: skip
 @click.option(
-    "--metrics-port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
+    "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
     help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
-)
+)  # fmt: skip
 @click.option(
-    "--prove",
-    is_flag=True,
+    "--prove", is_flag=True,
     help="First compare the engine with plain readings (`ditlab prove`); train only if all holds.",
-)
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
@@ -149,12 +145,7 @@ def _load(spec: Path, overrides: tuple[str, ...], quick: bool) -> tuple[Experime
 
 
 def _show_plan(
-    experiment: Experiment,
-    changes: dict[str, Any],
-    address: str | None,
-    local: bool,
-    resume: str | None,
-    as_json: bool,
+    experiment: Experiment, changes: dict[str, Any], address: str | None, local: bool, resume: str | None, as_json: bool
 ) -> None:
     """Print what would be trained."""
     from ditlab.cli.progress import ProgressBars
@@ -190,9 +181,6 @@ def _summary(result: TrainingResult) -> list[str]:
 
 def _times(result: TrainingResult) -> list[str]:
     """Table of where the time went; nothing where the run has logged no times."""
-    from ditlab.cli.options import time_lines
-    from ditlab.errors import UserError
-
     try:
         summary = result.run.time()
     except UserError:  # a journal that cannot be read costs the table alone
@@ -202,8 +190,6 @@ def _times(result: TrainingResult) -> list[str]:
 
 def _tracking_place(uri: str) -> str:
     """Address of the tracked run; for the database under DITLAB_HOME its path, with the command that opens it."""
-    from ditlab.home import Home
-
     database = Home.from_environment().mlflow_database
     if uri != f"sqlite:///{database}":
         return uri
@@ -219,17 +205,13 @@ def _place(checkpoint: str | None) -> str:
 @spec_argument
 @set_option
 @click.option(
-    "--address",
-    metavar="URL",
+    "--address", metavar="URL",
     help="Address of the job server (default: RAY_API_SERVER_ADDRESS, else that of the tunnel).",
-)
+)  # fmt: skip
 @click.option(
-    "--working-dir",
-    type=click.Path(path_type=Path),
-    default=".",
-    show_default=True,
+    "--working-dir", type=click.Path(path_type=Path), default=".", show_default=True,
     help="Folder that is sent to the cluster.",
-)
+)  # fmt: skip
 @click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
 )
@@ -284,23 +266,16 @@ def submit(
 
 
 def _command(
-    spec: Path,
-    overrides: tuple[str, ...],
-    working_dir: Path,
-    resume: str | None,
-    forked: list[str],
-    as_json: bool,
+    spec: Path, overrides: tuple[str, ...], working_dir: Path, resume: str | None, forked: list[str], as_json: bool
 ) -> tuple[Path, str, list[str]]:
     """Working directory, run name and command of the job.
 
     Raises UserError for a spec that is wrong or lies elsewhere: better here than after the upload.
     """
-    from ditlab.errors import UserError
-    from ditlab.home import followed
     from ditlab.spec.files import is_sweep, load_experiment, spec_files
     from ditlab.spec.sweep import load_sweep
 
-    root = followed(working_dir)
+    root = resolve_user_path(working_dir)
     if not root.is_dir():
         raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
     sweep = is_sweep(spec)
@@ -311,7 +286,7 @@ def _command(
                 f"{file} does not lie below --working-dir {root}, the only folder that is sent along; name a folder "
                 "that holds it."
             )
-    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(followed(spec).relative_to(root))]
+    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
     for override in overrides:
         command += ["--set", override]
     command += [*(["--resume", resume] if resume else []), *forked]

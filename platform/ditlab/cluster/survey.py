@@ -16,7 +16,7 @@ from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
 from ditlab.cluster.node_verdict import NodeReport, NodeRequirements, judge_nodes, unshared_faults, version_faults
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
-from ditlab.home import Home, followed, writable_folder
+from ditlab.home import Home, resolve_user_path, writable_folder
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
@@ -82,7 +82,7 @@ def can_train(node: NodeRow) -> bool:
 
 def absolute(storage: str) -> str:
     """Storage as every node finds it: a folder by its absolute path, a URI unchanged."""
-    return storage if is_uri(storage) else str(followed(storage))
+    return storage if is_uri(storage) else str(resolve_user_path(storage))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, followed
+from ditlab.home import Home, resolve_user_path
 from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
@@ -48,7 +48,7 @@ class EncoderCheckpoint:
         DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
         """
         knob = f"{knob}={place}"
-        here = followed(place)
+        here = resolve_user_path(place)
         folder = here if here.is_dir() else _fetched(place, knob, downloads)
         _check_files(folder, knob)
         missing = list(_missing(folder, needs, knob))
@@ -65,7 +65,7 @@ class EncoderCheckpoint:
 
         Raises UserError for a file that cannot be read.
         """
-        folder = followed(place)
+        folder = resolve_user_path(place)
         if not folder.is_dir():
             found = _fetched_before(place, downloads)
             if found is None:

@@ -82,15 +82,9 @@ class Engine:
     """
 
     def __init__(
-        self,
-        module: TrainingModule,
-        experiment: Experiment,
-        rank: Rank,
-        micro_size: int | None = None,
-        accumulation: int | None = None,
-        swap: Path | None = None,
-        clock: PhaseClock | None = None,
-    ) -> None:
+        self, module: TrainingModule, experiment: Experiment, rank: Rank, micro_size: int | None = None,
+        accumulation: int | None = None, swap: Path | None = None, clock: PhaseClock | None = None,
+    ) -> None:  # fmt: skip
         spec = experiment.engine
         self.stage = spec.zero.stage
         self._module = module

@@ -119,24 +119,13 @@ class MuonAdamW(torch.optim.Optimizer):
     def _step_adamw(self, group: dict[str, Any]) -> None:
         flats = [flat for flat in group["params"] if flat.grad is not None]
         states = [self.state[flat] for flat in flats]
+        first, second, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
         adamw(
-            flats,
-            [flat.grad for flat in flats],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],
-            [state["step"] for state in states],
-            fused=True,
-            grad_scale=self.grad_scale,
-            found_inf=self.found_inf,
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
+            flats, [flat.grad for flat in flats], first, second, [], steps,
+            fused=True, grad_scale=self.grad_scale, found_inf=self.found_inf, amsgrad=False, maximize=False,
+            beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"], weight_decay=group["weight_decay"],
             eps=group["eps"],
-            maximize=False,
-        )
+        )  # fmt: skip
 
     def _step_muon(self, group: dict[str, Any]) -> None:
         flats, lr = group["params"], group["lr"]

@@ -51,10 +51,6 @@ class Partitions:
                     **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
                 }
 
-    def masters(self) -> list[Tensor]:
-        """Return the master weights, flat by flat."""
-        return [flat.detach() for flat in self.flats]
-
     def tensors(self, index: int) -> dict[str, Tensor]:
         """Return one flat's `master` and moments."""
         state = self.adam.state[self.flats[index]]

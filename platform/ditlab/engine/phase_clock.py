@@ -33,11 +33,6 @@ class PhaseSeconds:
     seconds: tuple[float, ...]
     """As `PHASES`; with what lies behind the last step, where that has been read."""
 
-    @property
-    def total(self) -> float:
-        """Seconds of all phases."""
-        return sum(self.seconds)
-
 
 class MarkSource(Protocol):
     """Source of a clock's marks."""

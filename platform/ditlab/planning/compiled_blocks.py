@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
 aten = torch.ops.aten
-
-
 _compiled: dict[tuple[str, str], Any] = {}
 """Compiled forward passes by network and kind of block; one serves every size."""
 
@@ -62,11 +60,9 @@ def _halves(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if node.target is nn.functional.scaled_dot_product_attention:
             node.target = fused_attention
     graph.recompile()
+    partition = partial(min_cut_rematerialization_partition, compiler="inductor")
     return aot_autograd(
-        fw_compiler=_Kernels,
-        bw_compiler=_Kernels,
-        decompositions=select_decomp_table,
-        partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+        fw_compiler=_Kernels, bw_compiler=_Kernels, decompositions=select_decomp_table, partition_fn=partition
     )(graph, inputs)
 
 
@@ -98,7 +94,8 @@ class _Kernels:
                 return arguments_here[0][0]
             values[node] = self._run(node, *arguments_here)
             del arguments_here
-            fresh = [] if node not in self._written or _is_kernel(node) else _tensors(values[node])
+            is_fresh = node in self._written and not _is_kernel(node)
+            fresh = [each for each in tree_iter(values[node]) if isinstance(each, Tensor)] if is_fresh else []
             for used in self._dying.get(node, ()):
                 del values[used]
             for value in fresh:
@@ -127,42 +124,24 @@ def _written(nodes: Sequence[fx.Node]) -> set[fx.Node]:
 
 def _is_kernel(node: fx.Node) -> bool:
     """Return True for work that is not fused with its neighbours: products, convolutions, attention, scattering."""
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not _is_fused(node)
-
-
-def _is_fused(node: fx.Node) -> bool:
-    return _packet(node) in _fused_operators() or _is_view(node)
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return _packet(node) not in _operators().fusible_ops and not _is_view(node)
 
 
 def _is_view(node: fx.Node) -> bool:
-    return node.target is operator.getitem or _packet(node) in _views()
+    return node.target is operator.getitem or _packet(node) in _operators().view_ops
 
 
 def _packet(node: fx.Node) -> Any:
     return getattr(node.target, "overloadpacket", node.target)
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [each for each in tree_iter(value) if isinstance(each, Tensor)]
-
-
-_lists: list[Any] = []
-
-
+@cache
 def _operators() -> Any:
-    if not _lists:
-        from torch._functorch.partitioners import get_default_op_list
+    from torch._functorch.partitioners import get_default_op_list
 
-        _lists.append(get_default_op_list())
-    return _lists[0]
-
-
-def _fused_operators() -> Any:
-    return _operators().fusible_ops
-
-
-def _views() -> Any:
-    return _operators().view_ops
+    return get_default_op_list()
 
 
 class FusedAttention(TorchFunctionMode):

@@ -53,11 +53,11 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     """
     counted, left_out = [], []
     for kind, place in _in_a_step(experiment, data):
-        knob = f"encoders.{kind}"
+        option = f"encoders.{kind}"
         if data.columns is None:
-            left_out.append(f"{knob}, as whether a step runs it depends on the data, which are not here")
-        elif (checkpoint := EncoderCheckpoint.here(place, knob, downloads)) is None:
-            left_out.append(f"{knob}={place}, which is not on this machine")
+            left_out.append(f"{option}, as whether a step runs it depends on the data, which are not here")
+        elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
+            left_out.append(f"{option}={place}, which is not on this machine")
         else:
             counted.append(_counted(experiment, data, kind, checkpoint))
     return EncoderWork(

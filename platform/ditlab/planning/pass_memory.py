@@ -37,7 +37,7 @@ class LiveBytes(TorchDispatchMode):
         self._storages: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def restart(self) -> None:
-        """Begin the peak anew, at what is alive."""
+        """Begin the peak again, at what is alive."""
         self.peak = self.live
 
     def add(self, tensor: Tensor) -> None:
@@ -140,14 +140,9 @@ def _trace(step: MetaStep, size: int) -> PassMemory:
         activations = tracker.live - tracker.before
         total.backward()
     return PassMemory(
-        activations,
-        tracker.fresh,
-        tracker.given_at_peak,
-        tracker.peak - tracker.before,
-        tracker.operations,
-        step.offloaded.peak,
-        step.offloaded.moved,
-    )
+        activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before, tracker.operations,
+        step.offloaded.peak, step.offloaded.moved,
+    )  # fmt: skip
 
 
 def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int:

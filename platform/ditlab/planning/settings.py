@@ -33,16 +33,10 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import GroupRates
 
 SETTINGS = (
-    ZeroSetting(0),
-    ZeroSetting(1),
-    ZeroSetting(2),
-    ZeroSetting(3),
-    ZeroSetting(1, "cpu"),
-    ZeroSetting(2, "cpu"),
-    ZeroSetting(3, "cpu"),
-    ZeroSetting(3, "cpu", "cpu"),
+    ZeroSetting(0), ZeroSetting(1), ZeroSetting(2), ZeroSetting(3),
+    ZeroSetting(1, "cpu"), ZeroSetting(2, "cpu"), ZeroSetting(3, "cpu"), ZeroSetting(3, "cpu", "cpu"),
     ZeroSetting(3, "nvme", "cpu"),
-)
+)  # fmt: skip
 """Settings that are compared, the plainest first."""
 GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
 """Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on a CPU for Python
@@ -131,7 +125,8 @@ class Planner:
         """Plan one setting at a micro-batch of so many samples."""
         experiment = self._with(checkpointing)
         memory, margin, total = self._memory(zero, checkpointing, micro)
-        flops = step_flops(self._sized(experiment, micro), self._data)
+        batch = experiment.batch.model_copy(update={"micro": micro})
+        flops = step_flops(experiment.model_copy(update={"batch": batch}), self._data)
         seconds = step_seconds(
             flops, self.sizes, zero, self.machine.device, self.machine.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
@@ -207,9 +202,6 @@ class Planner:
         engine = self._experiment.engine.model_copy(update={"activation_checkpointing": checkpointing})
         return self._experiment.model_copy(update={"engine": engine})
 
-    def _sized(self, experiment: Experiment, micro: int) -> Experiment:
-        return experiment.model_copy(update={"batch": experiment.batch.model_copy(update={"micro": micro})})
-
 
 @dataclass(frozen=True)
 class SettingMemory:
@@ -237,14 +229,9 @@ def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
 
 
 def setting_memory(
-    experiment: Experiment,
-    data: DataShape,
-    setting: ZeroSetting,
-    micro: int,
-    on_gpu: bool,
-    sizes: ParameterSizes | None = None,
-    passes: PassMemory | None = None,
-) -> SettingMemory:
+    experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
+    sizes: ParameterSizes | None = None, passes: PassMemory | None = None,
+) -> SettingMemory:  # fmt: skip
     """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers.
 
     `sizes` and `passes` save the traces where they are known.
@@ -303,13 +290,8 @@ _evaluated: dict[str, int] = {}
 
 
 def _evaluation(
-    experiment: Experiment,
-    data: DataShape,
-    sizes: ParameterSizes,
-    state: StateMemory,
-    micro: int,
-    shape: WorkerShape,
-) -> MemoryParts:
+    experiment: Experiment, data: DataShape, sizes: ParameterSizes, state: StateMemory, micro: int, shape: WorkerShape,
+) -> MemoryParts:  # fmt: skip
     if experiment.evaluation.every is None:
         return MemoryParts(0, 0, 0, 0, 0, 0)
     largest = max(evaluated_at_once(experiment, micro))

@@ -64,17 +64,9 @@ def assumed_rates(device: Device, precision: str) -> Rates:
 
 
 def step_seconds(
-    flops: StepFlops,
-    sizes: ParameterSizes,
-    setting: ZeroSetting,
-    device: Device,
-    rates: Rates,
-    workers: int,
-    accumulation: int,
-    compute: int,
-    memory: PassMemory,
-    encoder_flops: int = 0,
-) -> StepSeconds:
+    flops: StepFlops, sizes: ParameterSizes, setting: ZeroSetting, device: Device, rates: Rates, workers: int,
+    accumulation: int, compute: int, memory: PassMemory, encoder_flops: int = 0,
+) -> StepSeconds:  # fmt: skip
     """Return the time of a step of `accumulation` micro-batches, whose passes are `memory`'s, on each of `workers`.
 
     `encoder_flops`: operations of frozen encoders in a step, over all workers.
@@ -84,7 +76,8 @@ def step_seconds(
     if device.is_gpu and not rates.is_measured:
         passes = max(passes, OPERATION * memory.operations * accumulation)
         passes += 2 * memory.moved * accumulation / device.host_link  # there and back, as if nothing overlapped
-    reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / _link(device, workers)
+    link = device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
+    reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / link
     if setting.offload == "none":
         update = UPDATE_BYTES * share / rates.update
     else:
@@ -113,7 +106,3 @@ def _moved_bytes(sizes: ParameterSizes, setting: ZeroSetting, workers: int, accu
     if setting.stage == 2:
         return (accumulation + 1) * whole
     return 2 * whole
-
-
-def _link(device: Device, workers: int) -> float:
-    return device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)

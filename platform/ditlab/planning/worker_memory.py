@@ -166,18 +166,10 @@ def state_memory(
         host_buffers += SWAP_BUFFERS * MASTER * min(share, SUB_GROUP)
     moved = weights if setting.offload_parameters != "none" else 0
     return StateMemory(
-        parameters=weights - moved,
-        gradients=0,
-        optimizer=0,
-        average=0,
-        buffers=buffers if stage == 3 else largest,
-        host_parameters=moved,
-        host_gradients=host_gradients,
-        host_optimizer=optimizer - in_files,
-        host_average=average,
-        host_buffers=host_buffers,
-        swapped=in_files,
-    )
+        parameters=weights - moved, gradients=0, optimizer=0, average=0, buffers=buffers if stage == 3 else largest,
+        host_parameters=moved, host_gradients=host_gradients, host_optimizer=optimizer - in_files,
+        host_average=average, host_buffers=host_buffers, swapped=in_files,
+    )  # fmt: skip
 
 
 EXCHANGED = 2**26
@@ -284,7 +276,7 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
     if stage < 3:
         flattened = _with(at_rest, gradients=compute * share, workspace=flat * share)
         return _largest(flattened, _with(at_rest, workspace=MASTER * share + gathered))
-    whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned anew before it
+    whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned again before it
     updated = _with(at_rest, workspace=flat * min(share, SUB_GROUP) - whole + gathered)
     return _largest(at_rest, updated)
 
@@ -303,13 +295,9 @@ def with_encoders(memory: WorkerMemory, state: StateMemory, encoders: EncoderWor
     """Add frozen encoders to a worker: weights always, and a pass of `at_once` samples before the network's."""
     if not encoders.weights:
         return memory
+    whole = _largest(memory.passes, _during(state, encoders.pass_bytes * at_once, 0, 0))
     passes, update, evaluation = (
-        replace(parts, encoders=encoders.weights)
-        for parts in (
-            _largest(memory.passes, _during(state, encoders.pass_bytes * at_once, 0, 0)),
-            memory.update,
-            memory.evaluation,
-        )
+        replace(parts, encoders=encoders.weights) for parts in (whole, memory.update, memory.evaluation)
     )
     return WorkerMemory(passes, update, evaluation, memory.host + encoders.host)
 
@@ -331,13 +319,9 @@ def _during(state: StateMemory, more: int, gradients: int, activations: int) -> 
     """Add `more` bytes to the state: finished gradients and activations among them, and the rest is workspace."""
     kept = min(activations, more - gradients)
     return MemoryParts(
-        parameters=state.parameters,
-        gradients=state.gradients + gradients,
-        optimizer=state.optimizer,
-        average=state.average,
-        activations=kept,
-        workspace=state.buffers + more - gradients - kept,
-    )
+        parameters=state.parameters, gradients=state.gradients + gradients, optimizer=state.optimizer,
+        average=state.average, activations=kept, workspace=state.buffers + more - gradients - kept,
+    )  # fmt: skip
 
 
 def _with(parts: MemoryParts, gradients: int = 0, workspace: int = 0) -> MemoryParts:

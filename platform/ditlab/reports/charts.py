@@ -166,15 +166,12 @@ def _alternative(title: str, drawn: Sequence[tuple[CurvePoints, ThinCurve]]) -> 
 def _data(drawn: Sequence[tuple[CurvePoints, ThinCurve]], x: AxisScale, y: AxisScale) -> dict[str, Any]:
     curves = [
         {
-            "name": shorten(curve.name, _MOST_LABEL),
-            "role": curve.role,
-            "steps": points.steps.tolist(),
-            "values": _short(points.values),
-            "last": float(f"{points.last:.5g}"),
+            "name": shorten(curve.name, _MOST_LABEL), "role": curve.role, "steps": points.steps.tolist(),
+            "values": _short(points.values), "last": float(f"{points.last:.5g}"),
             **({"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}),
         }
         for curve, points in drawn
-    ]
+    ]  # fmt: skip
     scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return {"curves": curves, **scales, "log": y.is_log}
 
@@ -283,7 +280,7 @@ class ThinCurve:
     num_points: int
     """Finite points that it stands for."""
     num_bad: int
-    """Points that were NaN or infinite, which are left out."""
+    """Points that were NaN or infinite, which are skipped."""
     bad_steps: np.ndarray
     """Steps of the first of those."""
     last: float
@@ -318,8 +315,5 @@ def thin(steps: np.ndarray, values: np.ndarray) -> ThinCurve:
         np.array([*np.median(whole, axis=1), *(np.median(part) for part in rest)]),
         np.array([*whole.min(axis=1), *(part.min() for part in rest)]),
         np.array([*whole.max(axis=1), *(part.max() for part in rest)]),
-        num,
-        len(bad),
-        bad[:_MOST_BAD],
-        last,
-    )
+        num, len(bad), bad[:_MOST_BAD], last,
+    )  # fmt: skip

@@ -157,12 +157,8 @@ def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) ->
     Vertical axes are logarithmic where all of a row's values are above 0.
     """
     height = _ROW_HEIGHT if len(rows) == 1 else _ROW_HEIGHT_OF_MANY
-    canvas = Canvas(
-        figsize=(_WIDTH, height * len(rows) + 0.6),
-        dpi=DPI,
-        layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),  # inches
-        facecolor="white",
-    )
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)  # inches
+    canvas = Canvas(figsize=(_WIDTH, height * len(rows) + 0.6), dpi=DPI, layout=layout, facecolor="white")
     panels = canvas.subplots(len(rows), len(AXES), squeeze=False, sharey="row", sharex="col")
     for column, axis in enumerate(AXES):
         scale, label = _unit(rows, axis)
@@ -282,6 +278,6 @@ def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
 
 def _changes(run: ComparedRun, ancestor: ComparedRun) -> list[list[Cell]]:
     paths = dict.fromkeys([*run.spec, *ancestor.spec])
-    left_out = (*PLACE_PATHS, "start")
+    skipped = (*PLACE_PATHS, "start")
     different = [path for path in paths if run.spec.get(path) != ancestor.spec.get(path)]
-    return [[path, run.spec.get(path), ancestor.spec.get(path)] for path in different if not path.startswith(left_out)]
+    return [[path, run.spec.get(path), ancestor.spec.get(path)] for path in different if not path.startswith(skipped)]

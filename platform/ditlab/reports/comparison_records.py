@@ -108,14 +108,8 @@ class ComparedRun:
         """The run as `--json` prints it; `metrics` holds the last values by MLflow name and the samples' quality."""
         last = {name: float(one.values[-1]) for name, one in self.curves.items()}
         return {
-            "run_id": self.run_id,
-            "name": self.name,
-            "family": self.family,
-            "status": self.status,
-            "step": self.step,
-            "samples": self.samples,
-            "seconds": self.seconds,
-            "samples_per_second": self.samples_per_second,
+            "run_id": self.run_id, "name": self.name, "family": self.family, "status": self.status, "step": self.step,
+            "samples": self.samples, "seconds": self.seconds, "samples_per_second": self.samples_per_second,
             "parameters": self.parameters,
             "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
             "metrics": last | dict(self.drawn.quality if self.drawn else {}),
@@ -124,7 +118,7 @@ class ComparedRun:
                 for group, each in (("eval", self.measurement), ("quality", self.drawn and self.drawn.measurement))
                 if each
             },
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -37,15 +36,10 @@ def amount(budget: EqualBudget) -> str:
 def summary_text(comparison: Comparison) -> str:
     """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
     forks = " ".join(fork_sentence(comparison, run) for run in comparison.runs if run.line)
-    sentences = [
-        forks,
-        _ranking(comparison),
-        comparison.measured_apart("eval"),
-        comparison.measured_apart("quality"),
-        _sizes(comparison.runs, comparison),
-        _unfinished(comparison),
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    apart = [comparison.measured_apart(group) for group in ("eval", "quality")]
+    others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
+    unfinished = f"Not finished: {', '.join(others)}." if others else ""
+    return " ".join(filter(None, [forks, _ranking(comparison), *apart, _sizes(comparison), unfinished]))
 
 
 def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
@@ -73,11 +67,6 @@ def _ranking(comparison: Comparison) -> str:
     unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
     without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
     return f"Held-out error ({comparison.main}): {'; '.join(parts)}.{without}"
-
-
-def lowest(comparison: Comparison, budget: EqualBudget) -> str:
-    """Label of the run with the lowest value, or `level`."""
-    return _winner(comparison, budget) or "level"
 
 
 def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
@@ -110,7 +99,8 @@ def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualB
     return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(values_at)}"
 
 
-def _sizes(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
+def _sizes(comparison: Comparison) -> str:
+    runs = comparison.runs
     if len(runs) > _LISTED_RUNS:
         small, large = (pick(runs, key=lambda run: run.parameters) for pick in (min, max))
         return (
@@ -120,16 +110,11 @@ def _sizes(runs: Sequence[ComparedRun], comparison: Comparison) -> str:
     parts = []
     for run in runs:
         speed = run.samples_per_second
-        pace = (
-            "" if speed is None else f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s"
-        )
+        pace = ""
+        if speed is not None:
+            pace = f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s"
         parts.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     return f"{'; '.join(parts)}."
-
-
-def _unfinished(comparison: Comparison) -> str:
-    others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
-    return f"Not finished: {', '.join(others)}." if others else ""
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -227,7 +212,7 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     if not comparison.budgets:
         return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
     rows: list[list[Cell]] = [
-        [_AXIS[budget.axis], amount(budget), *budget.values, lowest(comparison, budget)]
+        [_AXIS[budget.axis], amount(budget), *budget.values, _winner(comparison, budget) or "level"]
         for budget in comparison.budgets
     ]
     notes = [
@@ -273,6 +258,9 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     def of(pick: Callable[[RunSamples], Cell]) -> Value:
         return lambda run: None if run.drawn is None else pick(run.drawn)
 
+    def quality(name: str) -> Value:
+        return of(lambda drawn: drawn.quality.get(name))
+
     rows: list[tuple[str, Value]] = [
         ("weights of step", of(lambda drawn: drawn.step)),
         ("samples", of(lambda drawn: drawn.num)),
@@ -281,7 +269,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         ("seconds a sample", of(lambda drawn: drawn.seconds)),
     ]
     names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
-    rows += [(name, of(partial(_quality_of, name))) for name in names]
+    rows += [(name, quality(name)) for name in names]
     rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)))
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
@@ -302,7 +290,3 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         reasons = [f"{comparison.label(run)}: {run.drawn.why_no_quality}." for run in without if run.drawn is not None]
         parts.append(Paragraphs("No quality metrics. " + " ".join(reasons)))
     return parts
-
-
-def _quality_of(name: str, drawn: RunSamples) -> float | None:
-    return drawn.quality.get(name)

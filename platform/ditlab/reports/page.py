@@ -135,14 +135,11 @@ def _script_hash() -> str:
 @cache
 def _environment(html: bool) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=html,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
-    )
+    )  # fmt: skip
     environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": _json}
-    environment.tests["instance"] = _is_instance
+    environment.tests["instance"] = lambda part, kind: type(part).__name__ == kind
     return environment
 
 
@@ -150,7 +147,3 @@ def _json(value: Any) -> Markup:
     """JSON inside a script element, which no text in it can end."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.translate(_IN_SCRIPTS))
-
-
-def _is_instance(part: Any, kind: str) -> bool:
-    return type(part).__name__ == kind

@@ -48,7 +48,7 @@ _TEXT = 4000
 
 
 def run_page(run: RunContent) -> Page:
-    """The page of a run; parts that it has nothing for are left out or say so."""
+    """The page of a run; parts that it has nothing for are skipped or say so."""
     sections = [
         _result(run), curves_section(run), _samples(run), quality_section(run), _figures(run), speed_section(run),
         timeline_section(run), _spec(run), _parameters(run), _data(run), _commands(run), _software(run),
@@ -65,12 +65,8 @@ def _summary(run: RunContent) -> str:
     size = f", {total:,} parameters" if total else ""
     data = f" on {shorten(run.data.name, _MOST_TITLE)}" if run.data else ""
     ends = {"finished": "finished", "failed": "failed", "interrupted": "was interrupted", "stopped": "was stopped"}
-    if run.is_live:
-        state = "is training"
-    elif run.status == "running":
-        state = "has no end in its record"
-    else:
-        state = ends.get(run.status, run.status)
+    ends["running"] = "has no end in its record"
+    state = "is training" if run.is_live else ends.get(run.status, run.status)
     seconds = training_seconds(run)
     time = f" in {format_duration(seconds)}" if seconds else ""
     sentences = [f"A {run.family} model{size}{data}: {state} at step {run.step:,} of {run.total_steps:,}{time}."]
@@ -177,11 +173,8 @@ def _data(run: RunContent) -> Section | None:
     if run.data is None:
         return None
     data = run.data
-    rows: list[list[Cell]] = [
-        ["name", _cell(data.name)],
-        ["source", _cell(data.source)],
-        ["fingerprint", data.fingerprint],
-    ]
+    rows: list[list[Cell]] = [["name", _cell(data.name)], ["source", _cell(data.source)]]
+    rows.append(["fingerprint", data.fingerprint])
     rows += [[name.replace("_", " "), f"{number:,}"] for name, number in list(data.counts.items())[:_MOST_ROWS]]
     if run.batch_size and (train := data.counts.get("train")):
         epochs = f" ({format_number(run.step * run.batch_size / train)} epochs)" if data.source != "mixture" else ""
@@ -246,9 +239,9 @@ def _loss_names(run: RunContent) -> list[str]:
     """Metrics without their prefix: the loss, its components by weight, then what only evaluations measure."""
     trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
     held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
-    left_out = {*_OPTIMISER, SPEED.removeprefix(TRAIN), DATA_WAIT.removeprefix(TRAIN)}
+    skipped = {*_OPTIMISER, SPEED.removeprefix(TRAIN), DATA_WAIT.removeprefix(TRAIN)}
     known = dict.fromkeys(["loss", *run.components, *trained, *(name for name in held_out if not _is_of_part(name))])
-    return [name for name in known if (name in trained or name in held_out) and name not in left_out]
+    return [name for name in known if (name in trained or name in held_out) and name not in skipped]
 
 
 def _is_of_part(name: str) -> bool:
@@ -277,9 +270,7 @@ def speed_section(run: RunContent) -> Section | None:
     """Samples a second and the wait for data over the steps, and the time of training; None without a speed."""
     if SPEED not in run.metrics:
         return None
-    values = run.metrics[SPEED].values
-    values = values[np.isfinite(values) & (values > 0)]
-    facts = []
+    values, facts = _speeds(run), []
     if len(values):
         low, middle, high = (float(np.quantile(values, share)) for share in (0.05, 0.5, 0.95))
         facts = [
@@ -311,11 +302,13 @@ def _named(run: RunContent, prefix: str) -> list[str]:
 
 def median_speed(run: RunContent) -> float | None:
     """Median samples a second; None where it is unknown."""
-    if SPEED not in run.metrics:
-        return None
-    values = run.metrics[SPEED].values
-    values = values[np.isfinite(values) & (values > 0)]
+    values = _speeds(run) if SPEED in run.metrics else ()
     return float(np.median(values)) if len(values) else None
+
+
+def _speeds(run: RunContent) -> np.ndarray:
+    values = run.metrics[SPEED].values
+    return values[np.isfinite(values) & (values > 0)]
 
 
 def num_bad_steps(run: RunContent) -> int:
@@ -343,12 +336,12 @@ def _chart(run: RunContent, title: str, curves: Iterable[tuple[str, str, str]]) 
     return draw_chart(title, found)
 
 
-def _grid(place: str, charts: Iterable[Chart | None], left_out: list[str]) -> list[Part]:
+def _grid(place: str, charts: Iterable[Chart | None], skipped: list[str]) -> list[Part]:
     """Charts with keys of their own: names of metrics may differ in characters that no key holds."""
     drawn = [chart.with_key(f"chart-{place}-{number}") for number, chart in enumerate(filter(None, charts), start=1)]
     captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
-    if left_out:
-        captions.append(f"{len(left_out):,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
+    if skipped:
+        captions.append(f"{len(skipped):,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
     return [ChartGrid(drawn, " ".join(captions))] if drawn else []
 
 
@@ -371,12 +364,12 @@ def timeline_section(run: RunContent) -> Section:
     if len(marked) > _MOST_MARKS:
         marked = [event for event in marked if event.kind in ("failure", "recovery")][:_MOST_MARKS]
     marks = [TimeMark(_place(event.time, begin, end), event.kind, shorten(event.text, 200)) for event in marked]
-    listed, left_out = _chosen(run)
+    listed, num_skipped = _chosen(run)
     captions = [
         "Bars: attempts. Marks: evaluations below, checkpoints that are kept above, failures and recoveries across."
     ]
-    if left_out:
-        captions.append(f"{left_out:,} events are not listed; `ditlab runs log` prints all.")
+    if num_skipped:
+        captions.append(f"{num_skipped:,} events are not listed; `ditlab runs log` prints all.")
     timeline = Timeline(
         bars, marks, (_moment(begin), _moment(end)), [_listed(event) for event in listed],
         _alternative(run), " ".join(captions),

@@ -139,7 +139,8 @@ def _draw_points(axes: Axes, summary: SweepSummary, x: Mapping[int, float], y: M
 
 def draw_learning_curves(summary: SweepSummary) -> Canvas | None:
     """Draw the metric and the training loss over steps, coloured by the metric's last value; None without any curve."""
-    names = [name for name in dict.fromkeys((*summary.metrics[:1], TRAIN_LOSS)) if _has(summary, name)]
+    known = {name for trial in summary.trials for name, curve in trial.curves.items() if len(curve.steps)}
+    names = [name for name in dict.fromkeys((*summary.metrics[:1], TRAIN_LOSS)) if name in known]
     if not names:
         return None
     colours, first = MetricColours.of(summary), best(summary)
@@ -154,10 +155,6 @@ def draw_learning_curves(summary: SweepSummary) -> Canvas | None:
     if colours.axis.raw:
         colours.draw_bar(canvas, list(panels))
     return canvas
-
-
-def _has(summary: SweepSummary, name: str) -> bool:
-    return any(len(trial.curves[name].steps) for trial in summary.trials if name in trial.curves)
 
 
 def _set_scale(axes: Axes, values: Iterable[float]) -> None:
@@ -450,13 +447,8 @@ def frame(axes: Axes, x_label: str = "", y_label: str = "", title: str = "") -> 
 def set_ticks(axes: Axes, ticks: Sequence[Tick], direction: str, **style: Any) -> None:
     """Set labelled ticks on the axis `direction`, `x` or `y`."""
     axis = axes.xaxis if direction == "x" else axes.yaxis
-    axis.set_ticks(
-        [tick.position for tick in ticks],
-        labels=[tick.label for tick in ticks],
-        fontsize=TICK_POINTS,
-        parse_math=False,
-        **style,
-    )
+    labels = [tick.label for tick in ticks]
+    axis.set_ticks([tick.position for tick in ticks], labels=labels, fontsize=TICK_POINTS, parse_math=False, **style)
     axis.set_ticks([], minor=True)
 
 

@@ -45,7 +45,7 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep. Empty
-    pictures are left out, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
+    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
     shares = importance(summary)
@@ -58,32 +58,17 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
         pictures.append(save_canvas(canvas, folder / name, about))
         return ImageFile(pictures[-1], caption)
 
+    figures = (
+        ("All trials at once", "parallel-coordinates.png", draw_parallel_coordinates, about_parallel, PARALLEL_CAPTION),
+        ("Progress", "objective.png", draw_objective, about_objective, objective_caption(summary)),
+        ("Learning curves", "curves.png", draw_learning_curves, about_curves, CURVES_CAPTION),
+    )
     sections = [
-        _ranking(summary),
-        *_best_spec(summary, best_spec),
-        _what_mattered(summary, shares, picture),
-        Section(
-            "All trials at once",
-            [
-                picture(
-                    "parallel-coordinates.png",
-                    draw_parallel_coordinates(summary),
-                    about_parallel(summary),
-                    PARALLEL_CAPTION,
-                )
-            ],
-        ),
-        Section(
-            "Progress",
-            [picture("objective.png", draw_objective(summary), about_objective(summary), objective_caption(summary))],
-        ),
-        Section(
-            "Learning curves",
-            [picture("curves.png", draw_learning_curves(summary), about_curves(summary), CURVES_CAPTION)],
-        ),
-        *_notes(summary),
-        _how(summary, resume_command),
-    ]
+        _ranking(summary), *_best_spec(summary, best_spec), _what_mattered(summary, shares, picture),
+        *(Section(title, [picture(name, draw(summary), about(summary), caption)])
+          for title, name, draw, about, caption in figures),
+        *_notes(summary), _how(summary, resume_command),
+    ]  # fmt: skip
     page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
@@ -118,11 +103,8 @@ def _value(trial: Trial, path: str) -> Cell:
     if path not in trial.values:
         return None
     value = trial.values[path]
-    return (
-        value
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-        else shorten(describe_value(value), _VALUE_CHARACTERS)
-    )
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else shorten(describe_value(value), _VALUE_CHARACTERS)
 
 
 def _best_spec(summary: SweepSummary, best_spec: str) -> list[Section]:
@@ -182,10 +164,7 @@ def _how(summary: SweepSummary, resume_command: str) -> Section:
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.trials)} of {summary.total_trials}: {counts(summary)}"],
-        [
-            "time",
-            f"{elapsed}; {summed} summed over trials",
-        ],
+        ["time", f"{elapsed}; {summed} summed over trials"],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
     if summary.axes:
@@ -218,7 +197,11 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     """Summarise the result and the next step; `shares` are the importances by axis path."""
     first = best(summary)
     sentences = _nothing(summary) if first is None else _verdict(summary, first, shares)
-    return " ".join([*sentences, *_unfinished(summary)])
+    if not is_done(summary):
+        ended = sum(trial.status in ENDED for trial in summary.trials)
+        whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
+        sentences = [*sentences, f"The sweep is not complete: {whole}."]
+    return " ".join(sentences)
 
 
 def better(mode: str) -> str:
@@ -252,7 +235,8 @@ def _nothing(summary: SweepSummary) -> list[str]:
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
     if failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
-        return [f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {_one_line(failed[0].note)}"]
+        why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
+        return [f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}"]
     names = " and ".join(summary.metrics)
     return [f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked."]
 
@@ -315,17 +299,6 @@ def _gap(value: float, top: float) -> str:
         return "the same"
     share = abs(value - top) / abs(top) if top else float("inf")
     return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
-
-
-def _unfinished(summary: SweepSummary) -> list[str]:
-    if is_done(summary):
-        return []
-    ended = sum(trial.status in ENDED for trial in summary.trials)
-    return [f"The sweep is not complete: {ended} of {summary.total_trials} trials have ended ({counts(summary)})."]
-
-
-def _one_line(note: str) -> str:
-    return shorten(" ".join(note.split()), 300) or "no reason was recorded."
 
 
 def about_objective(summary: SweepSummary) -> str:

@@ -60,8 +60,9 @@ class TimeSummary:
         """Describe utilisation, speed, memory and slow workers, a line each."""
         lines = []
         if "perf/mfu" in self.rates:
-            again = f" ({self.rates['perf/hfu']:.2f} with what is computed again)" if self._recomputes() else ""
-            lines.append(f"utilisation {self.rates['perf/mfu']:.2f} of a matrix product{again}")
+            mfu, hfu = self.rates["perf/mfu"], self.rates.get("perf/hfu", 0.0)
+            again = f" ({hfu:.2f} with what is computed again)" if hfu > mfu else ""
+            lines.append(f"utilisation {mfu:.2f} of a matrix product{again}")
         paces = [f"{_pace(self.rates[name])} {what}/s" for name, what in _PACES.items() if name in self.rates]
         if self.slowest is not None:
             paces = [f"{pace} a worker" for pace in paces]
@@ -83,9 +84,6 @@ class TimeSummary:
             "straggler": self.straggler,
             **{name.removeprefix("perf/"): value for name, value in self.rates.items()},
         }  # fmt: skip
-
-    def _recomputes(self) -> bool:
-        return self.rates.get("perf/hfu", 0.0) > self.rates["perf/mfu"]
 
 
 _PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "tokens"}

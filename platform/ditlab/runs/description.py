@@ -127,27 +127,12 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     for each in records if record.trials else ():
         if each.parent == record.run_id:
             trials[each.status] = trials.get(each.status, 0) + 1
+    shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
     return RunDescription(
-        folder=folder,
-        record=record,
-        is_locked=is_locked(folder),
-        tracking_uri=redact(address),
-        unsent=unsent,
-        spec={
-            name: spec[name]
-            for each in _ESSENTIALS
-            for name in spec
-            if fnmatchcase(name, each) and spec[name] != "null"
-        },
-        metrics=metrics,
-        checkpoints=_checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0),
-        sizes=_sizes(folder.path),
-        trials=trials,
-        notes=notes,
-        time=time,
-        proof=hide(proof),
-        lineage=lineage(records, record.run_id),
-    )
+        folder, record, is_locked(folder), redact(address), unsent, {name: spec[name] for name in shown}, metrics,
+        _checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0), _sizes(folder.path),
+        trials, notes, time, proof=hide(proof), lineage=lineage(records, record.run_id),
+    )  # fmt: skip
 
 
 def recorded_time(folder: RunFolder) -> TimeSummary | None:

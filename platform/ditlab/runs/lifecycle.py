@@ -18,6 +18,8 @@ from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.reporting import RunOutcome
 
+_EarlyEnd = Literal["failed", "interrupted"]
+
 
 @dataclass(frozen=True)
 class RunLifecycle:
@@ -48,9 +50,7 @@ class RunLifecycle:
             error.args = (f"run {folder.run_id} ({self.launch.experiment.name}): {error}",)
             raise
         except BaseException as error:
-            status: Literal["failed", "interrupted"] = (
-                "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            )
+            status: _EarlyEnd = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             message = f"{type(error).__name__}: {error}".rstrip(": ").partition("\n")[0]
             _update(folder, status=status, message=message)
             tags = {"ditlab.failure": "crash"} if status == "failed" else {}
@@ -70,9 +70,7 @@ class RunLifecycle:
             journal.append("tags", values={key: hide(value) for key, value in tags.items()})
             journal.close()
 
-    def _close_tracked_run(
-        self, status: Literal["failed", "interrupted"], message: str, tags: Mapping[str, str] | None = None
-    ) -> None:
+    def _close_tracked_run(self, status: _EarlyEnd, message: str, tags: Mapping[str, str] | None = None) -> None:
         """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
         if self.launch.folder.journal.exists():
             from ditlab.runs.page import log_run_report  # imports Jinja and PIL, which a start needs not

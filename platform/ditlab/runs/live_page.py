@@ -146,17 +146,12 @@ class LivePage:
     def document(self) -> str:
         """The whole page, as it is now."""
         with self._lock:
-            self._refresh()
-            if self._page is None:
-                raise UserError(self._fault)
-            return render_live_html(self._page, INTERVAL)
+            return render_live_html(self._refresh(), INTERVAL)
 
     def changes(self, have: Mapping[str, str]) -> dict[str, Any]:
         """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
         with self._lock:
-            self._refresh()
-            if self._page is None:
-                raise UserError(self._fault)
+            page = self._refresh()
             digests = {key: digest_of(html) for key, html in self._rendered.items()}
             sections = [
                 {"key": key, "html": html, "digest": digests[key]}
@@ -164,12 +159,12 @@ class LivePage:
                 if have.get(key) != digests[key]
             ]
             now = time.strftime("%H:%M:%S")
-            state = f"live: training, as of {now}" if self._page.status == "running" else f"as of {now}: not training"
+            state = f"live: training, as of {now}" if page.status == "running" else f"as of {now}: not training"
             if self._fault:
                 state = f"as it was before: {self._fault}"
             return {
-                "title": self._page.title, "order": self._page.keys(), "sections": sections, "state": state,
-                "kind": "lost" if self._fault else self._page.status,
+                "title": page.title, "order": page.keys(), "sections": sections, "state": state,
+                "kind": "lost" if self._fault else page.status,
             }  # fmt: skip
 
     def picture(self, name: str) -> Answer | None:
@@ -181,10 +176,10 @@ class LivePage:
         content, kind = load_picture(path)
         return Answer(content, _TYPES[kind])
 
-    def _refresh(self) -> None:
-        """Make the page again unless it is recent; a fault leaves the one before."""
+    def _refresh(self) -> Page:
+        """Make the page again unless it is recent; a fault leaves the one before. Raises UserError without one."""
         if time.monotonic() - self._made < max(_LEAST_AGE, _SHARE * self._cost) and self._page is not None:
-            return
+            return self._page
         begun = time.monotonic()
         try:
             page = self._run.page()
@@ -195,3 +190,6 @@ class LivePage:
                 self._warn(fault)
         self._made = time.monotonic()
         self._cost = self._made - begun
+        if self._page is None:
+            raise UserError(self._fault)
+        return self._page

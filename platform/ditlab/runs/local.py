@@ -18,9 +18,7 @@ from ditlab.training.trainer import train
 def train_in_process(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     """Train a run to its end, or until the first SIGINT or SIGTERM, after a final checkpoint.
 
-    Raises:
-        UserError: the input is wrong.
-        RunFailed: the run failed.
+    Raises UserError where the input is wrong, and RunFailed where the run failed.
     """
     resources = launch.experiment.resources
     for name, value in launch.home.cache_variables().items():
@@ -29,12 +27,9 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
     with stop_signals() as stop, _threads(resources.cpus_per_worker, callbacks.warn), rank_of as rank:
         reporter = TrackedReporter(
-            launch,
-            callbacks.on_progress,
-            should_stop=lambda: stop.count > 0,
-            warn=callbacks.warn,
+            launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,
             marker=ProgressMarker(),
-        )
+        )  # fmt: skip
         with reporter:
             outcome = train(launch.training_run(), rank, reporter)
             reporter.finish(outcome)

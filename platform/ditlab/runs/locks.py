@@ -23,10 +23,8 @@ def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) 
     """Hold the run's lock, which ends with this process, even when it is killed.
 
     Machines that share the file system see the lock as far as that file system shares locks.
-
-    Raises:
-        UserError: another process still trains the run after `timeout` seconds. Two processes that write the same
-            checkpoints would spoil them.
+    Raises UserError where another process still trains the run after `timeout` seconds: two processes that write the
+    same checkpoints would spoil them.
     """
     waiting = f"run {folder.run_id} is locked by another process, or by a lost node; waiting up to {timeout:.0f} s."
     with _locked(folder.path / "run.lock", timeout, waiting, warn) as is_ours:
@@ -45,10 +43,8 @@ def lock_journal(
     """Hold the lock of one node's journal, which a single worker of the run may write.
 
     A worker whose launcher was killed lives on for some seconds: metrics that it logs after its successor has read the
-    journal would be logged twice. On NFS its lock outlives a lost node by a minute or two.
-
-    Raises:
-        RunFailed: another worker still writes the journal after `timeout` seconds.
+    journal would be logged twice. On NFS its lock outlives a lost node by a minute or two. Raises RunFailed where
+    another worker still writes the journal after `timeout` seconds.
     """
     journal = folder.node_journal(node)
     waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -115,7 +114,10 @@ def samples_of(
             by_key.setdefault(record["key"], {})[record["step"]] = record["path"]
     found = []
     for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples")[:_MOST_KEYS]:
-        chosen = _evenly(sorted(places), pictures.most_steps)
+        steps, most = sorted(places), pictures.most_steps
+        chosen = steps
+        if len(steps) > most:
+            chosen = [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
         share = BUDGET // (2 * max(1, len(chosen)))
         slides, faults = [], []
         for step in chosen:
@@ -156,12 +158,6 @@ def _text(path: Path) -> str:
     except OSError:
         return ""
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "\n... (shortened here)"
-
-
-def _evenly(steps: Sequence[int], most: int) -> list[int]:
-    if len(steps) <= most:
-        return list(steps)
-    return [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:

@@ -17,7 +17,7 @@ from denoisers.contract import Spec
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder, followed
+from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
 from ditlab.runs.forks import check_start, hold_start
@@ -49,8 +49,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         local: True for one process without Ray.
         remote: True if the workers run on a cluster, whose nodes are checked apart.
 
-    Raises:
-        UserError: something is wrong. Nothing of the run is left behind.
+    Raises UserError where something is wrong; nothing of the run is left behind.
     """
     home = Home.from_environment()
     check_place(home)
@@ -226,7 +225,7 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
         if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
-            place = store_folder(value, home) if section == "data" else followed(value)
+            place = store_folder(value, home) if section == "data" else resolve_user_path(value)
             found[section] = {**part, key: str(place)}
     if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
         found["data"] = {
@@ -234,7 +233,7 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
             "parts": {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()},
         }
     if isinstance(encoders := found.get("encoders"), Mapping):
-        folders = {key: followed(encoders[key]) for key in ("text", "image") if encoders.get(key)}
+        folders = {key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub
         found["encoders"] = {**encoders, **{key: str(path) for key, path in folders.items() if path.is_dir()}}
     return found

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.home import Home, followed
+from ditlab.home import Home, resolve_user_path
 from ditlab.secrets import hide, hide_in_urls
 from ditlab.spec.uris import refuse_secret
 from ditlab.storage.plain_files import MIB, open_for_append, parse_json, read_plain
@@ -345,7 +345,7 @@ def artifact_location(location: str) -> str:
     except ValueError as error:
         raise UserError(str(error)) from None
     if "://" not in location:
-        return str(followed(location))
+        return str(resolve_user_path(location))
     module = _LIBRARIES.get(urlsplit(location).scheme, "os")
     try:
         is_there = importlib.util.find_spec(module) is not None

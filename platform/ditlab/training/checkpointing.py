@@ -61,9 +61,8 @@ class CheckpointManager:
 
         A fork that has none begins from its parent's.
 
-        Raises:
-            UserError: there are checkpoints, and none is complete; it was saved under another order of samples; or a
-                fork's parent lacks the checkpoint.
+        Raises UserError where there are checkpoints and none is complete, where it was saved under another order of
+        samples, and where a fork's parent lacks the checkpoint.
         """
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
@@ -118,8 +117,7 @@ class CheckpointManager:
     def reserve(self, state: TrainingState) -> None:
         """Allocate the host memory for copies of the state before the first step, not in the middle of the run.
 
-        Raises:
-            RunFailed: the host has too little memory.
+        Raises RunFailed where the host has too little.
         """
         try:
             self._saver.reserve(state.tensors())
@@ -148,10 +146,8 @@ class CheckpointManager:
     def report_finished(self) -> None:
         """Report every save that has ended since the last call.
 
-        A checkpoint that could not be written costs no step: the one before remains.
-
-        Raises:
-            RunFailed: the state holds NaN or infinities.
+        A checkpoint that could not be written costs no step: the one before remains. Raises RunFailed for a state
+        that holds NaN or infinities.
         """
         self.snapshots.report_finished()
         for outcome in self._saver.poll():
@@ -166,11 +162,7 @@ class CheckpointManager:
         return self._is_complete
 
     def finish(self) -> None:
-        """Wait for the run's last checkpoint.
-
-        Raises:
-            RunFailed: it could not be written.
-        """
+        """Wait for the run's last checkpoint. Raises RunFailed where it could not be written."""
         if not self.wait():
             raise RunFailed(
                 f"the last checkpoint could not be written; the last whole one is {self.last or 'none'}. Free disk "

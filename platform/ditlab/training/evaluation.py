@@ -110,17 +110,9 @@ class HeldOutTotals:
 
 
 def metrics_by_part(
-    network: nn.Module,
-    objective: Any,
-    data: DataSplits,
-    objectives: Mapping[str, Any],
-    inputs: ModelInputs,
-    batch_size: int,
-    limit: int,
-    rank: Rank,
-    channel: ControlChannel,
-    progress: Progress = ignore_progress,
-) -> dict[str, float]:
+    network: nn.Module, objective: Any, data: DataSplits, objectives: Mapping[str, Any], inputs: ModelInputs,
+    batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
+) -> dict[str, float]:  # fmt: skip
     """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
 
     Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
@@ -153,37 +145,22 @@ def part_objectives(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
 
 
 def held_out_metrics(
-    network: nn.Module,
-    objective: Any,
-    view: View,
-    inputs: ModelInputs,
-    batch_size: int,
-    limit: int,
-    rank: Rank,
-    channel: ControlChannel,
-    progress: Progress = ignore_progress,
-) -> dict[str, float]:
+    network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
+    channel: ControlChannel, progress: Progress = ignore_progress,
+) -> dict[str, float]:  # fmt: skip
     """Return the objective's metrics by name, over the first `limit` held-out samples of a view."""
     totals = held_out_totals(network, objective, view, inputs, batch_size, limit, rank, channel, progress)
     return totals.summary(objective)
 
 
 def held_out_totals(
-    network: nn.Module,
-    objective: Any,
-    view: View,
-    inputs: ModelInputs,
-    batch_size: int,
-    limit: int,
-    rank: Rank,
-    channel: ControlChannel,
-    progress: Progress = ignore_progress,
-) -> HeldOutTotals:
+    network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
+    channel: ControlChannel, progress: Progress = ignore_progress,
+) -> HeldOutTotals:  # fmt: skip
     """Return the sums of the objective's metrics by name, over the first `limit` held-out samples of a view.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
-    two runs can be compared.
-    Workers take batches in turn, equally many each (ZeRO-3 gathers parameters on all at once).
+    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:

@@ -111,8 +111,7 @@ class MetricLog:
     def read_steps(self, current_step: int, wait: bool = False) -> None:
         """Check every step whose numbers have arrived (every step with `wait`), and report those that are due.
 
-        Raises:
-            RunFailed: the policy for non-finite steps is to stop.
+        Raises RunFailed where the policy for non-finite steps is to stop.
         """
         self.phases.read()
         is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits

@@ -57,9 +57,8 @@ class TrainingRun:
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """Compute the steps and epochs of a run on its data.
 
-    Raises:
-        UserError: the data hold less than one batch, the cache of a streamed store less than a worker's windows, or the
-            warm-up is as long as the run.
+    Raises UserError where the data hold less than one batch, or the cache of a streamed store less than a worker's
+    windows, and where the warm-up is as long as the run.
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
     check_cache_room(experiment.data, data, order, experiment.resources.max_workers)

@@ -158,20 +158,13 @@ def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -
     experiment, device = run.experiment, rank.device
     spec = experiment.to_dict()
     return describe_attempt(
-        step=step,
-        workers=rank.world_size,
-        halvings=memory.halvings,
+        step=step, workers=rank.world_size, halvings=memory.halvings,
         left_out=[number + 1 for number in memory.skipped_steps],
-        device=device_name(device),
-        processor=processor_name(),
-        threads=torch.get_num_threads(),
-        versions=library_versions(),
-        code=code_digest(tuple(plugin_packages(spec))),
-        data=run.data.fingerprint,
-        spec_hash=experiment.content_hash(),
-        numerics=NUMERICS_VERSION,
+        device=device_name(device), processor=processor_name(), threads=torch.get_num_threads(),
+        versions=library_versions(), code=code_digest(tuple(plugin_packages(spec))), data=run.data.fingerprint,
+        spec_hash=experiment.content_hash(), numerics=NUMERICS_VERSION,
         blocks=compile_decision(experiment, device.type).numbers,
-    )
+    )  # fmt: skip
 
 
 def device_name(device: torch.device) -> str:

@@ -47,8 +47,7 @@ class MemoryPlan:
     def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
         """Return the plan with the next measure for a step that did not fit.
 
-        Raises:
-            RunFailed: every measure is used up, at the first step or for four steps in a row.
+        Raises RunFailed where every measure is used up, at the first step or for four steps in a row.
         """
         attempts = self.attempts + 1 if step == self.step else 1
         tried = replace(self, step=step, attempts=attempts)
@@ -93,8 +92,7 @@ class NonFiniteMonitor:
     def record(self, step: int, loss: float, norm: float) -> None:
         """Count a step (from 1) whose loss or gradient norm is not finite.
 
-        Raises:
-            RunFailed: the policy is to stop, or its limit of steps in a row is exceeded.
+        Raises RunFailed where the policy is to stop, or its limit of steps in a row is exceeded.
         """
         policy = self.experiment.training.non_finite
         self.num_skipped += 1
@@ -106,11 +104,7 @@ class NonFiniteMonitor:
             raise self._diverged(f"{what} at step {step}, as in the {policy.limit} steps before it")
 
     def record_rollback(self, step: int, to: int) -> None:
-        """Count a return to step `to` because of the non-finite step `step`.
-
-        Raises:
-            RunFailed: the run has gone back there too often.
-        """
+        """Count a return to step `to` because of the non-finite `step`. Raises RunFailed for too many to one step."""
         limit = self.experiment.training.non_finite.limit
         self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
         self._rollback_step = to

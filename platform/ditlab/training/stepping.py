@@ -33,8 +33,7 @@ class Stepper:
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
 
-        Raises:
-            OutOfMemory: a pass does not fit; weights and moments are then as they were before.
+        Raises OutOfMemory for a pass that does not fit; weights and moments are then as they were before.
         """
         state, metrics, number = self.state, self._metrics, self.state.step + 1
         for begun in self._hooks.step_begun:

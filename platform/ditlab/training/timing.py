@@ -124,8 +124,7 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
     """
     if len(work) < 2 or not num_steps:
         return before
-    worker = _slowest(work)
-    own, others = work[worker], _median_of_others(work, worker)
+    worker, own, others = _slowest(work)
     if own <= FACTOR * others:
         return None
     if before is not None and before.worker == worker:
@@ -135,17 +134,14 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
 
 def slowest_share(work: Sequence[float]) -> float:
     """Return how many times the median of the others the slowest of several workers takes; 1 where all are alike."""
-    worker = _slowest(work)
-    others = _median_of_others(work, worker)
-    return work[worker] / others if others else 1.0
+    _, own, others = _slowest(work)
+    return own / others if others else 1.0
 
 
-def _slowest(work: Sequence[float]) -> int:
-    return max(range(len(work)), key=lambda rank: work[rank])
-
-
-def _median_of_others(work: Sequence[float], worker: int) -> float:
-    return statistics.median([*work[:worker], *work[worker + 1 :]])
+def _slowest(work: Sequence[float]) -> tuple[int, float, float]:
+    """Return rank and seconds of the slowest worker, and the median of the others' seconds."""
+    worker = max(range(len(work)), key=lambda rank: work[rank])
+    return worker, work[worker], statistics.median([*work[:worker], *work[worker + 1 :]])
 
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -205,14 +201,10 @@ class PhaseLog(StepHook):
     """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
 
     def __init__(
-        self,
-        run: TrainingRun,
-        rank: Rank,
-        reporter: Reporter,
-        clock: PhaseClock,
+        self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock,
         now: Callable[[], float] = time.monotonic,
         measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
         self._batch_size = run.experiment.batch.size
@@ -304,8 +296,12 @@ class PhaseLog(StepHook):
             values["perf/samples_per_second"] = pace
             if self._tokens:
                 values["perf/tokens_per_second"] = pace * self._tokens
-        if work := self._step_work():
-            values |= work.utilisation(step)
+        trained = self.totals[0].sum() - self.totals[0, _BETWEEN_STEPS].sum()
+        if not self._is_counted and trained >= COUNTED_AFTER:
+            self._is_counted = True
+            self._work = self._measure(self._run, self._rank, self._reporter.warn)
+        if self._work:
+            values |= self._work.utilisation(step)
         values["perf/memory"] = float(self.peaks.max())
         self._sums[:], self._steps[:] = 0.0, 0
         return values
@@ -316,13 +312,6 @@ class PhaseLog(StepHook):
             self._memory_at = self._now()
             sent[-1] = peak_memory(self._rank.device)
         return sent
-
-    def _step_work(self) -> StepWork | None:
-        trained = self.totals[0].sum() - self.totals[0, _BETWEEN_STEPS].sum()
-        if not self._is_counted and trained >= COUNTED_AFTER:
-            self._is_counted = True
-            self._work = self._measure(self._run, self._rank, self._reporter.warn)
-        return self._work
 
     def _name_straggler(self) -> None:
         """Tag the run with a worker that has become a straggler, and warn; once for each until another one is."""

@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.home import Home, followed
+from ditlab.home import Home, resolve_user_path
 from support.command import run_inside
 
 
@@ -11,17 +11,17 @@ def test_links_to_a_folder_are_followed(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "link"))
-    assert followed(tmp_path / "link") == Home.from_environment().root == tmp_path / "disk"
+    assert resolve_user_path(tmp_path / "link") == Home.from_environment().root == tmp_path / "disk"
     monkeypatch.chdir(tmp_path)
-    assert followed("link/below") == tmp_path / "disk/below"
+    assert resolve_user_path("link/below") == tmp_path / "disk/below"
 
 
 def test_a_name_that_no_folder_can_have(tmp_path):
     with pytest.raises(UserError, match="is no path"):
-        followed("a\0b")
+        resolve_user_path("a\0b")
     with pytest.raises(UserError, match=r"is no path .File name too long"):
-        followed("a" * 300)
-    assert followed("~nobody-of-this-name/x").name == "x"
+        resolve_user_path("a" * 300)
+    assert resolve_user_path("~nobody-of-this-name/x").name == "x"
 
 
 @pytest.mark.parametrize("command", [("runs",), ("runs", "show", "small"), ("sample", "small"), ("runs", "sync")])

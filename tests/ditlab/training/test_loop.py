@@ -91,7 +91,7 @@ def test_no_checkpoint_holds_what_is_no_number(home, tmp_path, monkeypatch):
     def step(self, number, *arguments):
         norm = step_engine(self, number, *arguments)
         if number == 5:
-            self.partitions.masters()[0].view(-1)[0] = math.nan
+            self.partitions.flats[0].detach().view(-1)[0] = math.nan
         return norm
 
     monkeypatch.setattr(Engine, "step", step)

@@ -10,7 +10,7 @@ import torch
 
 from ditlab.checking import process_group
 from ditlab.checking.process_group import run_workers
-from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.findings import ProofComparison
 from ditlab.checking.prove.proving import prove_run
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
@@ -22,7 +22,7 @@ from support.garbage import exempt_imports
 from support.trainings.groups import warm_processes
 
 
-def prove_here(experiment: Experiment, home: Path) -> list[Compared]:
+def prove_here(experiment: Experiment, home: Path) -> list[ProofComparison]:
     """Prove an experiment of one worker in this process."""
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
         found = _prove(experiment, rank, home, Path(folder))
@@ -30,7 +30,7 @@ def prove_here(experiment: Experiment, home: Path) -> list[Compared]:
     return found
 
 
-def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -> list[list[Compared]]:
+def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -> list[list[ProofComparison]]:
     """Prove experiments of equally many workers one after the other on the same processes; each one's comparisons."""
     num = experiments[0].resources.max_workers
     for experiment in experiments:
@@ -42,7 +42,7 @@ def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -
     return [[each for part in parts for each in part] for parts in zip(*workers, strict=True)]
 
 
-def off(comparisons: Sequence[Compared]) -> list[str]:
+def off(comparisons: Sequence[ProofComparison]) -> list[str]:
     """Return a line for each comparison that does not hold, or one that says that there are none at all."""
     lines = [
         f"{each.phase}: {each.module} {each.what}: {each.distance:.3g} > {each.bound:.3g} ({each.detail})"
@@ -52,7 +52,7 @@ def off(comparisons: Sequence[Compared]) -> list[str]:
     return lines if comparisons else ["nothing was compared"]
 
 
-def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -> list[list[Compared]]:
+def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -> list[list[ProofComparison]]:
     torch.set_num_threads(1)
     found = []
     for number, spec in enumerate(specs):
@@ -66,11 +66,11 @@ def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -
             if rank.world_size > 1:
                 raise  # the other worker waits in a collective
             where = "".join(traceback.format_exception(error)[-4:])
-            found.append([Compared("loss", "a proof to its end", 1.0, 0.0, where)])
+            found.append([ProofComparison("loss", "a proof to its end", 1.0, 0.0, where)])
     return found
 
 
-def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list[Compared]:
+def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list[ProofComparison]:
     data = open_data(experiment.data, Home(home))
     store = CheckpointStore.at(folder / "own")
     run = TrainingRun(experiment, data, plan_run(experiment, data), store, Home(home), folder / "swap")

@@ -1,1 +1,1 @@
-"""Proof that an engine computes what a spec says, by plain readings of the same steps."""
+"""Proof that an engine computes what a spec says, by a reference of the same steps."""

@@ -19,8 +19,8 @@ ALIKE = "alike on all workers"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One quantity of the engine against its plain reading."""
+class ProofComparison:
+    """One quantity of the engine against its reference."""
 
     phase: str
     """One of `PHASES`."""
@@ -35,7 +35,7 @@ class Compared:
     module: str = ""
     """Path of the module that it is about, `network.blocks.0.mlp`; empty for the whole."""
     size: float = 0.0
-    """Size of the reading's own value, in the distance's unit; 0 where there is none."""
+    """Size of the reference's own value, in the distance's unit; 0 where there is none."""
     step: int = 0
     """Number of the step that it was compared in, from 1; 0 for what belongs to no step."""
 
@@ -55,7 +55,7 @@ class Compared:
 
     @property
     def relative(self) -> float:
-        """Distance relative to the reading's own value, by which modules that are off are ranked."""
+        """Distance relative to the reference's own value, by which modules that are off are ranked."""
         if math.isnan(self.distance):
             return math.inf
         return self.distance / self.size if self.size else self.distance
@@ -67,7 +67,7 @@ class ProofRow:
 
     phase: str
     what: str
-    worst: Compared
+    worst: ProofComparison
     """The comparison with the largest distance against its bound."""
     num: int
     num_off: int
@@ -80,14 +80,14 @@ class ProofRow:
 
 @dataclass(frozen=True)
 class Proof:
-    """All comparisons of a spec's engine with its plain readings."""
+    """All comparisons of a spec's engine with its reference."""
 
-    comparisons: tuple[Compared, ...]
+    comparisons: tuple[ProofComparison, ...]
     spec: str
     """Name of the experiment."""
     engine: str
     """The engine as configured, in words: device, workers, ZeRO stage, precision."""
-    twin: str
+    scaled_down: str
     """Sentence on what was made smaller than the spec has it; empty where the spec itself was proved."""
     seconds: float
     """Wall time."""
@@ -100,17 +100,14 @@ class Proof:
         return bool(self.comparisons) and all(each.holds for each in self.comparisons)
 
     @property
-    def off(self) -> list[Compared]:
+    def off(self) -> list[ProofComparison]:
         """Comparisons that do not hold, in the order of `PHASES`.
 
         What no resume can cause comes before all: the first step, and a gradient that differs from worker to worker;
-        then what a resume loads and is fed, as the other steps begin from a state that was loaded. Within a phase what
-        is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
+        then what a resume loads and consumes, as the other steps begin from a state that was loaded. Within a phase
+        what is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
         """
-        found = [each for each in self.comparisons if not each.holds]
-        return sorted(
-            found, key=lambda each: (not _is_steps_own(each), not _is_resumed(each), _place(each.phase), _rank(each))
-        )
+        return sorted((each for each in self.comparisons if not each.holds), key=_order)
 
     @property
     def first_off(self) -> str:
@@ -148,13 +145,13 @@ class Proof:
         """Clause on the whole for a tag: verdict, engine, code and date."""
         num, facts = len(self.comparisons), self.made_by
         verdict = f"holds, {num:,} comparisons" if self.holds else f"{len(self.off):,} of {num:,} comparisons are off"
-        parts = [verdict, self.engine, self.twin.rstrip(".")]
+        parts = [verdict, self.engine, self.scaled_down.rstrip(".")]
         code = f"code {facts['code'][:12]}, torch {facts['torch']}, {facts['date']}" if facts else ""
         return "; ".join(filter(None, [*parts, code]))
 
     def rows(self) -> list[ProofRow]:
         """Return one line for each quantity, in the order of `PHASES`."""
-        groups: dict[tuple[str, str], list[Compared]] = {}
+        groups: dict[tuple[str, str], list[ProofComparison]] = {}
         for each in self.comparisons:
             groups.setdefault((each.phase, each.what), []).append(each)
         rows = [
@@ -166,41 +163,35 @@ class Proof:
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
         return {
-            "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine, "twin": self.twin,
-            "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
+            "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
+            "twin": self.scaled_down, "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
             "comparisons": [
-                {name: _plain(value) for name, value in asdict(each).items()} | {"holds": each.holds}
+                {
+                    name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+                    for name, value in asdict(each).items()
+                } | {"holds": each.holds}
                 for each in self.comparisons
             ],
         }  # fmt: skip
 
 
-def worst_of(comparisons: Sequence[Compared]) -> Compared:
+def worst_of(comparisons: Sequence[ProofComparison]) -> ProofComparison:
     """Return the comparison that is furthest off, or closest to its bound where all hold."""
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
 
 
-def _is_steps_own(compared: Compared) -> bool:
-    """Return True for what no resume can cause, and what may put every comparison of a resume off."""
-    return compared.step == 1 or compared.what == ALIKE
-
-
-def _is_resumed(compared: Compared) -> bool:
-    """Return True for what a resume begins with; its losses and its last state may be off by faults of each step."""
-    what = ("after loading", "samples fed", "draws", "parts of the state saved")
-    return compared.phase == "resume" and compared.what.endswith(what)
-
-
-def _rank(compared: Compared) -> float:
-    return -compared.relative if compared.bound else -math.inf
+def _order(each: ProofComparison) -> tuple[bool, bool, int, float]:
+    """Return the sort key of what is off; see `Proof.off`."""
+    is_steps_own = each.step == 1 or each.what == ALIKE  # which may put every comparison of a resume off
+    # What a resume begins with: its losses and its last state may be off by faults of each step.
+    begins = ("after loading", "samples fed", "draws", "parts of the state saved")
+    is_resumed = each.phase == "resume" and each.what.endswith(begins)
+    rank = -each.relative if each.bound else -math.inf
+    return not is_steps_own, not is_resumed, _place(each.phase), rank
 
 
 def _place(phase: str) -> int:
     return PHASES.index(phase) if phase in PHASES else len(PHASES)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 MOST_COLUMNS = 80
@@ -210,9 +201,9 @@ _PHASE, _WHAT = 21, 30
 def proof_lines(proof: Proof) -> list[str]:
     """Return the lines of a proof: what was proved, a line for each quantity, the verdict."""
     head = f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"
-    twin = _folded(proof.twin) if proof.twin else []
+    smaller = _folded(proof.scaled_down) if proof.scaled_down else []
     title = _folded(f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.")
-    return [*title, *twin, head, *(_row_line(row) for row in proof.rows()), *_folded(proof.verdict)]
+    return [*title, *smaller, head, *(_row_line(row) for row in proof.rows()), *_folded(proof.verdict)]
 
 
 def _row_line(row: ProofRow) -> str:

@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import ALIKE, Compared
+from ditlab.checking.prove.findings import ALIKE, ProofComparison
 from ditlab.checking.prove.recording import DrawKey, WholeStep, by_module
-from ditlab.checking.prove.reference import PlainGradient, PlainMicroBatch, PlainReader
+from ditlab.checking.prove.reference import ReferenceGradient, ReferenceMicroBatch, ReferenceSteps
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
 from ditlab.inputs.noise import derived_seed
 
 
 def compare_losses(
-    whole: WholeStep, keys: list[DrawKey], exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
-) -> Iterator[Compared]:
+    whole: WholeStep, keys: list[DrawKey], exact: ReferenceGradient, low: ReferenceGradient, dtype: torch.dtype
+) -> Iterator[ProofComparison]:
     """Yield the comparisons of each component over micro-batches, and of the mean that the run reports.
 
-    `keys`: draw keys of the readings' micro-batches, in order.
+    `keys`: draw keys of the reference's micro-batches, in order.
     """
     passes = {each.key: each for each in whole.passes}
     places = [place for place, key in enumerate(keys) if key in passes]
@@ -33,16 +33,16 @@ def compare_losses(
         plain, other = ([each.components[place][name] for place in places] for each in (exact, low))
         size = math.hypot(*plain)
         bound = MARGIN * max(math.dist(plain, other), 2 * unit * size)
-        yield Compared("loss", name, math.dist(found, plain), bound, step, size=size)
+        yield ProofComparison("loss", name, math.dist(found, plain), bound, step, size=size)
     reported = whole.first.metrics.get("train/loss", math.nan)
     mean = sum(each.total for each in whole.passes) / max(1, len(whole.passes))
     bound = MARGIN * FLOAT32 * (abs(mean) + sum(abs(each.total) for each in whole.passes) / max(1, len(whole.passes)))
-    yield Compared("loss", "mean that is reported", abs(reported - mean), bound, step, size=abs(mean))
+    yield ProofComparison("loss", "mean that is reported", abs(reported - mean), bound, step, size=abs(mean))
 
 
 def compare_gradients(
-    whole: WholeStep, exact: PlainGradient, low: PlainGradient, dtype: torch.dtype
-) -> Iterator[Compared]:
+    whole: WholeStep, exact: ReferenceGradient, low: ReferenceGradient, dtype: torch.dtype
+) -> Iterator[ProofComparison]:
     """Yield the comparison of each module's gradient, in the network's order; then of the workers with each other."""
     modules = by_module(exact.gradients)
     apart = {
@@ -58,18 +58,18 @@ def compare_gradients(
         bound = MARGIN * max(apart[module], max(common, UNITS[dtype]) * sizes[module])
         size, own = joint_norm(plain.values()), joint_norm(found.values())
         detail = f"step {whole.step + 1}; norm {own:.3g} in place of {size:.3g}"
-        yield Compared("gradient", "by module", distance, bound, detail, module, size)
+        yield ProofComparison("gradient", "by module", distance, bound, detail, module, size)
     differing = whole.disagreeing
     detail = f"step {whole.step + 1}: first {differing[0]}" if differing else ""
-    yield Compared("gradient", ALIKE, float(len(differing)), 0.0, detail)
+    yield ProofComparison("gradient", ALIKE, float(len(differing)), 0.0, detail)
 
 
-def compare_norm(whole: WholeStep) -> Iterator[Compared]:
+def compare_norm(whole: WholeStep) -> Iterator[ProofComparison]:
     """Yield the comparison of the reported norm with that of the engine's own gradient, and its phase is `norm`."""
     norm, num = joint_norm(whole.gradients.values()), sum(each.numel() for each in whole.gradients.values())
     reported = whole.first.metrics.get("train/grad_norm", math.nan)
-    yield Compared("norm", "before clipping", abs(reported - norm), norm_bound(norm, num), f"step {whole.step + 1}",
-                     size=norm)  # fmt: skip
+    step, bound = f"step {whole.step + 1}", norm_bound(norm, num)
+    yield ProofComparison("norm", "before clipping", abs(reported - norm), bound, step, size=norm)
 
 
 def norm_bound(norm: float, num: int) -> float:
@@ -86,24 +86,24 @@ ROUNDINGS = 100.0
 
 
 def compare_differences(
-    reader: PlainReader, micro_batches: Sequence[PlainMicroBatch], weights: Mapping[str, Tensor], seed: int
-) -> Iterator[Compared]:
+    reader: ReferenceSteps, micro_batches: Sequence[ReferenceMicroBatch], weights: Mapping[str, Tensor], seed: int
+) -> Iterator[ProofComparison]:
     """Yield the comparison of the plain gradient with differences of the loss, by module where the whole is off."""
     micro = micro_batches[:1]
     base = reader.gradient(micro, weights, torch.float64)
     names = list(base.gradients)
-    whole = _compared(reader, micro, weights, base.gradients, names, seed, "")
+    whole = _compare_slope(reader, micro, weights, base.gradients, names, seed, "")
     if whole.holds:
         yield whole
         return
     for module, own in by_module(names).items():
-        yield _compared(reader, micro, weights, base.gradients, own, seed, module)
+        yield _compare_slope(reader, micro, weights, base.gradients, own, seed, module)
 
 
-def _compared(
-    reader: PlainReader, micro: Sequence[PlainMicroBatch], weights: Mapping[str, Tensor],
+def _compare_slope(
+    reader: ReferenceSteps, micro: Sequence[ReferenceMicroBatch], weights: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor], names: Sequence[str], seed: int, module: str,
-) -> Compared:  # fmt: skip
+) -> ProofComparison:  # fmt: skip
     """Compare the slope of the loss along a random direction over the named weights."""
     directions = {}
     for name in names:
@@ -123,4 +123,4 @@ def _compared(
     detail = f"slope {plain:.6g} by autograd, {slopes[1]:.6g} by the loss"
     # Relative to what autograd has, so that modules without any gradient, behind which the branch was cut, come first.
     size = max(abs(plain), bound)
-    return Compared("gradient", "against differences of the loss", distance, bound, detail, module, size)
+    return ProofComparison("gradient", "against differences of the loss", distance, bound, detail, module, size)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Compared
-from ditlab.checking.prove.reference import PRECISIONS, PlainModel, build_plain, set_apart, whole_weights
+from ditlab.checking.prove.findings import ProofComparison
+from ditlab.checking.prove.reference import PRECISIONS, ReferenceModel, build_reference, set_apart, whole_weights
 from ditlab.checking.prove.resume import (
     RESUME,
     CopiedState,
@@ -26,7 +25,7 @@ from ditlab.checking.prove.resume import (
     stop_steps,
     train_resumed,
 )
-from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, bounded, equal_values, exact
+from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, equal_values, exact
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -47,14 +46,14 @@ MOST_SAMPLING_STEPS = 4
 """Steps of the sampler for the one sample."""
 
 
-def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
+def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
     """Train a few steps of a run in an empty folder by its own loop, and compare; on every worker of its group.
 
     A comparison of one worker may fail where another's holds. `folder` is one that all workers see. Raises what
     training raises.
     """
     experiment = shortened(run.experiment)
-    run = dataclasses.replace(run, experiment=experiment, checkpoints=CheckpointStore.at(folder / "whole"))
+    run = replace(run, experiment=experiment, checkpoints=CheckpointStore.at(folder / "whole"))
     channel = ControlChannel(rank)
     inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
     reporter = Reporter(lambda: False, lambda message: None, ProgressMarker())
@@ -83,7 +82,7 @@ def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
     if dropout_rate(run):
         # The weights of the average that was set apart: a fresh network's predictions may depend on no condition.
         kind = "ema" if experiment.training.ema else "master"
-        model = build_plain(run, rank, whole_weights(evaluated[0].before, channel, kind), torch.float32)
+        model = build_reference(run, rank, whole_weights(evaluated[0].before, channel, kind), torch.float32)
         if rank.is_first:
             comparisons += compare_dropout(run, inputs, model)
     channel.close()
@@ -120,7 +119,7 @@ class EvaluatedState:
 
 
 @dataclass(frozen=True)
-class PlainReading:
+class ReferenceEvaluation:
     """Metrics and sample of a network without an engine."""
 
     metrics: dict[str, float]
@@ -146,17 +145,18 @@ def evaluate_engine(
 
 def compare_evaluation(
     run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, found: EvaluatedState, pass_size: int
-) -> Iterator[Compared]:
+) -> Iterator[ProofComparison]:
     """Yield the comparisons of an evaluation and a sample with plain networks. All workers call."""
     has_average = run.experiment.training.ema is not None
     precision = run.experiment.training.precision
     averaged = whole_weights(found.before, channel, "ema" if has_average else "master")
     trained = whole_weights(found.before, channel, "master")
     own, exact_one = (
-        read_plain(run, rank, inputs, averaged, dtype, pass_size) for dtype in (PRECISIONS[precision], torch.float64)
+        evaluate_reference(run, rank, inputs, averaged, dtype, pass_size)
+        for dtype in (PRECISIONS[precision], torch.float64)
     )
     if rank.is_first:
-        others = read_plain(run, rank, inputs, trained, PRECISIONS[precision], pass_size, samples=False).metrics
+        others = evaluate_reference(run, rank, inputs, trained, PRECISIONS[precision], pass_size, samples=False).metrics
         yield from _compare_metrics(found.metrics, own, exact_one, others if has_average else {}, precision)
         yield _compare_sample(found.sample, own, exact_one, PRECISIONS[precision])
     keys = found.before.tensors
@@ -167,7 +167,7 @@ def compare_evaluation(
 
 def compare_saved_weights(
     run: TrainingRun, rank: Rank, channel: ControlChannel, ended: CopiedState
-) -> Iterator[Compared]:
+) -> Iterator[ProofComparison]:
     """Yield the comparison of the weights that sampling opens with those of the state's average. All workers call."""
     kind = "ema" if run.experiment.training.ema is not None else "master"
     weights = whole_weights(ended, channel, kind)
@@ -181,18 +181,18 @@ def compare_saved_weights(
     yield exact(SAMPLE, "weights that sampling opens", len(wrong), len(names), "tensors", *where)
 
 
-def read_plain(
+def evaluate_reference(
     run: TrainingRun, rank: Rank, inputs: ModelInputs, weights: dict[str, Tensor], dtype: torch.dtype, pass_size: int,
     samples: bool = True,
-) -> PlainReading:  # fmt: skip
+) -> ReferenceEvaluation:  # fmt: skip
     """Compute held-out metrics, and one sample, with a plain network of these weights in a precision."""
-    model = build_plain(run, rank, weights, dtype)
+    model = build_reference(run, rank, weights, dtype)
     metrics = held_out_means(run, inputs, model, pass_size)
     with torch.no_grad():
-        return PlainReading(metrics, draw_sample(run, inputs, model.network) if samples else None)
+        return ReferenceEvaluation(metrics, draw_sample(run, inputs, model.network) if samples else None)
 
 
-def held_out_means(run: TrainingRun, inputs: ModelInputs, model: PlainModel, pass_size: int) -> dict[str, float]:
+def held_out_means(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel, pass_size: int) -> dict[str, float]:
     """Compute the held-out metrics that an evaluation reports, batch after batch, under their MLflow names."""
     limit, data = run.experiment.evaluation.limit, run.data
     if data.mixture is None:
@@ -212,7 +212,7 @@ def held_out_means(run: TrainingRun, inputs: ModelInputs, model: PlainModel, pas
 
 
 def _held_out_sums(
-    view: View, limit: int, inputs: ModelInputs, model: PlainModel, pass_size: int
+    view: View, limit: int, inputs: ModelInputs, model: ReferenceModel, pass_size: int
 ) -> tuple[dict[str, float], float]:
     sums: dict[str, float] = {}
     num = 0.0
@@ -245,7 +245,7 @@ def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Te
 
 
 def _with_own_weights(state: TrainingState) -> CopiedState:
-    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards of them, left out here."""
+    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards of them, skipped here."""
     copied = CopiedState.of(state)
     if state.engine.stage < 3:
         for name, parameter in state.module.named_parameters():
@@ -254,8 +254,12 @@ def _with_own_weights(state: TrainingState) -> CopiedState:
 
 
 def _compare_metrics(
-    found: dict[str, float], own: PlainReading, exact_one: PlainReading, trained: dict[str, float], precision: str
-) -> Iterator[Compared]:
+    found: dict[str, float],
+    own: ReferenceEvaluation,
+    exact_one: ReferenceEvaluation,
+    trained: dict[str, float],
+    precision: str,
+) -> Iterator[ProofComparison]:
     """Yield a comparison for each metric with that of plain networks of the same weights, in two precisions.
 
     `trained`: metrics of the weights in training, which an evaluation under an average must not give.
@@ -263,33 +267,35 @@ def _compare_metrics(
     names, plain_ones = sorted({**own.metrics, **found}), exact_one.metrics
     relative = max((abs(own.metrics[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
     for name in names:
-        plain, reading = plain_ones.get(name, math.nan), own.metrics.get(name, math.nan)
+        plain, reference = plain_ones.get(name, math.nan), own.metrics.get(name, math.nan)
         value, others = found.get(name, math.nan), trained.get(name, math.nan)
-        # Two readings of one figure may agree by chance; no more than a rounding is granted for that.
-        bound = MARGIN * max(abs(reading - plain), min(relative, UNITS[PRECISIONS[precision]]) * abs(plain))
-        away, note = abs(value - reading), ""
+        # Two references of one figure may agree by chance; no more than a rounding is granted for that.
+        bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[PRECISIONS[precision]]) * abs(plain))
+        away, note = abs(value - reference), ""
         if not away <= bound and abs(value - others) <= bound:
             note = "the figure is that of the weights in training, not of their average"
-        elif abs(others - reading) <= 2 * bound:
+        elif abs(others - reference) <= 2 * bound:
             note = "average and weights differ too little in this figure to be told apart"
-        yield bounded(EVALUATION, name, away, bound, note)
+        yield ProofComparison(EVALUATION, name, away, bound, note)
 
 
-def _compare_sample(found: Tensor, own: PlainReading, exact_one: PlainReading, dtype: torch.dtype) -> Compared:
+def _compare_sample(
+    found: Tensor, own: ReferenceEvaluation, exact_one: ReferenceEvaluation, dtype: torch.dtype
+) -> ProofComparison:
     """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
 
     A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32 such
-    a choice is rare; in half precision one is granted where the two readings chose alike.
+    a choice is rare; in half precision one is granted where the two references chose alike.
     """
     assert own.sample is not None and exact_one.sample is not None
     if not found.is_floating_point():
         differing, by_chance = (float((one != own.sample).sum()) for one in (found, exact_one.sample))
         if dtype != torch.float32:
             by_chance = MARGIN * max(by_chance, 1)
-        return bounded(SAMPLE, "tokens of one sample", differing, min(by_chance, found.numel() / 2))
+        return ProofComparison(SAMPLE, "tokens of one sample", differing, min(by_chance, found.numel() / 2))
     scale = exact_one.sample.double().norm()
     away, between = (float((one.double() - own.sample.double()).norm() / scale) for one in (found, exact_one.sample))
-    return bounded(SAMPLE, "one sample", away, MARGIN * max(between, FLOAT32))
+    return ProofComparison(SAMPLE, "one sample", away, MARGIN * max(between, FLOAT32))
 
 
 DROPOUT = "dropout of conditions"
@@ -308,7 +314,7 @@ def dropout_rate(run: TrainingRun) -> float:
     return max(rates, default=0.0) if has_condition else 0.0
 
 
-def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: PlainModel) -> Iterator[Compared]:
+def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel) -> Iterator[ProofComparison]:
     """Yield the comparisons of who lost its condition, in passes of training's own loss under fresh draws."""
     rate = dropout_rate(run)
     if not rate:
@@ -317,7 +323,7 @@ def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: PlainModel) ->
     yield from compare_decisions(dropped, rate)
 
 
-def compare_decisions(dropped: Tensor, rate: float) -> Iterator[Compared]:
+def compare_decisions(dropped: Tensor, rate: float) -> Iterator[ProofComparison]:
     """Yield the comparisons of decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
 
     Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.
@@ -326,16 +332,18 @@ def compare_decisions(dropped: Tensor, rate: float) -> Iterator[Compared]:
     num = passes * samples
     spread = DEVIATIONS * math.sqrt(rate * (1 - rate) / num) + 1 / num
     share = float(dropped.mean())
-    yield bounded(DROPOUT, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, the model's {rate:g}")
+    yield ProofComparison(
+        DROPOUT, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, the model's {rate:g}"
+    )
     agreeing = float((dropped == dropped[:, :1]).all(1).sum())
     chance = rate**samples + (1 - rate) ** samples
     expected = passes * chance
     bound = DEVIATIONS * math.sqrt(expected * (1 - chance)) + 1
     note = f"{agreeing:.0f} of {passes} passes of {samples} samples; {expected:.1f} by chance"
-    yield bounded(DROPOUT, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)
+    yield ProofComparison(DROPOUT, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)
 
 
-def _dropped(run: TrainingRun, inputs: ModelInputs, model: PlainModel, number: int) -> Tensor:
+def _dropped(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel, number: int) -> Tensor:
     """Return which samples (ROWS,) bool of a pass lost their condition."""
     view = run.data.train
     raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
@@ -362,21 +370,18 @@ def _other_conditions(batch: dict[str, Tensor], fields: dict[str, Any]) -> dict[
     return changed
 
 
-def _predictions(model: PlainModel, batch: dict[str, Tensor], noise: KeyedNoise) -> list[Tensor]:
+def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: KeyedNoise) -> list[Tensor]:
     """Return what the network predicts in the loss's passes, (ROWS, ...) each."""
     kept: list[Tensor] = []
-    hook = model.network.register_forward_hook(lambda _, inputs, output: kept.append(_first_tensor(output)))
+    hook = model.network.register_forward_hook(  # a prediction may come with further tensors
+        lambda _, inputs, output: kept.append(output if isinstance(output, Tensor) else output[0])
+    )
     try:
         with torch.no_grad():
             model.objective.loss(model.network, batch, noise)
     finally:
         hook.remove()
     return kept
-
-
-def _first_tensor(output: Any) -> Tensor:
-    """Return a network's prediction, which may come with further tensors."""
-    return output if isinstance(output, Tensor) else output[0]
 
 
 SCHEDULE = "learning rate"
@@ -410,7 +415,9 @@ def closed_form(experiment: Experiment, plan: RunPlan, steps: np.ndarray) -> np.
     return base * np.where(steps < warmup, rise, fall)
 
 
-def compare_schedule(experiment: Experiment, plan: RunPlan, used: Mapping[int, StepRecord]) -> Iterator[Compared]:
+def compare_schedule(
+    experiment: Experiment, plan: RunPlan, used: Mapping[int, StepRecord]
+) -> Iterator[ProofComparison]:
     """Yield the comparison of the loop's own function over the plan, and that of the rates it stepped with.
 
     `used`: records of a training by step (from 1).
@@ -422,11 +429,11 @@ def compare_schedule(experiment: Experiment, plan: RunPlan, used: Mapping[int, S
         for step in steps
     ]
     name = f"{len(steps):,} of {plan.total_steps:,} steps of the plan"
-    yield _compared(name, steps, np.array(own), forms)
+    yield _compare_rates(name, steps, np.array(own), forms)
     pairs = [(number - 1, rate) for number, record in sorted(used.items()) for rate in record.rates]
     places = np.array([step for step, _ in pairs], dtype=np.int64)
     rates = np.array([rate for _, rate in pairs], dtype=np.float64)
-    yield _compared("rates that steps used", places, rates, closed_form(experiment, plan, places))
+    yield _compare_rates("rates that steps used", places, rates, closed_form(experiment, plan, places))
 
 
 def compared_steps(experiment: Experiment, plan: RunPlan) -> np.ndarray:
@@ -444,7 +451,7 @@ def compared_steps(experiment: Experiment, plan: RunPlan) -> np.ndarray:
     return steps[(steps >= 0) & (steps < total)]
 
 
-def _compared(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray) -> Compared:
+def _compare_rates(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray) -> ProofComparison:
     """Compare rates with their closed form; the distance is the largest, relative to the largest rate."""
     largest = max(float(np.abs(forms).max(initial=0.0)), float(np.finfo(np.float64).tiny))
     away = np.abs(rates - forms) / largest
@@ -454,4 +461,4 @@ def _compared(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray
     if len(away) and not away[worst] <= bound:
         note = f"first at step {int(steps[(~(away <= bound)).argmax()]) + 1}; step {int(steps[worst]) + 1} has "
         note += f"{rates[worst]:.6g} in place of {forms[worst]:.6g}"
-    return bounded(SCHEDULE, what, float(away[worst]) if len(away) else 0.0, bound, note)
+    return ProofComparison(SCHEDULE, what, float(away[worst]) if len(away) else 0.0, bound, note)

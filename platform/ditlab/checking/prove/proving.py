@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ditlab.checking.process_group import run_workers
-from ditlab.checking.prove.findings import Compared, Proof
+from ditlab.checking.prove.findings import Proof, ProofComparison
 from ditlab.checking.prove.life import check_life
-from ditlab.checking.prove.scaled_down import twin_of
+from ditlab.checking.prove.scaled_down import scale_down
 from ditlab.checking.prove.steps import check_steps
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
@@ -41,15 +41,17 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     """
     begun = time.monotonic()
     workers = experiment.resources.max_workers
-    devices = torch.cuda.device_count() if experiment.resources.gpus_per_worker else 0
+    wants_gpu = experiment.resources.gpus_per_worker > 0
+    devices = torch.cuda.device_count() if wants_gpu else 0
     use_gpu = devices >= workers
+    lacks_gpu = wants_gpu and not use_gpu
     if not use_gpu:
         check_processes(workers)
-    twin = twin_of(_on_device(experiment, use_gpu))
-    own = twin.experiment
+    scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if lacks_gpu else experiment)
+    own = scaled_down.experiment
     data = open_data(own.data, home, verify=False)  # a mistake shows before processes start
     plan_run(own, data)
-    progress(f"training a few steps on {_num(workers, 'worker')}, and reading them plainly", 0, None, "")
+    progress(f"training a few steps on {_num(workers, 'worker')}, and comparing them with the reference", 0, None, "")
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
         threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
         try:
@@ -62,14 +64,15 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
                 kind="out_of_memory",
             ) from error
     comparisons = tuple(each for part in parts for each in part)
-    missing = "" if use_gpu or not experiment.resources.gpus_per_worker else _missing(devices, workers)
-    return Proof(
-        comparisons, experiment.name, describe_engine(own, use_gpu) + missing, twin.describe(),
-        time.monotonic() - begun, _made_by(experiment),
-    )  # fmt: skip
+    engine = describe_engine(own, use_gpu)
+    if lacks_gpu:
+        gpus = f"{_num(workers, 'GPU')} {'is' if workers == 1 else 'are'}"
+        engine += f"; the spec's {gpus} not here ({devices} found), so this is a proof on the CPU"
+    seconds = time.monotonic() - begun
+    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, _made_by(experiment))
 
 
-def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[Compared]:
+def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[ProofComparison]:
     """Compare on one worker; the body of its process."""
     home = Home(Path(root))
     for name, value in home.cache_variables().items():
@@ -84,8 +87,8 @@ def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, us
     return prove_run(run, rank, place)
 
 
-def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[Compared]:
-    """Compare a run's steps and its life with plain readings; on every worker of its group, in an empty folder.
+def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
+    """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
     The workers' comparisons together are the proof. Raises what training raises.
     """
@@ -125,16 +128,3 @@ def _made_by(experiment: Experiment) -> dict[str, str]:
 
 def _num(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number > 1 else ''}"
-
-
-def _on_device(experiment: Experiment, use_gpu: bool) -> Experiment:
-    return experiment.replace("resources.gpus_per_worker", 0) if not use_gpu and _has_gpus(experiment) else experiment
-
-
-def _has_gpus(experiment: Experiment) -> bool:
-    return experiment.resources.gpus_per_worker > 0
-
-
-def _missing(devices: int, workers: int) -> str:
-    are = "is" if workers == 1 else "are"
-    return f"; the spec's {_num(workers, 'GPU')} {are} not here ({devices} found), so this is a proof on the CPU"

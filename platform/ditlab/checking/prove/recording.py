@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.resume import sample_digests, tensor_digest
+from ditlab.checking.prove.resume import CopiedState, sample_digests, tensor_digest
+from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.deepspeed_internals import held_shard
@@ -28,9 +29,6 @@ from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
 from ditlab.training.stepping import Stepper
 from ditlab.training.trainer import Trainer
-
-SliceKey = tuple[str, str, int]
-"""(field, parameter, first value of the flattened parameter)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class RecordedPass:
 
     key: DrawKey
     samples: list[str]
-    """Digest of each sample as the network was fed with it."""
+    """Digest of each sample as the network consumed it."""
     total: float
     """Weighted sum of the components."""
     components: dict[str, float]
@@ -63,18 +61,18 @@ class RecordedStep:
 
     step: int
     """From 0."""
-    before: dict[SliceKey, Tensor]
+    before: dict[TensorKey, Tensor]
     """State before it: `master`, moments, `ema`, `power_LENGTH`; flat float32 slices on the host."""
     scalars: dict[str, float]
     """State before it that is alike on all workers."""
     passes: list[RecordedPass] = field(default_factory=list)
-    gradients: dict[SliceKey, Tensor] = field(default_factory=dict)
+    gradients: dict[TensorKey, Tensor] = field(default_factory=dict)
     """After reduction, unscaled, before clipping; empty where the optimiser took no step."""
     rates: dict[str, GroupSetting] = field(default_factory=dict)
     """Settings of the optimiser, by parameter."""
     clip_factor: float = 1.0
     """Number that clipping divides the gradient by."""
-    after: dict[SliceKey, Tensor] = field(default_factory=dict)
+    after: dict[TensorKey, Tensor] = field(default_factory=dict)
     scalars_after: dict[str, float] = field(default_factory=dict)
     wrong_before: list[str] = field(default_factory=list)
     """Parameters that the network computes with before the step and that are not this worker's master weights, cast."""
@@ -121,7 +119,8 @@ def join_steps(parts: list[RecordedStep]) -> WholeStep:
     gradients, disagreeing = _joined(part.gradients for part in parts)
     before, _ = _joined(part.before for part in parts)
     after, _ = _joined(part.after for part in parts)
-    wrong = {name for part in parts for name in [*part.wrong_weights, *_unlike(part.computed, first.computed)]}
+    wrong = {name for part in parts for name in part.wrong_weights}
+    wrong |= {name for part in parts for name in part.computed if part.computed[name] != first.computed.get(name)}
     wrong_before = {name for part in parts for name in part.wrong_before}
     passes = [each for part in parts for each in part.passes]
     return WholeStep(
@@ -130,11 +129,7 @@ def join_steps(parts: list[RecordedStep]) -> WholeStep:
     )  # fmt: skip
 
 
-def _unlike(one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:
-    return [name for name in one if one[name] != two.get(name)]
-
-
-def _joined(parts: Iterable[Mapping[SliceKey, Tensor]]) -> tuple[dict[str, dict[str, Tensor]], list[str]]:
+def _joined(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, dict[str, Tensor]], list[str]]:
     """Return whole flat tensors by field and parameter, and the parameters of which two parts differ."""
     slices: dict[tuple[str, str], dict[int, Tensor]] = {}
     differing: list[str] = []
@@ -151,16 +146,11 @@ def _joined(parts: Iterable[Mapping[SliceKey, Tensor]]) -> tuple[dict[str, dict[
     return whole, sorted(set(differing))
 
 
-def module_of(name: str) -> str:
-    """Return the path of the module that a parameter belongs to."""
-    return name.rpartition(".")[0]
-
-
 def by_module(names: Iterable[str]) -> dict[str, list[str]]:
     """Return the parameters of each module, in the order given."""
     modules: dict[str, list[str]] = {}
     for name in names:
-        modules.setdefault(module_of(name), []).append(name)
+        modules.setdefault(name.rpartition(".")[0], []).append(name)
     return modules
 
 
@@ -177,7 +167,8 @@ class StepRecorder(Reporter):
 
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
         stepper, state = self._stepper, self._stepper.state
-        record = RecordedStep(state.step, _copied(state), state.engine.scalars())
+        held = CopiedState.of(state)
+        record = RecordedStep(state.step, held.tensors, held.scalars)
         record.wrong_before = _wrong_weights(state, record.before)
         counts = [part.counts for part in stepper.share.passes]
         self._watching.enter_context(_watching(state, record, stepper.inputs.names_read, counts))
@@ -186,7 +177,8 @@ class StepRecorder(Reporter):
     def step_ended(self, step: int) -> None:
         self.attempt_ended()
         state, record = self._stepper.state, self.recorded[-1]
-        record.after, record.scalars_after = _copied(state), state.engine.scalars()
+        held = CopiedState.of(state)
+        record.after, record.scalars_after = held.tensors, held.scalars
         record.wrong_weights = _wrong_weights(state, record.after)
         if state.engine.stage < 3:
             record.computed = {name: tensor_digest(each) for name, each in state.module.named_parameters()}
@@ -260,15 +252,7 @@ def _gradient_keeper(state: TrainingState, record: RecordedStep) -> Callable[...
     return keep
 
 
-def _copied(state: TrainingState) -> dict[SliceKey, Tensor]:
-    """Copy a worker's slices, and the buffers that a checkpoint holds, to the host."""
-    copied = {key: values.detach().to("cpu", copy=True) for key, values in state.engine.state()}
-    for name, buffer in state.buffers.items():
-        copied["buffer", name, 0] = buffer.detach().float().view(-1).to("cpu", copy=True)
-    return copied
-
-
-def _wrong_weights(state: TrainingState, held: Mapping[SliceKey, Tensor]) -> list[str]:
+def _wrong_weights(state: TrainingState, held: Mapping[TensorKey, Tensor]) -> list[str]:
     """Return the parameters whose values, as the network computes with them, are not this worker's masters.
 
     With ZeRO-3 these are the shards between passes. Whether workers agree on whole parameters is for `join_steps`.
@@ -296,7 +280,7 @@ WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
 MOST_DRAWN = 1000
 """Furthest step for a mixture, whose order draws for every step before."""
 LOSS_SCALE = 2.0**8
-"""Scale of float16's loss in the later steps: a run's first scale overflows and leaves steps out until it fits."""
+"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
 
 
 @dataclass(frozen=True)

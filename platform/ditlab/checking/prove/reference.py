@@ -29,15 +29,15 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 @dataclass(frozen=True)
-class PlainModel:
+class ReferenceModel:
     """Network and objective in one precision."""
 
     network: nn.Module
     objective: Any
 
 
-def build_plain(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype: torch.dtype) -> PlainModel:
-    """Build a run's network and objective anew, in evaluation mode, with weights by name in `dtype`.
+def build_reference(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype: torch.dtype) -> ReferenceModel:
+    """Build a run's network and objective again, in evaluation mode, with weights by name in `dtype`.
 
     `weights`: whole tensors, float32 or float64, named `network.path` and `objective.path`, buffers among them.
     """
@@ -51,7 +51,7 @@ def build_plain(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype:
             owner.to(rank.device, dtype).eval()
             for name, value in owner.state_dict(keep_vars=True).items():
                 value.copy_(weights[f"{prefix}.{name}"].view(value.shape))
-    return PlainModel(network, objective)
+    return ReferenceModel(network, objective)
 
 
 def whole_weights(state: CopiedState, channel: ControlChannel, kind: str) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def set_apart(state: CopiedState, seed: int) -> CopiedState:
 
 
 @dataclass(frozen=True)
-class PlainMicroBatch:
+class ReferenceMicroBatch:
     """Samples of one forward pass, as spec, order and store have them, and the key of its draws."""
 
     raw: dict[str, Tensor]
@@ -94,7 +94,7 @@ class PlainMicroBatch:
 
 
 @dataclass(frozen=True)
-class PlainGradient:
+class ReferenceGradient:
     """Loss and gradient of one step in one precision."""
 
     gradients: dict[str, Tensor]
@@ -125,15 +125,15 @@ class DoubleNoise:
         return self._noise.normal(name, shape).double()
 
 
-class PlainReader:
-    """Reader of a run's steps on one process, with the whole global batch."""
+class ReferenceSteps:
+    """Reference of a run's steps on one process, with the whole global batch."""
 
     def __init__(self, run: TrainingRun, rank: Rank) -> None:
         self._run, self._rank = run, rank
         self._inputs = ModelInputs.from_experiment(run.experiment, run.data.train.columns, rank.device, home=run.home)
 
-    def micro_batches(self, step: int) -> list[PlainMicroBatch]:
-        """Return what step `step` (from 0) is to be fed with: consecutive samples of the order, and their keys.
+    def micro_batches(self, step: int) -> list[ReferenceMicroBatch]:
+        """Return what step `step` (from 0) is to consume: consecutive samples of the order, and their keys.
 
         Numbers are drawn for a micro-batch of `batch.micro` samples, or for the whole batch where that is not set.
         """
@@ -148,7 +148,7 @@ class PlainReader:
             raw = {field.name: view.gather(field.name, rows) for field in self._inputs.fields}
             key = DrawKey(experiment.seed, "train", step, first // unit, unit, first % unit)
             digests = sample_digests(self._batch(raw), self._inputs.names_read)
-            found.append(PlainMicroBatch(raw, key, digests))
+            found.append(ReferenceMicroBatch(raw, key, digests))
         return found
 
     def epoch(self, step: int) -> np.ndarray:
@@ -160,16 +160,16 @@ class PlainReader:
 
     def gradient(
         self,
-        micro_batches: Sequence[PlainMicroBatch],
+        micro_batches: Sequence[ReferenceMicroBatch],
         weights: Mapping[str, Tensor],
         dtype: torch.dtype,
         scale: float = 1.0,
-    ) -> PlainGradient:
+    ) -> ReferenceGradient:
         """Compute the mean gradient over all samples at whole `weights` by name, all arithmetic in `dtype`.
 
         `scale`: factor on the loss that is divided out of gradients again, for float16.
         """
-        model = build_plain(self._run, self._rank, dict(weights), dtype)
+        model = build_reference(self._run, self._rank, dict(weights), dtype)
         owners = {"network": model.network, "objective": model.objective.modules}
         parameters = {
             f"{prefix}.{name}": parameter
@@ -179,7 +179,7 @@ class PlainReader:
         }
         sums: dict[str, Tensor] = {}
         sizes = dict.fromkeys(parameters, 0.0)
-        found = PlainGradient({}, sizes, [], [])
+        found = ReferenceGradient({}, sizes, [], [])
         for micro in micro_batches:
             noise = micro.noise(self._rank.device)
             batch = self._batch(micro.raw)
@@ -209,7 +209,7 @@ class PlainReader:
         return self._inputs.prepare_batch(raw, self._run.data.train.columns)
 
     def _retire(self, step: int) -> None:
-        """Leave out the fields that the loss does not read any more at a step."""
+        """Skip the fields that the loss does not read any more at a step."""
         experiment = self._run.experiment
         with torch.random.fork_rng(devices=[]):
             objective = experiment.family.build_objective(experiment.objective, experiment.model, self._run.data.text)

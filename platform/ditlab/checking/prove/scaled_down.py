@@ -14,14 +14,14 @@ MOST_PARAMETERS = 6_000_000
 MOST_FLOPS = 2.5e11
 """Floating-point operations of a step up to which it is: some ten such steps, seconds to a minute on a CPU."""
 LEAST_WIDTH, LEAST_DEPTH = 16, 2
-"""Below which no width and no depth of a twin goes."""
+"""Below which no width and no depth goes."""
 MOST_PASSES, SAMPLES = 2, (4, 2, 1)
-"""Micro-batches of a worker that the batch of a twin goes down to, and samples of each, until the twin is small."""
+"""Micro-batches of a worker that the batch goes down to, and samples of each, until the spec is small."""
 
 
 @dataclass(frozen=True)
-class Twin:
-    """An experiment to prove, and what was made smaller."""
+class ScaledDownSpec:
+    """Experiment to prove, and what of it was made smaller."""
 
     experiment: Experiment
     changes: Mapping[str, Any]
@@ -38,14 +38,14 @@ class Twin:
         return f"{self.parameters:,} parameters are many: proved on a twin of {own:,} ({changed})."
 
 
-def twin_of(experiment: Experiment) -> Twin:
+def scale_down(experiment: Experiment) -> ScaledDownSpec:
     """Return the experiment itself where it is small; else with widths, depths and batch halved until it is small.
 
     Only changes that the spec accepts and that leave the fields of a batch alone are made, so that the same data fit.
     """
     parameters = count_parameters(experiment.model, experiment.objective).total
     if is_small(experiment):
-        return Twin(experiment, {}, parameters)
+        return ScaledDownSpec(experiment, {}, parameters)
     found, changes = experiment, dict[str, Any]()
     for fits in (has_few_parameters, is_small):  # a count of operations takes a second or two
         if not fits(found):
@@ -55,7 +55,7 @@ def twin_of(experiment: Experiment) -> Twin:
         if not is_small(found):
             changes |= _small_batch(experiment, changes)
             found = _changed(experiment, changes) or found
-    return Twin(found, changes, parameters)
+    return ScaledDownSpec(found, changes, parameters)
 
 
 def has_few_parameters(experiment: Experiment) -> bool:

@@ -1,4 +1,4 @@
-"""Bounds of a proof's comparisons, derived from the arithmetic that is compared, and comparisons within a bound."""
+"""Bounds of a proof's comparisons, derived from the arithmetic that is compared, and comparisons to the bit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.findings import ProofComparison
 
 MARGIN = 4.0
 UNITS = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -28,14 +28,9 @@ def stored_dtype(values: Tensor) -> torch.dtype:
     return torch.float32
 
 
-def bounded(phase: str, what: str, distance: float, bound: float, note: str = "") -> Compared:
-    """Return a comparison that holds where a distance is at most its bound; NaN is not."""
-    return Compared(phase, what, distance, bound, note)
-
-
-def exact(phase: str, what: str, num_differing: int, num: int, unit: str, where: str = "") -> Compared:
+def exact(phase: str, what: str, num_differing: int, num: int, unit: str, where: str = "") -> ProofComparison:
     """Return a comparison that holds where none of `num` things differ; `where` names the first that does."""
-    return bounded(phase, what, float(num_differing), 0.0, where or f"{num:,} {unit} to the bit")
+    return ProofComparison(phase, what, float(num_differing), 0.0, where or f"{num:,} {unit} to the bit")
 
 
 def equal_values(one: Tensor, two: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denoisers.parameters import ParameterRole
 from ditlab.averages import START, length_of
-from ditlab.checking.prove.findings import Compared
+from ditlab.checking.prove.findings import ProofComparison
 from ditlab.checking.prove.gradients import norm_bound
 from ditlab.checking.prove.life import RATE_UNITS as SCHEDULE_UNITS
 from ditlab.checking.prove.life import closed_form
@@ -34,7 +34,7 @@ class ParameterKind:
     shape: torch.Size
 
 
-def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Compared]:
+def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[ProofComparison]:
     """Yield the comparisons of the factor and the statistics of clipping."""
     spec, before = experiment.training.clip, whole.first.scalars
     norm = joint_norm(whole.gradients.values())
@@ -44,24 +44,26 @@ def compare_clipping(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
     bound = max(abs(each.factor - plain.factor) for each in near) + MARGIN * FLOAT32 * plain.factor
     found = whole.first.clip_factor
     detail = f"step {whole.step + 1}: divided by {found:.4g}"
-    yield Compared("clipping", "factor", abs(found - plain.factor), bound, detail, size=plain.factor)
+    yield ProofComparison("clipping", "factor", abs(found - plain.factor), bound, detail, size=plain.factor)
     for name, value in plain.statistics.items():
         own = whole.first.scalars_after.get(name, math.nan)
         room = max(abs(each.statistics[name] - value) for each in near) + MARGIN * FLOAT32 * abs(value)
-        yield Compared("clipping", name.replace("clip.", "statistics: "), abs(own - value), room, size=abs(value))
+        yield ProofComparison(
+            "clipping", name.replace("clip.", "statistics: "), abs(own - value), room, size=abs(value)
+        )
 
 
 def compare_update(
     whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind], number: int,
     on_gpu: bool,
-) -> Iterator[Compared]:  # fmt: skip
+) -> Iterator[ProofComparison]:  # fmt: skip
     """Yield the comparisons of each module's update and moments, and of where weights are stored.
 
     `number`: the update's, from 1.
     """
     spec, step = experiment.optimizer, f"step {whole.step + 1}"
     lr = float(closed_form(experiment, plan, np.array([whole.step]))[0])
-    updates: dict[str, PlainUpdate] = {}
+    updates: dict[str, ReferenceUpdate] = {}
     enlarged: dict[str, float] = {}
     """Roundings as Muon's iterations enlarge them, by parameter."""
     for name, kind in kinds.items():
@@ -82,12 +84,12 @@ def compare_update(
     for module, names in by_module(kinds).items():
         yield from _compare_module(whole, module, {name: updates[name] for name in names}, enlarged, step)
     count = whole.first.scalars_after["adam_step"] - whole.first.scalars["adam_step"]
-    yield Compared("moments", "count of updates", abs(count - 1), 0.0, step)
+    yield ProofComparison("moments", "count of updates", abs(count - 1), 0.0, step)
 
 
 def _compare_module(
-    whole: WholeStep, module: str, updates: Mapping[str, PlainUpdate], enlarged: Mapping[str, float], step: str
-) -> Iterator[Compared]:
+    whole: WholeStep, module: str, updates: Mapping[str, ReferenceUpdate], enlarged: Mapping[str, float], step: str
+) -> Iterator[ProofComparison]:
     before, after = whole.before["master"], whole.after["master"]
     plain = {name: update.change for name, update in updates.items()}
     found = {name: after[name].double() - before[name].double() for name in updates}
@@ -97,16 +99,16 @@ def _compare_module(
     scale = joint_norm(update.change_scale for update in updates.values())
     bound = MARGIN * (FLOAT32 * scale + unit * joint_norm(after[name] for name in updates))
     bound += MARGIN * math.hypot(*(enlarged.get(name, 0.0) for name in updates))
-    yield Compared("update", "by module", distance, bound, step, module, joint_norm(plain.values()))
+    yield ProofComparison("update", "by module", distance, bound, step, module, joint_norm(plain.values()))
     coarse = [name for name in updates if _is_coarse(before[name], after[name], plain[name])]
     detail = f"{step}: {coarse[0]} holds {str(stored_dtype(after[coarse[0]])).removeprefix('torch.')}" if coarse else ""
-    yield Compared("master weights", "held in float32", float(len(coarse)), 0.0, detail, module)
+    yield ProofComparison("master weights", "held in float32", float(len(coarse)), 0.0, detail, module)
     for moment in dict.fromkeys(moment for update in updates.values() for moment in update.moments):
         own = {name: update for name, update in updates.items() if moment in update.moments}
         away = joint_norm(whole.after[moment][name].double() - update.moments[moment] for name, update in own.items())
         room = MARGIN * FLOAT32 * joint_norm(update.moment_scales[moment] for update in own.values())
         size = joint_norm(update.moments[moment] for update in own.values())
-        yield Compared("moments", MOMENTS[moment], away, room, step, module, size)
+        yield ProofComparison("moments", MOMENTS[moment], away, room, step, module, size)
 
 
 MOMENTS = {"exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum"}
@@ -118,16 +120,16 @@ def _is_coarse(before: Tensor, after: Tensor, change: Tensor) -> bool:
     return stored_dtype(after) != torch.float32 and stored_dtype(expected) == torch.float32 and after.numel() > 1
 
 
-def compare_weights(whole: WholeStep) -> Iterator[Compared]:
+def compare_weights(whole: WholeStep) -> Iterator[ProofComparison]:
     """Yield the comparisons of the weights that workers compute with with the masters, before the step and after."""
     for when, wrong in (("before", whole.wrong_before), ("after", whole.wrong_weights)):
         detail = f"{when} step {whole.step + 1}: first {wrong[0]}" if wrong else ""
         modules = list(by_module(wrong))
         module = modules[0] if len(modules) == 1 else ""
-        yield Compared("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
+        yield ProofComparison("master weights", "weights computed with", float(len(wrong)), 0.0, detail, module)
 
 
-def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compared]:
+def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[ProofComparison]:
     """Yield the comparison of each module's averages, read from the engine's own weights after the step."""
     ema = experiment.training.ema
     decays: dict[str, float] = {"ema": ema_decay(ema.decay, whole.step)} if ema else {}
@@ -138,7 +140,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
     for field, decay in decays.items():
         what = "exponential" if field == "ema" else f"power-function, {length_of(field):g}"
         if field not in whole.before:
-            yield Compared("average", what, 1.0, 0.0, f"step {whole.step + 1}: the engine's state holds none")
+            yield ProofComparison("average", what, 1.0, 0.0, f"step {whole.step + 1}: the engine's state holds none")
             continue
         for module, names in by_module(whole.before["master"]).items():
             distances, scales, moves = [], [], []
@@ -148,7 +150,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
                 distances.append(whole.after[field][name].double() - plain)
                 scales.append(plain.abs() + (1 - decay) * (weights - old).abs())
                 moves.append((1 - decay) * (weights - old))
-            yield Compared(
+            yield ProofComparison(
                 "average", what, joint_norm(distances), MARGIN * FLOAT32 * joint_norm(scales),
                 f"step {whole.step + 1}, decay {decay:.6g}", module, joint_norm(moves),
             )  # fmt: skip
@@ -156,7 +158,7 @@ def compare_averages(whole: WholeStep, experiment: Experiment) -> Iterator[Compa
 
 def compare_rates(
     whole: WholeStep, experiment: Experiment, plan: RunPlan, kinds: Mapping[str, ParameterKind]
-) -> Iterator[Compared]:
+) -> Iterator[ProofComparison]:
     """Yield the comparisons of what the optimiser stepped each parameter with: weight decay and learning rate."""
     lr, step = float(closed_form(experiment, plan, np.array([whole.step]))[0]), f"step {whole.step + 1}"
     decays, rates, largest = [], [], 0.0
@@ -168,9 +170,9 @@ def compare_rates(
         if away > SCHEDULE_UNITS * float(np.finfo(np.float64).eps):
             rates.append(f"{step}: {name} has {own.lr if own else math.nan:.6g}, not {lr * due.lr_factor:.6g}")
         largest = max(largest, away)
-    yield Compared("update", "weight decay of each parameter", float(len(decays)), 0.0, "".join(decays[:1]))
+    yield ProofComparison("update", "weight decay of each parameter", float(len(decays)), 0.0, "".join(decays[:1]))
     bound = SCHEDULE_UNITS * float(np.finfo(np.float64).eps)
-    yield Compared("learning rate", "of each parameter", largest, bound, "".join(rates[:1]))
+    yield ProofComparison("learning rate", "of each parameter", largest, bound, "".join(rates[:1]))
 
 
 CLIP_TINY = 1e-6
@@ -220,7 +222,7 @@ def clip(spec: ClipSpec, norm: float, statistics: Mapping[str, float]) -> Clippe
 
 
 @dataclass(frozen=True)
-class PlainUpdate:
+class ReferenceUpdate:
     """One parameter's step, flat, float64; scales are what roundings of a quantity are relative to, elementwise."""
 
     change: Tensor
@@ -233,7 +235,7 @@ class PlainUpdate:
 def adamw(
     spec: AdamW | Muon, lr: float, weight_decay: float, weights: Tensor, gradient: Tensor, state: Mapping[str, Tensor],
     number: int,
-) -> PlainUpdate:  # fmt: skip
+) -> ReferenceUpdate:  # fmt: skip
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update (from 1)."""
     beta1, beta2 = spec.betas
     first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
@@ -249,13 +251,13 @@ def adamw(
     # 1 - beta^n has a rounding of 1 too, and so 1 / (1 - beta^n) roundings of itself.
     scale += step.abs() * (1 / correction1 + 1 / correction2)
     decay = lr * weight_decay * weights
-    return PlainUpdate(-step - decay, {"exp_avg": first, "exp_avg_sq": second}, scales, scale + decay.abs())
+    return ReferenceUpdate(-step - decay, {"exp_avg": first, "exp_avg_sq": second}, scales, scale + decay.abs())
 
 
 def muon(
     spec: Muon, role: ParameterRole, shape: torch.Size, lr: float, weight_decay: float, weights: Tensor,
     gradient: Tensor, momentum: Tensor, dtype: torch.dtype = torch.float64,
-) -> PlainUpdate:  # fmt: skip
+) -> ReferenceUpdate:  # fmt: skip
     """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices one at a time.
 
     `dtype`: that of the iterations, whose roundings they enlarge.
@@ -268,7 +270,7 @@ def muon(
     update = (whole.transpose(0, 1) if role.is_transposed else whole).reshape(-1)
     change = -lr * update - lr * weight_decay * weights
     scale = spec.momentum * momentum.abs() + gradient.abs()
-    return PlainUpdate(change, {"momentum": followed}, {"momentum": scale}, change.abs())
+    return ReferenceUpdate(change, {"momentum": followed}, {"momentum": scale}, change.abs())
 
 
 def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -1,7 +1,7 @@
 """Comparison of replayed steps with what the run's journal and receipts say of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,23 +82,23 @@ class ReplayCheck:
 
     @property
     def holds(self) -> bool:
-        """True if every comparison holds, and there is one for some step that was not left out."""
-        expected = any(not step.execution.left_out for step in self.replayed.steps)
+        """True if every comparison holds, and there is one for some step that was not skipped."""
+        expected = any(not step.execution.skipped for step in self.replayed.steps)
         return (bool(self.comparisons) or not expected) and all(each.holds for each in self.comparisons)
 
 
 def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     """Replay steps `first` to `last`, and compare loss, norm, learning rate and samples with journal and receipts.
 
-    A step that was done twice is replayed as the run's weights know it, and as the journal does: the first doing that
-    logged it. Raises as `replay_executions` does.
+    A step that was done twice is replayed as the run's weights know it, and as the journal does: the first
+    execution that logged it. Raises as `replay_executions` does.
     """
     source.check_steps(first, last)
     journaled = {step: execution for step in range(first, last + 1) if (execution := journaled_execution(source, step))}
     targets = targets_of(source, first, last)
     known = {id(each) for each in targets}
     targets += [each for each in journaled.values() if each.is_recorded and id(each) not in known]
-    draws_others = _draws_others(source)
+    draws_others = not source.use_gpu and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
     shown = (last,) if draws_others else ()
     replayed = replay_executions(source, targets, shown)
     tolerance = _tolerance(source, targets, replayed, draws_others)
@@ -108,7 +108,7 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
         found = compare_step(source, step, tolerance, journaled.get(step.step))
         comparisons += found
         if not found:
-            why = "its batch was left out" if step.execution.left_out else "neither journal nor receipts have it"
+            why = "its batch was left out" if step.execution.skipped else "neither journal nor receipts have it"
             unchecked.append(f"step {step.step}: {why}.")
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 
@@ -116,7 +116,7 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
 def compare_step(
     source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
 ) -> list[ReplayComparison]:
-    """Compare one replayed step with its receipt, and with the journal where this is the doing that logged it."""
+    """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
     own, relative = step.execution, tolerance.relative
     found = []
 
@@ -124,7 +124,7 @@ def compare_step(
         if recorded is not None:
             found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, replayed, bound))
 
-    if own.left_out:
+    if own.skipped:
         return found
     if own.is_recorded:
         add("samples", "receipts", own.samples, step.digest, 0.0)
@@ -144,22 +144,17 @@ def compare_step(
 
 
 def journaled_execution(source: ReplaySource, step: int) -> Execution | None:
-    """Return the doing of a step whose loss and norm the journal has; None for a step that it has not.
+    """Return the execution of a step whose loss and norm the journal has; None for a step that it has not.
 
-    Where no doing has them, it is one without a receipt, else the first one: then the comparison fails.
+    Where no execution has them, it is one without a receipt, else the first one: then the comparison fails.
     """
     logged = source.journaled.get(step)
     if logged is None:
         return None
-    executions = source.course.all_of(step)
+    executions = source.history.all_of(step)
     same = [each for each in executions if logged.is_of(each)]
     unwritten = [each for each in executions if each.loss is None]
-    return (same or unwritten or executions or [source.course.final(step)])[0]
-
-
-def _draws_others(source: ReplaySource) -> bool:
-    """Return True if this device draws other random numbers than the run's."""
-    return not source.use_gpu and source.run.experiment.resources.gpus_per_worker > 0
+    return (same or unwritten or executions or [source.history.final(step)])[0]
 
 
 def _tolerance(
@@ -178,7 +173,7 @@ def _tolerance(
         for one, two in ((mine.loss, theirs.loss), (mine.norm, theirs.norm))
         if one is not None and two is not None and math.isfinite(one) and math.isfinite(two)
     ]
-    length = max(1, max(target.step for target in targets) - source.course.first)
+    length = max(1, max(target.step for target in targets) - source.history.first)
     floor = UNIT[precision] * math.sqrt(length)
     relative = FACTOR * max(floor, *distances, 0.0)
     return Tolerance(
@@ -206,13 +201,9 @@ def _cut_otherwise(plan: ReplayPlan) -> ReplayPlan:
     """Return the plan with other orders of summation: halved micro-batches, or where they cannot be, other threads."""
     segments = []
     for segment in plan.segments:
-        size = _micro_size(segment.spec)
-        if size % 2 ** (segment.halvings + 1) == 0:
-            segments.append(replace(segment, halvings=segment.halvings + 1))
+        size = class_for(segment.spec).model_validate(dict(segment.spec)).micro_size
+        if size % 2 ** (segment.microbatch_splits + 1) == 0:
+            segments.append(replace(segment, microbatch_splits=segment.microbatch_splits + 1))
         else:
             segments.append(replace(segment, threads=2 if segment.threads == 1 else 1))
     return replace(plan, segments=tuple(segments))
-
-
-def _micro_size(spec: Mapping[str, object]) -> int:
-    return class_for(spec).model_validate(dict(spec)).micro_size

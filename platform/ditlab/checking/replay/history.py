@@ -58,18 +58,18 @@ def machine_here(use_gpu: bool) -> MachineKind:
 
 @dataclass(frozen=True)
 class Execution:
-    """One doing of a step; a step is done again after a kill, a roll-back or a resume from before it."""
+    """One execution of a step; a step is done again after a kill, a roll-back or a resume from before it."""
 
     step: int
     """From 1."""
     attempt: int
     """Number of the attempt, from 1; 0 where nothing was recorded."""
     workers: int
-    halvings: int = 0
+    microbatch_splits: int = 0
     """Number of times the micro-batch was halved."""
     threads: int | None = None
     """Threads of each worker; None: not recorded."""
-    left_out: bool = False
+    skipped: bool = False
     """True if its batch was taken from the order, and not trained on."""
     loss: float | None = None
     """float32, as recorded; None where nothing was."""
@@ -86,7 +86,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Course:
+class StepHistory:
     """Executions of a run in the order in which they were recorded."""
 
     executions: Sequence[Execution]
@@ -104,16 +104,16 @@ class Course:
         return {execution.step: index for index, execution in enumerate(self.executions)}
 
     def final(self, step: int) -> Execution:
-        """Return the last doing of a step: the one in the history of the run's weights."""
+        """Return the last execution of a step: the one in the history of the run's weights."""
         index = self._final.get(step)
         return replace(self.default, step=step) if index is None else self.executions[index]
 
     def all_of(self, step: int) -> list[Execution]:
-        """Return every recorded doing of a step, the first one first."""
+        """Return every recorded execution of a step, the first one first."""
         return [execution for execution in self.executions if execution.step == step]
 
     def lineage(self, execution: Execution) -> list[Execution]:
-        """Return the executions that led to one, and itself: for each step from the run's first one, its last doing
+        """Return the executions that led to one, and itself: for each step from the run's first one, its last one
         before."""
         index = next((i for i, each in enumerate(self.executions) if each is execution), None)
         if index is None:
@@ -135,9 +135,9 @@ class Course:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run's record of its course, and of what its numbers depend on."""
+    """A run's record of its step history, and of what its numbers depend on."""
 
-    course: Course
+    history: StepHistory
     machines: Mapping[int, MachineKind]
     """Kinds of the machines that its steps were done on, by attempt; {} where they are not recorded."""
     journal: JournalContent
@@ -148,7 +148,7 @@ class RecordedRun:
 
 
 def read_recorded(run: OpenedRun) -> RecordedRun:
-    """Read a run's receipts; without them, take workers from its spec, and left-out steps from its tags.
+    """Read a run's receipts; without them, take workers from its spec, and skipped steps from its tags.
 
     Reads alone: no index of the journal is saved.
     """
@@ -168,27 +168,23 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
             f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({default.workers}), "
             "and its machine is not known."
         )
-        left_out = [_left_out_step(default, step) for step in _left_out(journal)]
-        return RecordedRun(Course(left_out, default, last, first, note), {}, journal, data)
+        skipped = [replace(default, step=step, skipped=True) for step in _skipped_steps(journal)]
+        return RecordedRun(StepHistory(skipped, default, last, first, note), {}, journal, data)
     attempts = receipts.attempts
-    executions = _executions(receipts)
-    executions = with_unwritten(executions, attempts, journal)
+    executions = with_unwritten(_executions(receipts), attempts, journal)
     problems = [receipts.damage] if receipts.damage else []
     if num_lost := int((~np.isin(receipts.rows["attempt"], list(attempts))).sum()):
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
     note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
     last = max([last, *(execution.step for execution in executions)])
     newest = attempts[max(attempts)] if attempts else None
-    machines = {number: _machine(attempt) for number, attempt in attempts.items()}
+    machines = {
+        number: MachineKind(attempt.device, attempt.processor, attempt.versions) for number, attempt in attempts.items()
+    }
     return RecordedRun(
-        Course(executions, default, last, first, note), machines, journal, newest.data if newest else data,
+        StepHistory(executions, default, last, first, note), machines, journal, newest.data if newest else data,
         {number: attempt.code for number, attempt in attempts.items()},
     )  # fmt: skip
-
-
-def _left_out_step(default: Execution, step: int) -> Execution:
-    """Return the doing of a step that was left out, by the default settings."""
-    return Execution(step, 0, default.workers, threads=default.threads, left_out=True)
 
 
 def _executions(receipts: Receipts) -> list[Execution]:
@@ -207,12 +203,8 @@ def _executions(receipts: Receipts) -> list[Execution]:
     return found
 
 
-def _machine(attempt: RecordedAttempt) -> MachineKind:
-    return MachineKind(attempt.device, attempt.processor, attempt.versions)
-
-
-def _left_out(journal: JournalContent) -> list[int]:
-    """Steps that a run's tags say it left out."""
+def _skipped_steps(journal: JournalContent) -> list[int]:
+    """Steps that a run's tags say it skipped."""
     text = ""
     for event in journal.events:
         if event["kind"] == "tags":
@@ -260,7 +252,7 @@ def with_unwritten(
 
 @dataclass(frozen=True)
 class JournaledStep:
-    """Numbers of a step as the journal has them: of the first doing that logged it."""
+    """Numbers of a step as the journal has them: of the first execution that logged it."""
 
     step: int
     time: int
@@ -299,10 +291,8 @@ def _same(recorded: float | None, journaled: float) -> bool:
 
 
 def _execution(step: int, attempt: RecordedAttempt) -> Execution:
-    left_out = step in attempt.left_out
-    return Execution(
-        step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None, left_out=left_out
-    )
+    skipped = step in attempt.left_out
+    return Execution(step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None, skipped=skipped)
 
 
 def _inserted(executions: Sequence[Execution], added: Mapping[int, list[Execution]]) -> list[Execution]:
@@ -333,7 +323,7 @@ class AttemptSpecs:
     """Specs by attempt: that of a checkpoint it has written, else of the next attempt that has one, else the run's."""
 
     def __init__(
-        self, course: Course, checkpoints: CheckpointStore, current: Mapping[str, Any], on_cpu: bool = False
+        self, history: StepHistory, checkpoints: CheckpointStore, current: Mapping[str, Any], on_cpu: bool = False
     ) -> None:
         """Read the manifests of the run's checkpoints; `current` is the spec in its folder.
 
@@ -343,7 +333,7 @@ class AttemptSpecs:
         self._current, self._on_cpu = current, on_cpu
         for step in checkpoints.steps():
             with suppress(DamagedCheckpoint), checkpoints.open(step, verify=False) as reader:
-                if step > course.first and (attempt := course.final(step).attempt):
+                if step > history.first and (attempt := history.final(step).attempt):
                     self._specs[attempt] = reader.manifest.spec
 
     def __call__(self, execution: Execution) -> Mapping[str, Any]:

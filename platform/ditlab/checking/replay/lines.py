@@ -32,11 +32,11 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     execution = step.execution
     workers = f"{execution.workers} worker{'s' if execution.workers > 1 else ''}"
     by = f"attempt {execution.attempt}, {workers}" if execution.is_recorded else workers
-    times = "once" if execution.halvings == 1 else f"{execution.halvings} times"
-    halved = f", micro-batches halved {times}" if execution.halvings else ""
+    times = "once" if execution.microbatch_splits == 1 else f"{execution.microbatch_splits} times"
+    halved = f", micro-batches halved {times}" if execution.microbatch_splits else ""
     variant = ", under another spec than its own" if step.is_variant else ""
     lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
-    if execution.left_out:
+    if execution.skipped:
         return [*lines, *fold(f"its batch of {len(step.rows):,} samples was left out: no loss, no update", "  ")]
     for name, value in step.metrics.items():
         if name not in ("train/grad_norm", "train/lr"):
@@ -123,7 +123,9 @@ def _layer_lines(layers: Sequence[LayerNorms]) -> list[str]:
 def check_lines(check: ReplayCheck) -> list[str]:
     """Return a table of what was compared, the verdict and what it rests on."""
     lines = ["", f"  {'step':>8} {'number':<8} {'of':<9} {'recorded':>15} {'replayed':>15} {'off':>8}  verdict"]
-    shown = [each for each in check.comparisons if not each.holds][:20] or _few(check.comparisons)
+    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
+    if len(shown) > 40:
+        shown = [*shown[:20], *shown[-20:]]
     for each in shown:
         off = "" if each.distance == 0 else "inf" if math.isinf(each.distance) else f"{each.distance:.1e}"
         verdict = "same bits" if each.distance == 0 else "within" if each.holds else "OFF"
@@ -146,10 +148,6 @@ def check_lines(check: ReplayCheck) -> list[str]:
         ),
         *(line for text in check.unchecked for line in fold(f"not compared: {text}")),
     ]
-
-
-def _few(comparisons: Sequence[ReplayComparison]) -> Sequence[ReplayComparison]:
-    return comparisons if len(comparisons) <= 40 else [*comparisons[:20], *comparisons[-20:]]
 
 
 def _value(comparison: ReplayComparison, value: float | int | None) -> str:

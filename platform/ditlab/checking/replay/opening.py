@@ -1,4 +1,4 @@
-"""A run opened for replay: its course, checkpoints and data, and what of code, data and device is other here."""
+"""A run opened for replay: its step history, checkpoints and data, and what of code, data and device is other here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ import torch
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.history import (
     AttemptSpecs,
-    Course,
     Execution,
     JournaledStep,
     MachineKind,
     RecordedRun,
+    StepHistory,
     journaled_steps,
     machine_here,
     read_recorded,
@@ -49,15 +49,15 @@ class ReplaySource:
     """Sentences on what is other here than the run's, with `anyway`."""
 
     @property
-    def course(self) -> Course:
+    def history(self) -> StepHistory:
         """Executions of the run's steps."""
-        return self.recorded.course
+        return self.recorded.history
 
     @cached_property
     def spec_of(self) -> AttemptSpecs:
         """Specs by which the run's steps were done, for the device of this replay."""
         current = self.run.experiment.to_dict()
-        return AttemptSpecs(self.course, self.checkpoints, current, on_cpu=not self.use_gpu)
+        return AttemptSpecs(self.history, self.checkpoints, current, on_cpu=not self.use_gpu)
 
     @property
     def use_gpu(self) -> bool:
@@ -80,17 +80,17 @@ class ReplaySource:
 
     def check_steps(self, first: int, last: int) -> None:
         """Raise UserError for steps that the run has not done, and for those whose state nothing leads to."""
-        own = self.course.first + 1
+        own = self.history.first + 1
         about = f"run {self.run.folder.run_id} ({self.run.record.name})"
         if first > last:
             raise UserError(f"--step {first} is behind --to {last}; give --to a later step.")
-        wrong = first if not own <= first <= self.course.last else last
-        if not own <= wrong <= self.course.last:
+        wrong = first if not own <= first <= self.history.last else last
+        if not own <= wrong <= self.history.last:
             option = "--step" if wrong == first else "--to"
-            if self.course.last < own:
+            if self.history.last < own:
                 raise UserError(f"{option} {wrong}: {about} has done no step yet; wait for its first one.")
             raise UserError(
-                f"{option} {wrong}: {about} has no such step; it has steps {own:,} to {self.course.last:,}."
+                f"{option} {wrong}: {about} has no such step; it has steps {own:,} to {self.history.last:,}."
             )
 
 
@@ -103,7 +103,7 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     experiment, home = run.experiment, run.home
     data = open_data(experiment.data, home)
     recorded = read_recorded(run)
-    remarks = [recorded.course.note] if recorded.course.note else []
+    remarks = [recorded.history.note] if recorded.history.note else []
     num_gpus = torch.cuda.device_count()
     wants_gpu = experiment.resources.gpus_per_worker > 0
     differences = []
@@ -154,5 +154,5 @@ def _whole(store: CheckpointStore) -> list[int]:
 
 
 def targets_of(source: ReplaySource, first: int, last: int) -> list[Execution]:
-    """Return the last doing of each step of a range."""
-    return [source.course.final(step) for step in range(first, last + 1)]
+    """Return the last execution of each step of a range."""
+    return [source.history.final(step) for step in range(first, last + 1)]

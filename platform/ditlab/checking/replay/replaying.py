@@ -23,7 +23,7 @@ class ReplayedSteps:
     last: int
     """Last step that the run has done."""
     steps: tuple[ReplayedStep, ...]
-    """Replayed steps, ascending; two of one step where a kill or a roll-back cut one doing of it off."""
+    """Replayed steps, ascending; two of one step where a kill or a roll-back cut one execution of it off."""
     way: tuple[Execution, ...]
     """Executions that were done again to come to these steps, themselves among them."""
     origins: tuple[str, ...]
@@ -35,9 +35,9 @@ class ReplayedSteps:
 def replay_steps(run: OpenedRun, first: int, last: int, *, shown: bool = True, anyway: bool = False) -> ReplayedSteps:
     """Do steps `first` to `last` (from 1) of a run again, by its training loop, without writing anything into the run.
 
-    Each step is done with its own workers, halvings and left-out steps as its receipts have them, from the newest
-    whole checkpoint before `first`, or from what the run itself began from. `shown`: measure each sample's loss and
-    each parameter's norms. `anyway`: go on with other code, data or device than the run's.
+    Each step is done with its own workers, microbatch splits and skipped steps as its receipts have them, from the
+    newest whole checkpoint before `first`, or from what the run itself began from. `shown`: measure each sample's loss
+    and each parameter's norms. `anyway`: go on with other code, data or device than the run's.
 
     Raises:
         UserError: steps that the run has not done, data that are gone, or other code, data or device than the run's.
@@ -78,7 +78,7 @@ def _replayed(
         run.progress(origins[-1], 0, None, "")
         found += run_plan(plan, run.folder.run_id, run.home, source.checkpoints, source.use_gpu, shown, run.progress)
     return ReplayedSteps(
-        run.folder.run_id, run.record.name, source.course.last, tuple(sorted(found, key=lambda step: step.step)),
+        run.folder.run_id, run.record.name, source.history.last, tuple(sorted(found, key=lambda step: step.step)),
         tuple(way), tuple(origins), tuple(source.remarks),
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _replayed(
 def _plans(source: ReplaySource, targets: Sequence[Execution]) -> list[ReplayPlan]:
     """Plan the replay from checkpoints that are whole, each hashed first; damaged ones are remarked on."""
     while True:
-        plans = plan_replay(source.course, targets, source.whole, source.spec_of)
+        plans = plan_replay(source.history, targets, source.whole, source.spec_of)
         for step in {plan.origin for plan in plans if plan.is_checkpoint}:
             try:
                 source.checkpoints.open(step).close()
@@ -133,7 +133,7 @@ def check_origin(source: ReplaySource, plan: ReplayPlan) -> None:
     try:
         point.open(verify=False).close()
     except UserError as error:
-        usable = next((step for step in source.whole if step < source.course.last), None)
+        usable = next((step for step in source.whole if step < source.history.last), None)
         remedy = "bring it back"
         if usable is not None:
             remedy += f", or replay step {usable + 1:,} or a later one, from checkpoint {usable:,} of its own (1 step)"

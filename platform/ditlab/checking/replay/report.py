@@ -97,12 +97,10 @@ def replay_run(run: OpenedRun, request: ReplayRequest) -> ReplayReport:
         check = check_replay(source, request.step, last)
         record = _record(check.replayed, {})
         record |= {
-            "holds": check.holds,
-            "bound": check.tolerance.relative,
-            "bound_reason": check.tolerance.reason,
+            "holds": check.holds, "bound": check.tolerance.relative, "bound_reason": check.tolerance.reason,
             "comparisons": [comparison_record(each) for each in check.comparisons],
             "unchecked": list(check.unchecked),
-        }
+        }  # fmt: skip
         return ReplayReport([*heading_lines(check.replayed), *check_lines(check)], record, holds=check.holds)
     if request.changes:
         found = replay_changed(source, request.step, request.changes)
@@ -113,9 +111,9 @@ def replay_run(run: OpenedRun, request: ReplayRequest) -> ReplayReport:
 
 
 def _worst(source: ReplaySource, num: int) -> ReplayReport:
-    history = step_history(source)
+    history = loss_history(source)
     steps = worst_steps(history, num)
-    found = replay_executions(source, [source.course.final(step) for step in sorted(steps)], steps)
+    found = replay_executions(source, [source.history.final(step) for step in sorted(steps)], steps)
     by_step = {step.step: step for step in found.steps}
     sentences = [explain(by_step[step], history) for step in steps]
     title = f"the {len(steps)} steps whose loss or norm stands out most against the 16 steps on each side:"
@@ -140,12 +138,9 @@ def _shown(
 
 def _record(found: ReplayedSteps, texts: Mapping[int, Sequence[str]]) -> dict[str, Any]:
     return {
-        "run_id": found.run_id,
-        "name": found.name,
-        "origins": list(found.origins),
-        "remarks": list(found.remarks),
+        "run_id": found.run_id, "name": found.name, "origins": list(found.origins), "remarks": list(found.remarks),
         "steps": [step_record(step, texts.get(step.step, ())) for step in found.steps],
-    }
+    }  # fmt: skip
 
 
 MOST_LISTED = 6
@@ -155,11 +150,11 @@ MOST_LISTED = 6
 def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) -> ReplayedSteps:
     """Replay a step by the run's own spec and once more with overrides (`training.clip.max_norm=0.5`).
 
-    Raises UserError for overrides that do not fit the run's state or change what the step is fed with.
+    Raises UserError for overrides that do not fit the run's state or change what the step consumes.
     """
     source.check_steps(step, step)
-    target = source.course.final(step)
-    if target.left_out:
+    target = source.history.final(step)
+    if target.skipped:
         raise UserError(f"--step {step}: the run has left this step's batch out, so that nothing follows from --set.")
     changed = changed_experiment(source, source.spec_of(target), overrides)
     spec = changed.to_dict()
@@ -182,10 +177,10 @@ def changed_experiment(source: ReplaySource, spec: Mapping[str, Any], overrides:
         raise UserError(
             f"{given}: the state of {name} is of model.family={own.model.family}; leave the family as it is."
         )
-    if fed := order_changes(spec, changed):
+    if moved := order_changes(spec, changed):
         raise UserError(
-            f"{given} changes which samples the step takes ({', '.join(fed)}), so that the two would not be compared; "
-            "leave data, seed and batch.size as they are."
+            f"{given} changes which samples the step takes ({', '.join(moved)}), so that the two would not be "
+            "compared; leave data, seed and batch.size as they are."
         )
     if changed.optimizer.kind != own.optimizer.kind:
         raise UserError(
@@ -208,8 +203,8 @@ HALF = 0.5
 
 
 @dataclass(frozen=True)
-class StepHistory:
-    """Losses and norms of a run by step, as the last doing of each step had them."""
+class LossHistory:
+    """Losses and norms of a run by step, as the last execution of each step had them."""
 
     steps: np.ndarray
     """int64, ascending."""
@@ -234,29 +229,25 @@ class StepHistory:
         return value / median if math.isfinite(median) and median > 0 else 1.0
 
 
-def step_history(source: ReplaySource) -> StepHistory:
+def loss_history(source: ReplaySource) -> LossHistory:
     """Return losses and norms from the receipts, else from the journal. Raises UserError where neither has any."""
-    done = map(source.course.final, _recorded_steps(source))
-    recorded = [each for each in done if each.loss is not None and not each.left_out]
+    done = map(source.history.final, sorted({each.step for each in source.history.executions if each.is_recorded}))
+    recorded = [each for each in done if each.loss is not None and not each.skipped]
     if recorded:
         rows = [(each.step, each.loss, each.norm) for each in recorded]
         table = np.array(rows, np.float64)
-        return StepHistory(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
-    logged = [each for step, each in source.journaled.items() if step > source.course.first]
+        return LossHistory(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
+    logged = [each for step, each in source.journaled.items() if step > source.history.first]
     if not logged:
         raise UserError(f"run {source.run.folder.run_id} has recorded no loss yet; wait for its first step.")
-    return StepHistory(
+    return LossHistory(
         np.array([each.step for each in logged], np.int64),
         np.array([each.loss for each in logged]),
         np.array([math.nan if each.norm is None else each.norm for each in logged]),
     )
 
 
-def _recorded_steps(source: ReplaySource) -> list[int]:
-    return sorted({each.step for each in source.course.executions if each.is_recorded})
-
-
-def worst_steps(history: StepHistory, num: int) -> list[int]:
+def worst_steps(history: LossHistory, num: int) -> list[int]:
     """Return the steps whose loss or norm stands out most against its neighbours' median, the worst first."""
     scores = [
         (max(history.ratio(history.losses, step), history.ratio(history.norms, step)), -int(step))
@@ -265,7 +256,7 @@ def worst_steps(history: StepHistory, num: int) -> list[int]:
     return [-step for _, step in sorted(scores, reverse=True)[:num]]
 
 
-def explain(step: ReplayedStep, history: StepHistory) -> str:
+def explain(step: ReplayedStep, history: LossHistory) -> str:
     """Return a sentence on what is behind a step's loss and norm."""
     parts = [
         _against("loss", step.loss, history, history.losses, step.step),
@@ -278,7 +269,7 @@ def explain(step: ReplayedStep, history: StepHistory) -> str:
     return f"step {step.step:,}: {'; '.join(parts)}; {carriers(step)}."
 
 
-def _against(name: str, value: float | None, history: StepHistory, values: np.ndarray, step: int) -> str:
+def _against(name: str, value: float | None, history: LossHistory, values: np.ndarray, step: int) -> str:
     if value is None:
         return f"no {name}"
     if not math.isfinite(value):
@@ -363,25 +354,14 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
     """Return a step in JSON's types."""
     execution = step.execution
     return {
-        "step": step.step,
-        "attempt": execution.attempt or None,
-        "workers": execution.workers,
-        "halvings": execution.halvings,
-        "left_out": execution.left_out,
-        "is_variant": step.is_variant,
-        "metrics": dict(step.metrics),
-        "clipped_norm": step.clipped_norm,
-        "update_norm": step.update_norm,
-        "digest": f"{step.digest:016x}",
-        "rows": step.rows.tolist(),
+        "step": step.step, "attempt": execution.attempt or None, "workers": execution.workers,
+        "halvings": execution.microbatch_splits, "left_out": execution.skipped, "is_variant": step.is_variant,
+        "metrics": dict(step.metrics), "clipped_norm": step.clipped_norm, "update_norm": step.update_norm,
+        "digest": f"{step.digest:016x}", "rows": step.rows.tolist(),
         "samples": [
             {
-                "place": each.place,
-                "row": each.row,
-                "text": texts[each.place] if each.place < len(texts) else "",
-                "loss": each.loss,
-                "components": each.components,
-                "time": each.time,
+                "place": each.place, "row": each.row, "text": texts[each.place] if each.place < len(texts) else "",
+                "loss": each.loss, "components": each.components, "time": each.time,
                 "draws": {draw.name: draw.value for draw in each.draws},
             }
             for each in step.samples
@@ -389,15 +369,12 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "loss_is_mean_of_samples": not mean_note(step) if step.samples else None,
         "layers": [
             {
-                "layer": each.layer,
-                "gradient_norm": each.gradient,
-                "update_norm": each.update,
-                "weight_norm": each.weight,
-                "update_over_weight": each.ratio,
+                "layer": each.layer, "gradient_norm": each.gradient, "update_norm": each.update,
+                "weight_norm": each.weight, "update_over_weight": each.ratio,
             }
             for each in layers_of(step.norms or {})
         ],
-    }
+    }  # fmt: skip
 
 
 def comparison_record(each: ReplayComparison) -> dict[str, Any]:
@@ -407,13 +384,7 @@ def comparison_record(each: ReplayComparison) -> dict[str, Any]:
         (f"{value:016x}" if is_digest and value is not None else value) for value in (each.recorded, each.replayed)
     )
     return {
-        "step": each.step,
-        "attempt": each.attempt or None,
-        "quantity": each.quantity,
-        "source": each.source,
-        "recorded": recorded,
-        "replayed": replayed,
-        "distance": each.distance,
-        "bound": each.bound,
+        "step": each.step, "attempt": each.attempt or None, "quantity": each.quantity, "source": each.source,
+        "recorded": recorded, "replayed": replayed, "distance": each.distance, "bound": each.bound,
         "holds": each.holds,
-    }
+    }  # fmt: skip

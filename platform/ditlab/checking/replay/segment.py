@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ditlab.checking.process_group import run_workers
-from ditlab.checking.replay.history import Course, Execution
+from ditlab.checking.replay.history import Execution, StepHistory
 from ditlab.checking.replay.stepper import ObservedSteps, SampleLoss, StepObserver
 from ditlab.checkpoints.start_point import kept_scalars
 from ditlab.checkpoints.store import CheckpointStore
@@ -49,8 +49,9 @@ class Segment:
     """Threads of each worker; None: torch's number."""
     spec: Mapping[str, Any] = field(repr=False)
     """The experiment, resolved."""
-    halvings: int = 0
-    left_out: tuple[int, ...] = ()
+    microbatch_splits: int = 0
+    """Number of times the micro-batch was halved."""
+    skipped: tuple[int, ...] = ()
     """Steps (from 1) whose batch is not trained on."""
     is_changed: bool = False
     """True for a spec that is not the run's own, as in a what-if."""
@@ -81,11 +82,11 @@ def replay_segment(rank: Rank, task: SegmentTask) -> ObservedSteps:
         os.environ.setdefault(name, value)
     experiment = replayed_experiment(segment.spec)
     os.environ.update(experiment.resources.network.environment())
-    data = open_data(experiment.data, home, verify=False, notify=_drop)
+    data = open_data(experiment.data, home, verify=False, notify=lambda *_: None)  # the run gave its messages
     seen = ObservedSteps()
     run = TrainingRun(
         experiment, data, plan_run(experiment, data), CheckpointStore.at(Path(task.folder, "checkpoints")), home,
-        Path(task.folder, "swap"), MemoryPlan(segment.halvings, tuple(step - 1 for step in segment.left_out)),
+        Path(task.folder, "swap"), MemoryPlan(segment.microbatch_splits, tuple(step - 1 for step in segment.skipped)),
         start_point(experiment, home, task.run_id),
     )  # fmt: skip
     trainer = Trainer(run, rank, StepObserver(task.shown, range(segment.first, segment.last + 1), seen))
@@ -119,10 +120,6 @@ def replayed_experiment(spec: Mapping[str, Any]) -> Experiment:
     return class_for(spec).model_validate(spec)
 
 
-def _drop(*_: object) -> None:
-    """Drop a message that the run gave when it was trained."""
-
-
 @dataclass(frozen=True)
 class ReplayPlan:
     """One way through a run's steps, and those of them that are asked for."""
@@ -149,10 +146,10 @@ class ReplayPlan:
         *before, final = self.segments
         last = final.last
         if final.first < last:
-            earlier = tuple(step for step in final.left_out if step < last)
-            before.append(replace(final, last=last - 1, left_out=earlier))
-        own = replace(final, first=last, left_out=tuple(step for step in final.left_out if step == last))
-        variant = replace(own, spec=spec, workers=workers, left_out=(), is_changed=True)
+            earlier = tuple(step for step in final.skipped if step < last)
+            before.append(replace(final, last=last - 1, skipped=earlier))
+        own = replace(final, first=last, skipped=tuple(step for step in final.skipped if step == last))
+        variant = replace(own, spec=spec, workers=workers, skipped=(), is_changed=True)
         return replace(self, segments=(*before, own), variant=variant)
 
 
@@ -161,7 +158,7 @@ SpecOf = Callable[[Execution], Mapping[str, Any]]
 
 
 def plan_replay(
-    course: Course, targets: Sequence[Execution], checkpoints: Collection[int], spec_of: SpecOf
+    history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int], spec_of: SpecOf
 ) -> list[ReplayPlan]:
     """Plan the replay of some executions, those that lie on one way together.
 
@@ -170,13 +167,15 @@ def plan_replay(
     """
     plans, left = [], sorted(targets, key=lambda each: each.step)
     while left:
-        way = course.lineage(left[-1])
+        way = history.lineage(left[-1])
         known = {id(each) for each in way}
         steps = {each.step for each in way if not each.is_recorded}
         taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
         left = [each for each in left if not any(each is other for other in taken)]
-        usable = [step for step in checkpoints if course.first < step < way[-1].step and course.is_final_at(way, step)]
-        plans += [_plan(course, way, part, usable, spec_of) for part in _apart(taken, usable)]
+        usable = [
+            step for step in checkpoints if history.first < step < way[-1].step and history.is_final_at(way, step)
+        ]
+        plans += [_plan(history, way, part, usable, spec_of) for part in _apart(taken, usable)]
     return plans
 
 
@@ -192,31 +191,31 @@ def _apart(targets: Sequence[Execution], usable: Collection[int]) -> list[list[E
 
 
 def _plan(
-    course: Course,
+    history: StepHistory,
     way: Sequence[Execution],
     targets: Sequence[Execution],
     usable: Collection[int],
     spec_of: SpecOf,
 ) -> ReplayPlan:
     first, last = targets[0].step, targets[-1].step
-    origin = max((step for step in usable if step < first), default=course.first)
+    origin = max((step for step in usable if step < first), default=history.first)
     segments: list[Segment] = []
-    done = tuple(way[origin - course.first : last - course.first])
+    done = tuple(way[origin - history.first : last - history.first])
     for execution in done:
         spec = with_workers(spec_of(execution), execution.workers)
-        settings = (execution.workers, execution.threads, execution.halvings, spec)
-        left_out = (execution.step,) if execution.left_out else ()
+        settings = (execution.workers, execution.threads, execution.microbatch_splits, spec)
+        skipped = (execution.step,) if execution.skipped else ()
         before = segments[-1] if segments else None
-        if before and (before.workers, before.threads, before.halvings, before.spec) == settings:
-            segments[-1] = replace(before, last=execution.step, left_out=(*before.left_out, *left_out))
+        if before and (before.workers, before.threads, before.microbatch_splits, before.spec) == settings:
+            segments[-1] = replace(before, last=execution.step, skipped=(*before.skipped, *skipped))
         else:
             segments.append(
                 Segment(
-                    execution.step, execution.step, execution.workers, execution.threads, spec, execution.halvings,
-                    left_out,
+                    execution.step, execution.step, execution.workers, execution.threads, spec,
+                    execution.microbatch_splits, skipped,
                 )
             )  # fmt: skip
-    return ReplayPlan(origin, origin > course.first, tuple(segments), done, tuple(targets))
+    return ReplayPlan(origin, origin > history.first, tuple(segments), done, tuple(targets))
 
 
 def with_workers(spec: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
@@ -232,9 +231,9 @@ class ReplayedStep:
     """One step as it was done again."""
 
     execution: Execution
-    """The doing of the step that was replayed."""
+    """The execution of the step that was replayed."""
     metrics: Mapping[str, float]
-    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a step left out."""
+    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a skipped step."""
     rows: np.ndarray
     """Rows of the training store by place in the global batch, int64 (batch.size,)."""
     indices: np.ndarray
@@ -246,7 +245,7 @@ class ReplayedStep:
     clip_factor: float = 1.0
     """Number that clipping divided the gradient by; 1 for none."""
     digest: int = 0
-    """Digest of samples and draws, as receipts have it; 0 for a step left out."""
+    """Digest of samples and draws, as receipts have it; 0 for a skipped step."""
 
     is_variant: bool = False
     """True for the step under another spec than the run's."""
@@ -258,7 +257,7 @@ class ReplayedStep:
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of the step before its update; None for a step left out."""
+        """Mean loss of the step before its update; None for a skipped step."""
         return self.metrics.get("train/loss")
 
     @property
@@ -278,14 +277,9 @@ class ReplayedStep:
 
 
 def run_plan(
-    plan: ReplayPlan,
-    run_id: str,
-    home: Home,
-    checkpoints: CheckpointStore,
-    use_gpu: bool,
-    shown: Collection[int] = (),
+    plan: ReplayPlan, run_id: str, home: Home, checkpoints: CheckpointStore, use_gpu: bool, shown: Collection[int] = (),
     progress: Progress = ignore_progress,
-) -> list[ReplayedStep]:
+) -> list[ReplayedStep]:  # fmt: skip
     """Do the segments of a plan, each with its own workers; return the steps that the plan is for.
 
     `shown`: steps to measure sample by sample. Nothing is written but a temporary folder, which is removed.

@@ -119,11 +119,8 @@ def _check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: M
             PART, "off",
             f"{name} is not of the weights of checkpoint {int(step):,}, the run's spec and the measurements beside it.",
         )  # fmt: skip
-    return VerifiedPart(
-        PART,
-        "holds",
-        f"{name} is of the weights of checkpoint {int(step):,} and of the run's spec, as its digest says.",
-    )
+    sentence = f"{name} is of the weights of checkpoint {int(step):,} and of the run's spec, as its digest says."
+    return VerifiedPart(PART, "holds", sentence)
 
 
 def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataSplits | None, list[VerifiedPart]]:
@@ -131,7 +128,7 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
     spec = run.experiment.data
     try:
         data = open_data(spec, run.home, verify=False)
-        stored = sum(_sizes(Path(str(part.path))) for part in data.train.store.parts)
+        stored = sum(sum(_file_sizes(Path(str(part.path)))) for part in data.train.store.parts)
         is_whole = stored <= limit
         if is_whole:
             run.progress(f"hashing {stored / 2**20:,.0f} MiB of data", 0, None, "")
@@ -170,11 +167,7 @@ def _edited_manifests(path: Path) -> Iterator[Path]:
     yield from (file for file in sorted(manifests) if not has_own_layout(read_manifest_bytes(file)))
 
 
-def _sizes(path: Path) -> int:
-    return sum(_tree(path)) if path.is_dir() else 0
-
-
-def _tree(path: Path) -> Iterator[int]:
+def _file_sizes(path: Path) -> Iterator[int]:
     for folder, _, files in os.walk(path):
         for name in files:
             try:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.history import Course
 from ditlab.checking.replay.opening import ReplaySource, open_source
 from ditlab.checking.verify.checkpoint_files import (
     KeptCheckpoints,
@@ -33,14 +32,9 @@ GIB = 2**30
 
 
 def verify_run(
-    run: OpenedRun,
-    *,
-    steps: int = 3,
-    seed: int = 0,
-    seconds: float = 300.0,
-    data_limit: int = 16 * GIB,
+    run: OpenedRun, *, steps: int = 3, seed: int = 0, seconds: float = 300.0, data_limit: int = 16 * GIB,
     anyway: bool = False,
-) -> RunVerification:
+) -> RunVerification:  # fmt: skip
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
     Nothing is written into the run. A run in training is checked up to its last checkpoint.
@@ -178,7 +172,7 @@ def check_random_steps(
         rest = f" {len(left)} more were chosen and not done (--time {seconds:.0f})." if left else ""
         yield VerifiedPart(
             "replay", "holds",
-            f"steps {steps} of {source.course.last - source.course.first:,}, chosen at random (--seed {seed}), gave "
+            f"steps {steps} of {source.history.last - source.history.first:,}, chosen at random (--seed {seed}), gave "
             f"the recorded numbers again, {' and '.join(sorted(bounds))}.{rest}",
         )  # fmt: skip
     for remark in source.remarks:
@@ -187,13 +181,10 @@ def check_random_steps(
 
 def choose_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
     """Choose steps at random, among those near to a state from which a replay can begin, where there are any."""
-    course, generator = source.course, np.random.default_rng(seed)
-    candidates = _near_steps(course, [course.first, *source.whole])
+    history, generator = source.history, np.random.default_rng(seed)
+    states = [history.first, *source.whole]
+    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
+    candidates = [step for step in sorted(near) if not history.final(step).skipped]
     if not candidates:
         return []
-    return generator.permutation(np.array(sorted(candidates)))[:num].tolist()
-
-
-def _near_steps(course: Course, states: list[int]) -> set[int]:
-    near = {step for state in states for step in range(state + 1, min(state + NEAR, course.last) + 1)}
-    return {step for step in near if not course.final(step).left_out}
+    return generator.permutation(np.array(candidates))[:num].tolist()

@@ -54,13 +54,9 @@ def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
         # A line of a single point would be invisible.
         marker = "o" if curve.marked or len(x) == 1 else ""
         axes.plot(
-            *_thinned(x, y),
-            color=colour,
-            linestyle=style,
-            linewidth=LINE_WIDTH,
-            marker=marker,
+            *_thinned(x, y), color=colour, linestyle=style, linewidth=LINE_WIDTH, marker=marker,
             label=_label(curve.label),
-        )
+        )  # fmt: skip
         if curve.band is not None:
             band = np.asarray(curve.band, dtype=float)
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
@@ -187,7 +183,7 @@ def _legend(axes: Axes, labels: Sequence[str], outside: bool, theme: Theme) -> N
 def _label(label: str) -> str | None:
     """Return a name in a legend or beside a bar; None where there is none."""
     name = one_line(label, NAME_CHARACTERS)
-    # Matplotlib leaves out labels that begin with an underscore.
+    # Matplotlib skips labels that begin with an underscore.
     return f"\u200a{name}" if name.startswith("_") else name or None
 
 

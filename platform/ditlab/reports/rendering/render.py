@@ -67,9 +67,8 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     drawn = {key: to_image(frame, theme) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
     last = to_image(figure, theme) if figure.panels else drawn[id(figure.frames[-1])]
     _write(still, [Image.fromarray(last)], about=figure)
-    frames = _same_size(
-        [drawn[id(frame)] for frame in figure.frames], theme
-    )  # an animation's end repeats its last frame
+    # an animation's end repeats its last frame
+    frames = _same_size([drawn[id(frame)] for frame in figure.frames], theme)
     durations = [figure.seconds_per_frame] * len(frames)
     durations[-1] = max(_LAST_FRAME_SECONDS, figure.seconds_per_frame)
     _write(animation, [Image.fromarray(frame) for frame in frames], [round(1000 * seconds) for seconds in durations])
@@ -223,7 +222,7 @@ def _save(figure: Figure, path: Path, kind: PictureFormat, theme: Theme) -> Path
 
 
 def _as_xml(text: str) -> str:
-    """Escape markup and leave out characters that no XML document may hold."""
+    """Escape markup and drop characters that no XML document may hold."""
     return escape(_NOT_XML.sub("", text))
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ditlab.checking.prove.findings import PHASES, Compared, Proof, proof_lines
+from ditlab.checking.prove.findings import PHASES, Proof, ProofComparison, proof_lines
 from ditlab.checking.prove.proving import LEAST_PROCESSES, check_processes, describe_engine
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
@@ -19,7 +19,7 @@ EXPERIMENTS = CHECKOUT / "experiments"
 FACTS = {"date": "2026-11-23T12:00:00Z", "spec_hash": "0" * 64, "code": "c" * 64, "torch": "2.13.0"}
 
 
-def proof(*comparisons: Compared) -> Proof:
+def proof(*comparisons: ProofComparison) -> Proof:
     engine = describe_engine(load_experiment(EXPERIMENTS / "digits/dit.yaml"), use_gpu=False)
     return Proof(comparisons, "digits-dit", engine, "2 parameters are many: proved on a twin of 1.", 3.2, FACTS)
 
@@ -27,11 +27,11 @@ def proof(*comparisons: Compared) -> Proof:
 def test_a_table_fits_a_terminal_and_counts_what_is_off():
     modules = [f"network.{'blocks.' * 9}{number}" for number in range(12)]
     found = proof(
-        *(Compared(phase, "a quantity with a name that is long " * 3, 1e-9, 0.0, "x" * 200) for phase in PHASES),
-        *(Compared("gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0)
+        *(ProofComparison(phase, "a quantity with a name that is long " * 3, 1e-9, 0.0, "x" * 200) for phase in PHASES),
+        *(ProofComparison("gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0)
           for number, module in enumerate(modules)),
-        Compared("loss", "a NaN", math.nan, 1.0), Compared("loss", "endless", math.inf, 1.0),
-        Compared("norm", "alike", 0.0, 0.0),
+        ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0),
+        ProofComparison("norm", "alike", 0.0, 0.0),
     )  # fmt: skip
     lines = proof_lines(found)
     assert max(map(len, lines)) <= 80
@@ -42,13 +42,13 @@ def test_a_table_fits_a_terminal_and_counts_what_is_off():
 
 
 def test_the_first_that_is_off_is_named_by_phase_and_module():
-    holds = Compared("loss", "velocity", 1e-8, 1e-7)
+    holds = ProofComparison("loss", "velocity", 1e-8, 1e-7)
     found = proof(
         holds,
-        Compared("update", "by module", 1.0, 1e-6, "", "network.head", 1.0),
-        Compared("gradient", "by module", 0.2, 1e-6, "", "network.blocks.0.mlp", 1.0),
-        Compared("gradient", "by module", 0.5, 1e-6, "half of it", "network.blocks.1.mlp", 1.0),
-        Compared("gradient", "by module", 0.0, 1e-6, "", "network.head", 1.0),
+        ProofComparison("update", "by module", 1.0, 1e-6, "", "network.head", 1.0),
+        ProofComparison("gradient", "by module", 0.2, 1e-6, "", "network.blocks.0.mlp", 1.0),
+        ProofComparison("gradient", "by module", 0.5, 1e-6, "half of it", "network.blocks.1.mlp", 1.0),
+        ProofComparison("gradient", "by module", 0.0, 1e-6, "", "network.head", 1.0),
     )
     assert found.first_off == (
         "First off: gradient, by module of network.blocks.1.mlp, the furthest of 2 modules that are off, by 0.5 where "
@@ -60,7 +60,7 @@ def test_the_first_that_is_off_is_named_by_phase_and_module():
 
 
 def test_json_holds_no_number_that_json_lacks():
-    found = proof(Compared("loss", "a NaN", math.nan, 1.0), Compared("loss", "endless", math.inf, 1.0))
+    found = proof(ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0))
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [each["distance"] for each in read["comparisons"]] == ["nan", "inf"]
     assert (read["holds"], read["made_by"]) == (False, FACTS)

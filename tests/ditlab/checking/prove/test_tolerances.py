@@ -5,16 +5,16 @@ import torch
 
 from ditlab.checking.prove.gradients import compare_gradients, compare_losses, compare_norm, norm_bound
 from ditlab.checking.prove.recording import DrawKey, RecordedPass, RecordedStep, join_steps
-from ditlab.checking.prove.reference import PlainGradient
+from ditlab.checking.prove.reference import ReferenceGradient
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm, stored_dtype
 
 KEYS = [DrawKey(0, "train", 3, number, 4, 0) for number in range(2)]
 
 
-def reading(gradient: torch.Tensor, total: float = 1.0, size: float | None = None) -> PlainGradient:
+def reading(gradient: torch.Tensor, total: float = 1.0, size: float | None = None) -> ReferenceGradient:
     parts = {"network.one.weight": gradient[:8], "network.two.weight": gradient[8:]}
     sizes = {name: float(each.norm()) if size is None else size for name, each in parts.items()}
-    return PlainGradient(parts, sizes, [total] * 2, [{"velocity": total}] * 2)
+    return ReferenceGradient(parts, sizes, [total] * 2, [{"velocity": total}] * 2)
 
 
 def engine(gradient: torch.Tensor, total: float = 1.0, norm: float | None = None) -> RecordedStep:

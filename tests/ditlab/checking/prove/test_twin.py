@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.checking.prove.scaled_down import MOST_FLOPS, MOST_PARAMETERS, Twin, twin_of
+from ditlab.checking.prove.scaled_down import MOST_FLOPS, MOST_PARAMETERS, ScaledDownSpec, scale_down
 from ditlab.planning.flops import step_flops
 from ditlab.spec.files import is_sweep, load_experiment
 from support.documents import CHECKOUT
@@ -10,8 +10,8 @@ from support.documents import CHECKOUT
 EXPERIMENTS = CHECKOUT / "experiments"
 
 
-def twin(name: str, *changes: str) -> Twin:
-    return twin_of(load_experiment(EXPERIMENTS / name, changes))
+def twin(name: str, *changes: str) -> ScaledDownSpec:
+    return scale_down(load_experiment(EXPERIMENTS / name, changes))
 
 
 def test_a_small_experiment_is_its_own_twin():
@@ -38,7 +38,7 @@ def test_every_shipped_experiment_has_a_twin_of_few_parameters():
         if is_sweep(path):
             continue
         own = load_experiment(path)
-        found = twin_of(own)
+        found = scale_down(own)
         bounds = (MOST_PARAMETERS, MOST_FLOPS)
         if path.name == "base.yaml":  # as wide as the text encoder, whose features the data hold
             bounds = (70_000_000, 2 * MOST_FLOPS)

@@ -11,7 +11,7 @@ import pytest
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking.replay.history import Execution
 from ditlab.checking.replay.opening import ReplaySource, open_source
-from ditlab.checking.replay.report import step_history
+from ditlab.checking.replay.report import loss_history
 from ditlab.checking.replay.segment import ReplayPlan, plan_replay
 from ditlab.home import Home
 from ditlab.receipts.records import ROW
@@ -30,7 +30,7 @@ def opened(run: Path) -> ReplaySource:
 
 
 def way(source: ReplaySource, step: int) -> ReplayPlan:
-    (plan,) = plan_replay(source.course, [source.course.final(step)], source.whole, source.spec_of)
+    (plan,) = plan_replay(source.history, [source.history.final(step)], source.whole, source.spec_of)
     return plan
 
 
@@ -49,16 +49,16 @@ def unreadable(path: Path) -> list[Callable[[], object]]:
 def test_without_receipts_the_spec_decides(run: Path) -> None:
     """A run of an earlier version, or with receipts that are lost: the journal says which steps were done."""
     whole = opened(run)
-    assert whole.remarks == [] and [each.attempt for each in whole.course.executions] == [1] * 4
+    assert whole.remarks == [] and [each.attempt for each in whole.history.executions] == [1] * 4
     for damage in unreadable(run / "receipts" / "steps.bin"):
         damage()
         source = opened(run)
-        assert source.course.final(3) in (
-            Execution(3, 0, 1, threads=source.course.default.threads), Execution(3, 1, 1, threads=1),
+        assert source.history.final(3) in (
+            Execution(3, 0, 1, threads=source.history.default.threads), Execution(3, 1, 1, threads=1),
         ), damage  # fmt: skip
-        assert source.course.last == 4 and way(source, 3).origin == 2
-        assert step_history(source).steps.tolist() == [1, 2, 3, 4]
-        if not source.course.final(3).is_recorded:
+        assert source.history.last == 4 and way(source, 3).origin == 2
+        assert loss_history(source).steps.tolist() == [1, 2, 3, 4]
+        if not source.history.final(3).is_recorded:
             assert any("each step is replayed with the workers of the spec (1)" in text for text in source.remarks)
             assert source.machine_differences(way(source, 3).way) == ["the run's machine is not recorded"]
 
@@ -71,27 +71,27 @@ def test_a_row_that_was_altered_ends_what_receipts_say(run: Path) -> None:
     source = opened(run)
     (remark,) = source.remarks
     assert remark.startswith("Damaged receipts: ") and "damaged from row 3 on" in remark
-    assert [source.course.final(step).loss is not None for step in range(1, 5)] == [True, True, False, False]
-    assert source.course.final(4).attempt == 1, "the journal has the step, which was the attempt's"
+    assert [source.history.final(step).loss is not None for step in range(1, 5)] == [True, True, False, False]
+    assert source.history.final(4).attempt == 1, "the journal has the step, which was the attempt's"
 
 
 def test_an_attempt_that_is_lost_leaves_its_steps_to_the_spec(run: Path) -> None:
     for damage in unreadable(run / "receipts" / "attempts.jsonl"):
         damage()
         source = opened(run)
-        assert [source.course.final(step).attempt for step in range(1, 5)] == [0] * 4, damage
-        assert source.remarks and source.course.last == 4
-        assert step_history(source).losses.shape == (4,)
+        assert [source.history.final(step).attempt for step in range(1, 5)] == [0] * 4, damage
+        assert source.remarks and source.history.last == 4
+        assert loss_history(source).losses.shape == (4,)
 
 
 def test_without_a_journal_receipts_say_what_was_done(run: Path) -> None:
-    losses = step_history(opened(run)).losses.tolist()
+    losses = loss_history(opened(run)).losses.tolist()
     for damage in unreadable(run / "journal.jsonl"):
         damage()
         shutil.rmtree(run / "journal.index", ignore_errors=True)
         source = opened(run)
-        assert source.course.last == 4 and source.journaled == {}, damage
-        assert step_history(source).losses.tolist() == losses
+        assert source.history.last == 4 and source.journaled == {}, damage
+        assert loss_history(source).losses.tolist() == losses
 
 
 def test_checkpoints_that_are_damaged_are_passed_over(run: Path) -> None:

@@ -61,7 +61,7 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     before = listed(folder.path)
     source = open_source(opened(folder, home))
     assert list(source.whole) == [4, 8, 12, 16, 18]
-    assert {each.workers for each in source.course.executions} == {1, 2}
+    assert {each.workers for each in source.history.executions} == {1, 2}
     receipts = read_receipts(folder)
     for number, attempt in enumerate(ATTEMPTS, start=1):
         written = receipts.rows["step"][receipts.rows["attempt"] == number].tolist()

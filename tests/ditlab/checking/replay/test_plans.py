@@ -1,12 +1,12 @@
-"""Ways of a replay through a run's course: decided from receipts and journal alone."""
+"""Ways of a replay through a run's history: decided from receipts and journal alone."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ditlab.checking.replay.history import Course, Execution, journaled_steps, with_unwritten
-from ditlab.checking.replay.report import StepHistory, worst_steps
+from ditlab.checking.replay.history import Execution, StepHistory, journaled_steps, with_unwritten
+from ditlab.checking.replay.report import LossHistory, worst_steps
 from ditlab.checking.replay.segment import ReplayPlan, plan_replay
 from ditlab.checking.replay.stepper import layer_of
 from ditlab.receipts.records import RecordedAttempt
@@ -20,8 +20,8 @@ def doing(step: int, attempt: int, workers: int = 1, **more: Any) -> Execution:
     return Execution(step, attempt, workers, **{"loss": step + attempt / 8, "norm": 1.0, **more})
 
 
-def plans(course: Course, targets: list[Execution], checkpoints: list[int]) -> list[ReplayPlan]:
-    return plan_replay(course, targets, checkpoints, lambda execution: SPEC)
+def plans(history: StepHistory, targets: list[Execution], checkpoints: list[int]) -> list[ReplayPlan]:
+    return plan_replay(history, targets, checkpoints, lambda execution: SPEC)
 
 
 def ways(found: list[ReplayPlan]) -> list[tuple[int, list[tuple[int, int, int]], list[tuple[int, int]]]]:
@@ -35,46 +35,46 @@ def ways(found: list[ReplayPlan]) -> list[tuple[int, list[tuple[int, int, int]],
     ]
 
 
-def killed_course() -> Course:
+def killed_history() -> StepHistory:
     """1 worker to step 7, killed; 2 workers from checkpoint 4 to step 8, killed; 1 worker from checkpoint 8."""
     rows = [doing(step, 1) for step in range(1, 8)]
     rows += [doing(step, 2, 2) for step in range(5, 9)] + [doing(step, 3) for step in range(9, 13)]
-    return Course(rows, DEFAULT, 12)
+    return StepHistory(rows, DEFAULT, 12)
 
 
 def test_each_step_is_done_by_the_workers_that_did_it() -> None:
-    course = killed_course()
-    every = [course.final(step) for step in range(1, 13)]
-    ((origin, segments, done),) = ways(plans(course, every, []))
+    history = killed_history()
+    every = [history.final(step) for step in range(1, 13)]
+    ((origin, segments, done),) = ways(plans(history, every, []))
     assert (origin, segments) == (0, [(1, 4, 1), (5, 8, 2), (9, 12, 1)])
     assert done == [(step, 1 + (step > 4) + (step > 8)) for step in range(1, 13)]
-    assert ways(plans(course, [course.final(10)], [4, 8, 12])) == [(8, [(9, 10, 1)], [(10, 3)])]
-    assert ways(plans(course, [course.final(8)], [4, 8, 12])) == [(4, [(5, 8, 2)], [(8, 2)])]
+    assert ways(plans(history, [history.final(10)], [4, 8, 12])) == [(8, [(9, 10, 1)], [(10, 3)])]
+    assert ways(plans(history, [history.final(8)], [4, 8, 12])) == [(4, [(5, 8, 2)], [(8, 2)])]
 
 
 def test_a_way_that_a_kill_cut_off_takes_a_pass_of_its_own() -> None:
-    course = killed_course()
-    lost = course.all_of(7)[0]
-    assert (lost.attempt, course.final(7).attempt) == (1, 2)
-    found = ways(plans(course, [course.final(6), course.final(7), lost], [4, 8]))
+    history = killed_history()
+    lost = history.all_of(7)[0]
+    assert (lost.attempt, history.final(7).attempt) == (1, 2)
+    found = ways(plans(history, [history.final(6), history.final(7), lost], [4, 8]))
     assert sorted(found) == [(4, [(5, 7, 1)], [(7, 1)]), (4, [(5, 7, 2)], [(6, 2), (7, 2)])]
     # the checkpoint of step 6 that a run has now is that of its second doing, which leads to no other
-    assert ways(plans(course, [lost], [4, 6])) == [(4, [(5, 7, 1)], [(7, 1)])]
-    assert ways(plans(course, [course.final(7)], [4, 6])) == [(6, [(7, 7, 2)], [(7, 2)])]
+    assert ways(plans(history, [lost], [4, 6])) == [(4, [(5, 7, 1)], [(7, 1)])]
+    assert ways(plans(history, [history.final(7)], [4, 6])) == [(6, [(7, 7, 2)], [(7, 2)])]
 
 
 def test_targets_far_apart_begin_at_checkpoints_of_their_own() -> None:
-    course = Course([doing(step, 1) for step in range(1, 101)], DEFAULT, 100)
-    found = ways(plans(course, [course.final(step) for step in (12, 14, 93)], [10, 50, 90]))
+    history = StepHistory([doing(step, 1) for step in range(1, 101)], DEFAULT, 100)
+    found = ways(plans(history, [history.final(step) for step in (12, 14, 93)], [10, 50, 90]))
     assert found == [(10, [(11, 14, 1)], [(12, 1), (14, 1)]), (90, [(91, 93, 1)], [(93, 1)])]
 
 
 def test_a_step_left_out_halvings_and_a_fork() -> None:
-    rows = [doing(5, 1), doing(6, 1), doing(7, 2, halvings=1), doing(8, 2, halvings=1, left_out=True)]
-    course = Course(rows, DEFAULT, 8, first=4)
-    (plan,) = plans(course, [course.final(8)], [])
+    rows = [doing(5, 1), doing(6, 1), doing(7, 2, microbatch_splits=1), doing(8, 2, microbatch_splits=1, skipped=True)]
+    history = StepHistory(rows, DEFAULT, 8, first=4)
+    (plan,) = plans(history, [history.final(8)], [])
     assert (plan.origin, plan.is_checkpoint, plan.num_steps) == (4, False, 4)
-    assert [(each.first, each.last, each.halvings, each.left_out) for each in plan.segments] == [
+    assert [(each.first, each.last, each.microbatch_splits, each.skipped) for each in plan.segments] == [
         (5, 6, 0, ()), (7, 8, 1, (8,)),
     ]  # fmt: skip
     changed = plan.with_variant({"resources": {"workers": 1}, "more": 1}, 1)
@@ -84,10 +84,10 @@ def test_a_step_left_out_halvings_and_a_fork() -> None:
 
 def test_an_elastic_range_decides_the_micro_batches_and_stays() -> None:
     spec = {"resources": {"workers": {"min": 1, "max": 2}}}
-    course = killed_course()
-    (plan,) = plan_replay(course, [course.final(6)], [], lambda execution: spec)
+    history = killed_history()
+    (plan,) = plan_replay(history, [history.final(6)], [], lambda execution: spec)
     assert [segment.spec for segment in plan.segments] == [spec, spec]
-    (plan,) = plans(course, [course.final(6)], [])
+    (plan,) = plans(history, [history.final(6)], [])
     assert [segment.spec["resources"]["workers"] for segment in plan.segments] == [1, 2]
 
 
@@ -125,7 +125,7 @@ def test_steps_that_the_journal_alone_has_belong_to_the_attempt_that_was_killed(
 def test_the_worst_steps_stand_out_against_their_neighbours() -> None:
     losses, norms = np.linspace(4, 1, 100), np.ones(100)
     losses[60], norms[20], losses[80] = 5.0, 9.0, np.nan
-    history = StepHistory(np.arange(1, 101), losses, norms)
+    history = LossHistory(np.arange(1, 101), losses, norms)
     assert worst_steps(history, 3) == [81, 21, 61]
 
 

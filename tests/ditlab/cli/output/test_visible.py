@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ditlab.cli.progress import TerminalConsole, status_text
-from ditlab.cli.terminal import shown, shown_line
+from ditlab.cli.terminal import escape_for_terminal, escape_line
 from ditlab.home import Home
 from ditlab.spec.files import load_experiment
 from ditlab.spec.yaml_text import dump_yaml
@@ -28,13 +28,13 @@ SHOWN = "[red]x[/]\\x1b[2J"
      ("\udc80", "\\udc80")],
 )  # fmt: skip
 def test_control_characters_become_escapes(character, escape):
-    assert shown(f"a{character}b") == f"a{escape}b"
+    assert escape_for_terminal(f"a{character}b") == f"a{escape}b"
 
 
 def test_layout_and_other_scripts_stay():
     text = "ä 漢字 🙂 · \ttab\nnext"
-    assert shown(text) == text
-    assert shown_line("a\tb\nc") == "a\\tb\\nc"
+    assert escape_for_terminal(text) == text
+    assert escape_line("a\tb\nc") == "a\\tb\\nc"
 
 
 def test_console_prints_names_as_they_are(monkeypatch):
