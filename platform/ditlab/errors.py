@@ -9,7 +9,7 @@ _LONGEST = 300
 class UserError(Exception):
     """An error that the user can correct (exit code 2, no traceback).
 
-    The message names the knob, its value and the remedy:
+    The message names the field or option, its value and the remedy:
     `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`
     """
 

@@ -14,15 +14,15 @@ from ditlab.errors import UserError
 _NODE_JOURNAL = re.compile(r"journal\.node-([1-9][0-9]{0,8})\.jsonl")
 
 
-def writable_folder(path: Path, knob: str, remedy: str) -> Path:
-    """Make a folder and test that it can be written. Raises UserError that names the knob where it cannot."""
+def writable_folder(path: Path, name: str, remedy: str) -> Path:
+    """Make a folder and test that it can be written. Raises UserError that names it by `name` where it cannot."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".probe-{secrets.token_hex(4)}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"{knob} cannot be written ({error.strerror}); {remedy}.") from error
+        raise UserError(f"{name} cannot be written ({error.strerror}); {remedy}.") from error
     return path
 
 

@@ -232,8 +232,8 @@ def evaluate_averages(
     plot = frontier.plot
     if plot is None:
         return frontier
-    owner = f"the folder of run {saved.folder.run_id}"
-    place = writable_folder(saved.folder.path / "figures", owner, "make room, or make DITLAB_HOME writable")
+    name = f"the folder of run {saved.folder.run_id}"
+    place = writable_folder(saved.folder.path / "figures", name, "make room, or make DITLAB_HOME writable")
     return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])
 
 

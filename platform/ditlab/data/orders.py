@@ -21,11 +21,7 @@ from ditlab.storage.plain_files import MIB
 
 
 def training_order(
-    spec: DataSpec,
-    data: DataSplits,
-    batch_size: int,
-    seed: int,
-    draw_counts: Mapping[int, Sequence[int]] | None = None,
+    spec: DataSpec, data: DataSplits, batch_size: int, seed: int, draw_counts: Mapping[int, Sequence[int]] | None = None
 ) -> Order:
     """Return the order in which a run takes its training samples: of a mixture, draws over the orders of its parts.
 

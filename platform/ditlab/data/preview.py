@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     Each image size has a grid of its own with as many samples, spread evenly over its rows. Images are columns of shape
     (1 or 3, height, width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
     """
-    image = _image_column(store.columns)
+    image = next((name for name, column in store.columns.items() if is_image(column)), None)
     if image is None:
         return None
     parts = store.parts
@@ -89,10 +89,6 @@ def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 
-def _image_column(columns: Mapping[str, StoredColumn]) -> str | None:
-    return next((name for name, column in columns.items() if is_image(column)), None)
-
-
 def is_image(column: StoredColumn) -> bool:
     """Return True for a column of grey or coloured images with a value range."""
     return len(column.shape) == 3 and column.shape[0] in (1, 3) and column.value_range is not None
@@ -100,7 +96,7 @@ def is_image(column: StoredColumn) -> bool:
 
 def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title: str) -> ImageGrid | None:
     """Make a grid of a view's rows; None where no column holds images. Large images are shrunk."""
-    image = _image_column(view.columns)
+    image = next((name for name, column in view.columns.items() if is_image(column)), None)
     if image is None or not len(indices):
         return None
     pictures = _pictures(view.padded(image, indices).numpy(), view.columns[image])

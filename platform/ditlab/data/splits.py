@@ -138,11 +138,7 @@ def open_data(
 
 
 def _split(
-    store: AnyStore,
-    hold_out: float | HoldOutClasses,
-    origin: str,
-    group: int = 1,
-    order: OrderSpec = _FULL,
+    store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group: int = 1, order: OrderSpec = _FULL
 ) -> DataSplits:
     """Split a store; `group`: number of neighbouring rows that are held out together."""
     train: RowNumbers

@@ -42,11 +42,7 @@ def rows_for_samples(data: DataSplits) -> View:
 
 
 def sample_conditions(
-    sampler: Any,
-    num: int | None,
-    view: View | None,
-    inputs: ModelInputs,
-    request: SampleRequest = DEFAULT_REQUEST,
+    sampler: Any, num: int | None, view: View | None, inputs: ModelInputs, request: SampleRequest = DEFAULT_REQUEST
 ) -> SampleConditions:
     """Return the conditions of `num` samples.
 

@@ -16,10 +16,7 @@ from ditlab.errors import UserError
 
 
 def to_device(
-    batch: Mapping[str, Tensor],
-    fields: Sequence[BatchField],
-    columns: Mapping[str, Column],
-    device: torch.device | str,
+    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Mapping[str, Column], device: torch.device | str
 ) -> dict[str, Tensor]:
     """Convert a batch to a model's fields: moved in the store's dtype, then converted on the device.
 

@@ -144,7 +144,8 @@ class ShardedOrder(Order):
                     shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
                 if ahead <= further[bucket] and at < shuffle.windows:
                     ranges += [shuffle.ranges(lane, at) for lane in lanes]
-        changes = [self._first_turn(epoch, bucket, window + 1) for bucket, window in enumerate(windows)]
+        starts = [self._shuffle(epoch, b).window_start(np.array(window + 1)) for b, window in enumerate(windows)]
+        changes = [-(-int(start) // self._slice) for start in starts]  # first batch that begins in the next window
         left = range(number, self._batches_per_epoch)
         until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
         return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
@@ -168,11 +169,6 @@ class ShardedOrder(Order):
         if turn == self._batches[bucket]:
             return self._shuffle(epoch, bucket).windows
         return int(self._shuffle(epoch, bucket).window_of(np.array(turn * self._slice)))
-
-    def _first_turn(self, epoch: int, bucket: int, window: int) -> int:
-        """Return the first batch of a bucket that begins in a window, or after it."""
-        start = int(self._shuffle(epoch, bucket).window_start(np.array(window)))
-        return -(-start // self._slice)
 
     def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (bucket, number in the bucket) of batches of an epoch."""

@@ -125,7 +125,11 @@ class TransferredSteps:
             while self._waiting and self._waiting.popleft() is not batch:
                 pass  # one that no pass takes
             self._begin(batch)
-            self._begin_following()
+            if self._waiting:
+                self._begin(self._waiting[0])
+            elif not self._next_step and self._loader.is_ready:
+                self._next_step = self._take_step()
+                self._begin(self._next_step[0])
         assert batch.copy is not None
         return self._stream.hand_over(batch.copy)
 
@@ -146,13 +150,6 @@ class TransferredSteps:
     def _take_step(self) -> list[MicroBatch]:
         step = next(self._loader)
         return [MicroBatch(rows, ids, self) for rows, ids in zip(step, self._loader.row_ids, strict=True)]
-
-    def _begin_following(self) -> None:
-        if self._waiting:
-            self._begin(self._waiting[0])
-        elif not self._next_step and self._loader.is_ready:
-            self._next_step = self._take_step()
-            self._begin(self._next_step[0])
 
     def _begin(self, batch: MicroBatch) -> None:
         if batch.copy is None:
