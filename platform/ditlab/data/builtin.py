@@ -147,7 +147,11 @@ def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterat
     data = load_digits()
     inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
     for image, label in zip(data.images, data.target, strict=True):
-        shades = _enlarged(image / INK, size)
+        # Enlarge an image with values in [0, 1] to (size, size) by bicubic interpolation, uint8.
+        from PIL import Image
+
+        smooth = Image.fromarray((image / INK).astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)
+        shades = (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
         captions = [_caption(colour, DIGITS[label]) for colour in colours]
         yield {
             "image": shades * inks[:, :, None, None],
@@ -155,14 +159,6 @@ def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterat
             "digit": np.full(len(colours), label, np.int64),
             "colour": np.arange(len(colours)),
         }
-
-
-def _enlarged(image: np.ndarray, size: int) -> np.ndarray:
-    """Enlarge an image with values in [0, 1] to (size, size) by bicubic interpolation, uint8."""
-    from PIL import Image
-
-    smooth = Image.fromarray(image.astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)
-    return (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:

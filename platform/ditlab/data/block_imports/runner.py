@@ -80,7 +80,12 @@ def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockRec
             return receipt
         folder.mkdir(parents=True, exist_ok=True)
         receipt = rules.convert(block, folder)
-        _check_unchanged(block)
+        # Raise UserError for a file of this machine that was changed, as the plan's fingerprint would not say so.
+        for file in (*block.files, *block.beside):
+            if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
+                raise UserError(
+                    f"{file.place} was changed during the import; give the command again once the source stays as it is."
+                )
         write_receipt(folder, block, receipt)
     except OSError as error:
         raise UserError(
@@ -88,15 +93,6 @@ def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockRec
             "--out, and give the same command again: it goes on from its whole blocks."
         ) from error
     return receipt
-
-
-def _check_unchanged(block: InputBlock) -> None:
-    """Raise UserError for a file of this machine that was changed, as the plan's fingerprint would not say so."""
-    for file in (*block.files, *block.beside):
-        if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
-            raise UserError(
-                f"{file.place} was changed during the import; give the command again once the source stays as it is."
-            )
 
 
 @dataclass(frozen=True)
@@ -199,15 +195,11 @@ def _is_whole(receipt: BlockReceipt, files: dict[tuple[str, str], Path], folder:
     for path, place in paths:
         if path is not None and path != place:
             place.parent.mkdir(parents=True, exist_ok=True)
-            _link(path, place)
+            try:
+                os.link(path, place)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, place)
     return True
-
-
-def _link(path: Path, place: Path) -> None:
-    try:
-        os.link(path, place)
-    except OSError:  # a file system without links
-        shutil.copyfile(path, place)
 
 
 @contextmanager

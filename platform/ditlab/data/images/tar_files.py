@@ -151,7 +151,11 @@ class _Reading:
                 self._note(error, self._tar.offset)
                 return
             if member is None:
-                self._check_end()
+                # Note data behind the end mark, as a header of zeros leaves it, or a second tar behind the first.
+                stream = self._tar.fileobj
+                assert stream is not None, "the tar is open"
+                if stream.read(LONGEST_PADDING).strip(b"\0"):
+                    self.damage, self.damaged_at = "it lies behind an end mark", self._start + self._tar.offset
                 return
             self._tar.members.clear()  # type: ignore[attr-defined]  # all so far, which a stream has no use for
             if member.isfile() and _extension(member) in (*IMAGE_SUFFIXES, ".txt"):
@@ -175,13 +179,6 @@ class _Reading:
                 break
             left -= member.size
         return contents
-
-    def _check_end(self) -> None:
-        """Note data behind the end mark, as a header of zeros leaves it, or a second tar behind the first."""
-        stream = self._tar.fileobj
-        assert stream is not None, "the tar is open"
-        if stream.read(LONGEST_PADDING).strip(b"\0"):
-            self.damage, self.damaged_at = "it lies behind an end mark", self._start + self._tar.offset
 
     def _note(self, error: Exception, offset: int) -> None:
         self.damage, self.damaged_at = first_line(error), self._start + offset

@@ -330,7 +330,11 @@ class BlockLoader:
             content = self._attempt(request, trouble)
             if content is not None:
                 if _is_right(request, memoryview(content)):
-                    self._answered()
+                    if self._noticed:
+                        with self._lock:
+                            was_noticed, self._noticed = self._noticed, False
+                        if was_noticed:
+                            self._notify(f"{self._place} answers again.")
                     return pa.py_buffer(content)
                 self._note_altered(request, content, trouble)
             if not is_wanted():
@@ -394,7 +398,10 @@ class BlockLoader:
                 "network and the credentials in the environment, and resume the run."
             )
         if trouble.seconds > NOTICE:
-            self._announce(f"{self._place} does not answer ({trouble.reason}); trying again for {self._wait:.0f} s.")
+            with self._lock:
+                is_new, self._noticed = not self._noticed, True
+            if is_new:
+                self._notify(f"{self._place} does not answer ({trouble.reason}); trying again for {self._wait:.0f} s.")
         try:
             self._calls.run(self.reader.renew, REQUEST_TIMEOUT)
         except Exception as error:  # as above
@@ -404,19 +411,6 @@ class BlockLoader:
     @property
     def _place(self) -> str:
         return f"{self.reader.files.knob}={self.reader.files.location}"
-
-    def _announce(self, message: str) -> None:
-        with self._lock:
-            is_new, self._noticed = not self._noticed, True
-        if is_new:
-            self._notify(message)
-
-    def _answered(self) -> None:
-        if self._noticed:
-            with self._lock:
-                was_noticed, self._noticed = self._noticed, False
-            if was_noticed:
-                self._notify(f"{self._place} answers again.")
 
 
 def _is_right(request: BlockRequest, content: memoryview) -> bool:

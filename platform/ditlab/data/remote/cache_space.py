@@ -223,7 +223,9 @@ class CacheSpace:
         self._lock, self._ledger = threading.Lock(), CacheLedger(folder)
         self._used: dict[str, float] = {}
         with self._transaction() as connection:
-            self._delete_dead_parts(connection)
+            for path in self._folder.parts.iterdir():
+                if KEY.fullmatch(path.name) and _delete_unlocked(path) and not self._folder.block(path.name).exists():
+                    delete(connection, path.name)
             self._make_room(connection, 0)
 
     def size(self) -> int:
@@ -307,11 +309,6 @@ class CacheSpace:
                     if freed >= wanted:
                         break
         return freed
-
-    def _delete_dead_parts(self, connection: sqlite3.Connection) -> None:
-        for path in self._folder.parts.iterdir():
-            if KEY.fullmatch(path.name) and _delete_unlocked(path) and not self._folder.block(path.name).exists():
-                delete(connection, path.name)
 
 
 def make_way(path: Path) -> None:

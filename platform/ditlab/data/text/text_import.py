@@ -73,7 +73,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     with unfinished_import(folder):
         _save(tokenizer, folder)
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
-        _check(receipts, options)
+        # Raise RefusedSource where no row can be made.
+        sums = sums_of(receipts)
+        if not sums.get(BYTES):
+            first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
+            raise RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
+        if sums[TOKENS] < options.length:
+            raise RefusedSource(too_short("--", options.length, f"--source={options.source}", sums[TOKENS]))
         return _finish(path, folder, receipts, tokenizer, source, options)
 
 
@@ -123,16 +129,6 @@ def _save(tokenizer: Tokenizer, folder: Path) -> None:
             f"{folder.parent} cannot be written ({error.strerror}); free space there or choose another folder with "
             "--out."
         ) from error
-
-
-def _check(receipts: Sequence[BlockReceipt], options: TextOptions) -> None:
-    """Raise RefusedSource where no row can be made."""
-    sums = sums_of(receipts)
-    if not sums.get(BYTES):
-        first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
-        raise RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
-    if sums[TOKENS] < options.length:
-        raise RefusedSource(too_short("--", options.length, f"--source={options.source}", sums[TOKENS]))
 
 
 def _finish(
