@@ -80,9 +80,7 @@ class Recovery:
     def after(self, failure: Failure, saved_step: int) -> "Recovery":
         """The state after a failure that another attempt may overcome. Raises the failure's error for any other.
 
-        Args:
-            failure: end of the last attempt.
-            saved_step: step of the newest checkpoint now, -1 for none.
+        `saved_step` is the step of the newest checkpoint now, -1 for none.
         """
         limit = self.experiment.resources.max_failures
         failures = 0 if saved_step > self.saved_step else self.failures

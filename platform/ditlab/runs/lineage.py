@@ -102,12 +102,9 @@ def _line(run: LineageRun, run_id: str) -> str:
 
 
 def _with_forks(
-    records: Mapping[str, RunRecord],
-    forks: Mapping[str, list[RunRecord]],
-    run_id: str,
-    start_step: int | None,
+    records: Mapping[str, RunRecord], forks: Mapping[str, list[RunRecord]], run_id: str, start_step: int | None,
     seen: set[str],
-) -> LineageRun:
+) -> LineageRun:  # fmt: skip
     below = []
     for record in forks.get(run_id, []):
         if record.run_id not in seen:

@@ -262,7 +262,7 @@ def check_network(experiment: Experiment) -> None:
     Nodes of a cluster are checked by `ditlab.cluster.nodes.survey`, once connected.
     """
     interface = experiment.resources.network.interface
-    if interface and interface not in (existing := interface_names()):
+    if interface and interface not in (existing := [name for _, name in socket.if_nameindex()]):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
 
 
@@ -313,19 +313,8 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
         yield path, old, new
 
 
-def interface_names() -> list[str]:
-    """Names of this machine's network interfaces."""
-    return [name for _, name in socket.if_nameindex()]
-
-
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:
-    """Error message for nodes that lack the configured interface.
-
-    Args:
-        interface: value of `resources.network.interface`.
-        nodes: the nodes, as `node a` or `nodes a and b`.
-        existing: names of the interfaces that these nodes have.
-    """
+    """Error message for `nodes`, as `nodes a and b`, that lack the interface and have the `existing` ones."""
     return (
         f"resources.network.interface={interface} does not exist on {nodes}, which has {', '.join(existing)}; name one "
         "that every node has, or set it to null."

@@ -46,13 +46,10 @@ class TrackedReporter(Reporter):
     """Reporter of the first worker. Use as a context manager: its exit waits a bounded time for tracking."""
 
     def __init__(
-        self,
-        launch: Launch,
-        on_progress: Callable[[TrainingProgress], None],
-        on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
-        worker_nodes: Sequence[str] = (),
+        self, launch: Launch, on_progress: Callable[[TrainingProgress], None],
+        on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None, worker_nodes: Sequence[str] = (),
         **rest: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Open the tracked run.
 
         Args:

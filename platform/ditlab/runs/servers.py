@@ -51,12 +51,9 @@ class LoopbackServer(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(
-        self,
-        port: int,
-        respond: Callable[[str], Answer],
-        fault: Callable[[Exception], str],
+        self, port: int, respond: Callable[[str], Answer], fault: Callable[[Exception], str],
         headers: Mapping[str, str] = HEADERS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Listen on a port of loopback at once; 0 takes a free one.
 
         `respond` answers a path with its query; where it raises UserError or OSError, the answer is 503 with what
