@@ -13,6 +13,23 @@ from typing import Protocol
 
 import numpy as np
 
+START = "averages.start"
+"""Scalar of a state: updates that were applied before the averages began."""
+FOLDER = "averages"
+"""Folder of the snapshots in that of a run's checkpoints."""
+UPDATES = "adam_step"
+"""Scalar of a state: updates that were applied."""
+_PREFIX = "power_"
+GROWTH = 5
+"""Early snapshots are at most a fifth of their step apart."""
+EARLIEST = 128
+"""No snapshot lies before this fraction of the run: at length 0.25 that leaves 1 / 4,000 of the weight to what is
+before."""
+EVEN_EDGES = 4096
+"""Intervals of a long run on which profiles are compared; a shorter run is compared update by update."""
+TINY = 1e-9
+"""Coefficients below which an average is left out."""
+
 
 class AverageProfile(Protocol):
     """Weight of each update's result in an average."""
@@ -88,15 +105,6 @@ def exponent_of(width: float) -> float:
     return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
 
-START = "averages.start"
-"""Scalar of a state: updates that were applied before the averages began."""
-FOLDER = "averages"
-"""Folder of the snapshots in that of a run's checkpoints."""
-UPDATES = "adam_step"
-"""Scalar of a state: updates that were applied."""
-_PREFIX = "power_"
-
-
 def field_of(length: float) -> str:
     """Return the name of an average among the fields of a state: `power_0.05`."""
     return f"{_PREFIX}{length:g}"
@@ -108,13 +116,6 @@ def length_of(field: str) -> float | None:
         return float(field.removeprefix(_PREFIX)) if field.startswith(_PREFIX) else None
     except ValueError:
         return None
-
-
-GROWTH = 5
-"""Early snapshots are at most a fifth of their step apart."""
-EARLIEST = 128
-"""No snapshot lies before this fraction of the run: at length 0.25 that leaves 1 / 4,000 of the weight to what is
-before."""
 
 
 def snapshot_steps(first: int, total: int, snapshots: int) -> list[int]:
@@ -130,12 +131,6 @@ def snapshot_steps(first: int, total: int, snapshots: int) -> list[int]:
         found.append(first + round(step))
         step -= max(1.0, min(length / snapshots, step / GROWTH))
     return sorted(set(found) - {total})
-
-
-EVEN_EDGES = 4096
-"""Intervals of a long run on which profiles are compared; a shorter run is compared update by update."""
-TINY = 1e-9
-"""Coefficients below which an average is left out."""
 
 
 @dataclass(frozen=True)

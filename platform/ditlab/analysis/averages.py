@@ -34,6 +34,12 @@ _DECAY = "decay="
 ROUGH = 0.05
 """Distance of profiles, relative, from which on a rebuilt average is called rough: below it, all that were tried were
 within 1e-3 of averages that had been kept."""
+MOST_PANELS = 12
+"""Metrics that are drawn."""
+EXACT = 1e-9
+"""Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
+FRAME = 3
+"""Characters that a column takes beside its text."""
 
 
 def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
@@ -113,12 +119,6 @@ def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float
         weights = chosen.weights() if averaged else saved.checkpoint.weights(averaged=False)
         facts = {} if chosen.average is None else {"average": chosen.average.profile.label}
         return write_export(saved.checkpoint.manifest, weights, output_folder(folder), saved.folder.tokenizer, facts)
-
-
-MOST_PANELS = 12
-"""Metrics that are drawn."""
-EXACT = 1e-9
-"""Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
 
 
 @dataclass(frozen=True)
@@ -240,10 +240,6 @@ def evaluate_averages(
 def _length(point: AveragedPoint) -> float:
     assert isinstance(point.profile, PowerProfile)
     return point.profile.length
-
-
-FRAME = 3
-"""Characters that a column takes beside its text."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from ditlab.reports.figures import loss_figure, smoothed
 from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 from ditlab.tracking.history import Series
 
+SMOOTHED_FROM = 100
+"""Points from which on a curve gets a running mean."""
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -54,10 +57,6 @@ class Plot:
         content = BytesIO()
         self.image.save(content, format="PNG")
         return content.getvalue()
-
-
-SMOOTHED_FROM = 100
-"""Points from which on a curve gets a running mean."""
 
 
 def metric_plot(history: Mapping[str, Series]) -> Plot:

@@ -50,6 +50,14 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Kinds of work by parts of operators' names; the first that fits. What fits none is elementwise."""
+PREFIX = "module: "
+_BACKWARD = "autograd::engine::evaluate_function: "
+_OWN_RANGES = (PREFIX, _BACKWARD, "ProfilerStep", "Optimizer.step", "DistributedDataParallel")
+OUTSIDE = "(outside of modules)"
+MOST_ROWS = 12
+"""Rows of a table or bars of a panel; the rest is one more."""
+SMALL = 0.01
+"""Share of a step below which a kind of work is not told in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +204,6 @@ def kind_of(operator: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "elementwise")
 
 
-PREFIX = "module: "
-_BACKWARD = "autograd::engine::evaluate_function: "
-_OWN_RANGES = (PREFIX, _BACKWARD, "ProfilerStep", "Optimizer.step", "DistributedDataParallel")
-OUTSIDE = "(outside of modules)"
-
-
 @dataclass(frozen=True)
 class OperatorEvent:
     """Time of one call of an operator, without that of operators within it."""
@@ -282,12 +284,6 @@ def by_pattern(events: Iterable[OperatorEvent]) -> dict[str, list[OperatorEvent]
     for event in events:
         groups[re.sub(r"(?<=\.)\d+(?=\.|$)", "*", event.module)].append(event)
     return groups
-
-
-MOST_ROWS = 12
-"""Rows of a table or bars of a panel; the rest is one more."""
-SMALL = 0.01
-"""Share of a step below which a kind of work is not told in a sentence."""
 
 
 def profile_lines(profile: Profile) -> list[str]:

@@ -21,6 +21,8 @@ SAMPLES_PER_PROMPT = 4
 """Samples of each prompt where no number is given."""
 STRENGTH = 0.6
 """Share of a start image that is drawn anew where no strength is given."""
+SECTIONS = ("sampling", "encoders")
+"""Sections of an experiment that may change after training: encoders may lie elsewhere than where the run trained."""
 
 
 class SampleKeywords(TypedDict, total=False):
@@ -116,10 +118,6 @@ def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
         ema=None if keywords.get("ema") is None else str(keywords.get("ema")),
         overrides=tuple(keywords.get("overrides", ())),
     )
-
-
-SECTIONS = ("sampling", "encoders")
-"""Sections of an experiment that may change after training: encoders may lie elsewhere than where the run trained."""
 
 
 def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Assignment]:

@@ -30,6 +30,11 @@ from ditlab.tracking.names import flatten
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
 _NOT_EACH = "this run's family does not draw samples for each of several prompts"
+LABEL = "label"
+"""Column of classes."""
+_MOST_NAMES = 30
+PREFIX = "ditlab."
+"""Prefix of the keys of a PNG's texts."""
 
 
 def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
@@ -145,11 +150,6 @@ def _lines(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-LABEL = "label"
-"""Column of classes."""
-_MOST_NAMES = 30
-
-
 def with_class_number(options: SampleOptions, saved: SavedRun) -> SampleOptions:
     """Put a class's number in the place of its name. Raises UserError for a name that the run's data do not have."""
     if not isinstance(options.label, str):
@@ -167,10 +167,6 @@ def class_number(name: str, names: Sequence[str]) -> int:
     listed = ", ".join(names[:_MOST_NAMES])
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
     raise UserError(f"--label {name} is no class of this run's data; their names are {listed}{more}.")
-
-
-PREFIX = "ditlab."
-"""Prefix of the keys of a PNG's texts."""
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:

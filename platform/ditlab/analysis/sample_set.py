@@ -25,6 +25,16 @@ from ditlab.notebook_html import card, code, never_failing, paragraph, picture, 
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
 
+MOST_PICTURES = 64
+MOST_TEXTS = 16
+MOST_WINDOWS = 3
+MOST_REGIONS = 8
+"""Completed rows of a window that are drawn."""
+MOST_NAMES = 4
+"""Features of a logo."""
+_WIDEST = 256  # pixels of a picture's longer side
+_MEASURED = "measured:"
+
 
 @dataclass(frozen=True)
 class SampleSet:
@@ -144,17 +154,6 @@ def trajectory_figure(sampler: Any, drawn: Samples) -> Figure:
     picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
     shown = [sampler.show(Samples(frames[index], drawn.conditions)) for index in picked]
     return Figure(panels=shown[-1].panels, columns=shown[-1].columns, frames=[*shown, *[shown[-1]] * 5])
-
-
-MOST_PICTURES = 64
-MOST_TEXTS = 16
-MOST_WINDOWS = 3
-MOST_REGIONS = 8
-"""Completed rows of a window that are drawn."""
-MOST_NAMES = 4
-"""Features of a logo."""
-_WIDEST = 256  # pixels of a picture's longer side
-_MEASURED = "measured:"
 
 
 def sample_card(plot: Plot, num: int, origin: Mapping[str, str], columns: Mapping[str, np.ndarray]) -> Markup:

@@ -33,6 +33,14 @@ from ditlab.planning.meta_step import DTYPES
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import plan_run
 
+MOST_PASSES = 2
+"""Micro-batches of a timed step; the rest of an accumulation is like them."""
+WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
+"""Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those that are: at least,
+and at most."""
+ENOUGH, MOST_SECONDS = 8.0, 45.0
+"""Seconds of timed steps that are enough, and seconds after the first step from which on no more are begun."""
+
 
 class StepRunner:
     """Steps of an experiment, pass by pass; every random number is that of a run's first steps."""
@@ -96,15 +104,6 @@ def open_steps(experiment: Experiment, home: Home, most_passes: int) -> Iterator
             yield runner
         finally:
             runner.close()
-
-
-MOST_PASSES = 2
-"""Micro-batches of a timed step; the rest of an accumulation is like them."""
-WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
-"""Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those that are: at least,
-and at most."""
-ENOUGH, MOST_SECONDS = 8.0, 45.0
-"""Seconds of timed steps that are enough, and seconds after the first step from which on no more are begun."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("ditlab")
+LARGEST_ON_CPU = 20_000_000
+"""Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
 
 
 def compare(
@@ -105,10 +107,6 @@ def load_export(
 
     place = default_device() if device is None else torch.device(device)
     return open_export(Path(folder), place, warn or _log.warning)
-
-
-LARGEST_ON_CPU = 20_000_000
-"""Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
 
 
 def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
+_log = logging.getLogger("ditlab")
+RunT = TypeVar("RunT", bound=ShownRun)
+
 
 @dataclass(frozen=True)
 class ExportedWeights:
@@ -65,9 +68,6 @@ def metric_table(chosen: Mapping[str, Series]) -> pa.Table:
         values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
         columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
     return pa.table(columns)
-
-
-_log = logging.getLogger("ditlab")
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,6 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
         for record in list_runs(home)
         if not record.trials and all(getattr(record, key) == value for key, value in chosen.items())
     )
-
-
-RunT = TypeVar("RunT", bound=ShownRun)
 
 
 class FoundRuns(list[RunT]):

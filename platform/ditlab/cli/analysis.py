@@ -138,14 +138,9 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
 @set_option
 @json_option
 def evaluate(
-    run: str,
-    batch: int,
-    quality: int | None,
-    rows: int | None,
-    averages: str | None,
-    overrides: tuple[str, ...],
+    run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
@@ -237,15 +232,9 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 )  # fmt: skip
 @json_option
 def figures(
-    run: str | None,
-    kinds: tuple[str, ...],
-    only_list: bool,
-    seed: int,
-    out: Path | None,
-    formats: tuple[str, ...],
-    theme: str,
-    as_json: bool,
-) -> None:
+    run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None,
+    formats: tuple[str, ...], theme: str, as_json: bool,
+) -> None:  # fmt: skip
     """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).

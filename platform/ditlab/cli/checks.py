@@ -70,16 +70,9 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a picture of each step; default: none.")
 @json_option
 def replay(
-    run: str,
-    step: int | None,
-    to: int | None,
-    check: bool,
-    worst: int | None,
-    overrides: tuple[str, ...],
-    anyway: bool,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+    run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],
+    anyway: bool, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Do a step of RUN again, and show what it was made of. Nothing is written into the run.
 
     Shows the step's samples with their losses, times and noise, gradient norms by layer, clipping and update. Begins at

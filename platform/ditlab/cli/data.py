@@ -57,17 +57,14 @@ def _command(kind: str, options: type[Spec], by_blocks: bool) -> click.Command:
         type=click.Path(path_type=Path, file_okay=False),
         help="Folder for the stores [default: DITLAB_HOME/stores].",
     )
-    shared = [out, _address()] if by_blocks else [out]
-    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), *shared, *command.params]
-    return command
-
-
-def _address() -> click.Option:
-    return click.Option(
+    address = click.Option(
         ["--address"],
         help="Ray cluster whose cores share the work; --out must be a folder that its nodes share "
         "[default: RAY_ADDRESS, else this machine].",
     )
+    shared = [out, address] if by_blocks else [out]
+    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), *shared, *command.params]
+    return command
 
 
 def check_out(out: Path | None) -> None:
@@ -153,17 +150,9 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
             for file in getattr(store.manifest, "files", {}).values():
                 say(f"  listed in {store.path / file}")
         described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
-        text = store.manifest.text and store.manifest.text.model_dump(mode="json")
-        note = store.manifest.source.note
-        stores.append(
-            {
-                **described,
-                "outcome": one.outcome,
-                "note": note,
-                "text": text,
-                "left_out": {each.reason: each.number for each in left_out},
-            }
-        )
+        described |= {"outcome": one.outcome, "note": store.manifest.source.note}
+        described["text"] = store.manifest.text and store.manifest.text.model_dump(mode="json")
+        stores.append({**described, "left_out": {each.reason: each.number for each in left_out}})
     emit({**facts, "stores": stores}, as_json)
 
 
@@ -187,16 +176,9 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 )
 @json_option
 def encode(
-    store: str,
-    encode_text: str | None,
-    encode_images: str | None,
-    tokens: int | None,
-    patch: int | None,
-    name: str | None,
-    out: Path | None,
-    address: str | None,
-    as_json: bool,
-) -> None:
+    store: str, encode_text: str | None, encode_images: str | None, tokens: int | None, patch: int | None,
+    name: str | None, out: Path | None, address: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Add frozen encoders' features to a store, so that training needs no encoder.
 
     STORE: a store's folder, or the name of one under DITLAB_HOME/stores. A new store is written beside it, with all

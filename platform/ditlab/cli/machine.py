@@ -15,6 +15,13 @@ from ditlab.errors import UserError
 if TYPE_CHECKING:
     from ditlab.doctor.machine import Finding
 
+# Where a shell reads the script at each start.
+_PLACES = {
+    "bash": 'add to ~/.bashrc: eval "$(ditlab completion bash)"',
+    "zsh": 'add to ~/.zshrc: eval "$(ditlab completion zsh)"',
+    "fish": "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
+}
+
 
 @click.command()
 @click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
@@ -86,14 +93,6 @@ def _show(findings: Sequence[Finding], as_json: bool) -> None:
         mark = Text(finding.verdict, colours[finding.verdict])
         table.add_row(mark, finding.what, finding.found, finding.remedy)
     console(as_json).print(table)
-
-
-# Where a shell reads the script at each start.
-_PLACES = {
-    "bash": 'add to ~/.bashrc: eval "$(ditlab completion bash)"',
-    "zsh": 'add to ~/.zshrc: eval "$(ditlab completion zsh)"',
-    "fish": "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
-}
 
 
 @click.command()

@@ -36,6 +36,7 @@ MOST_COLUMNS = 80
 """Columns of the lines about times."""
 _PLAIN = re.compile(r"[\w.-]+")  # any other name would have to be quoted, or could be a command of the terminal's
 _MOST_BYTES = 1 << 16  # of a run.json
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -75,8 +76,6 @@ def _record(folder: Path) -> dict[str, Any]:
         return found if isinstance(found, dict) else {}
     return {}
 
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 json_option: Decorator = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output."

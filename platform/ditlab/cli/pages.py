@@ -21,6 +21,12 @@ from ditlab.home import Home, resolve_user_path
 if TYPE_CHECKING:
     pass
 
+PORT = 8765
+_ELSEWHERE = (
+    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
+    "http://127.0.0.1:8080 here."
+)
+
 
 @click.command()
 @run_argument
@@ -57,9 +63,6 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
         hint(as_json, "runs", "show", found.record.run_id)
     else:
         hint(as_json, "watch", found.record.run_id)
-
-
-PORT = 8765
 
 
 @click.command()
@@ -106,12 +109,6 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
             signal.signal(signal.SIGTERM, before)
 
 
-_ELSEWHERE = (
-    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
-    "http://127.0.0.1:8080 here."
-)
-
-
 def _free(port: int) -> int:
     """Return a port of loopback if it is free, else 0."""
     with socket.socket() as probe:
@@ -155,17 +152,9 @@ def _is_watched(as_json: bool) -> bool:
 @json_option
 @click.pass_context
 def ui(
-    ctx: click.Context,
-    port: int,
-    host: str,
-    root: Path | None,
-    auth: bool | None,
-    allowed_hosts: tuple[str, ...],
-    database: str | None,
-    artifacts: str | None,
-    wait: float,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, port: int, host: str, root: Path | None, auth: bool | None, allowed_hosts: tuple[str, ...],
+    database: str | None, artifacts: str | None, wait: float, as_json: bool,
+) -> None:  # fmt: skip
     """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from ditlab.planning.plan import Plan
     from ditlab.planning.settings import PlannedSetting
 
+_OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
+WIDE = 118
+"""Columns of a terminal from which on every part has a column of its own."""
+
 
 @click.command()
 @spec_argument
@@ -47,17 +51,9 @@ if TYPE_CHECKING:
 @set_option
 @json_option
 def plan(
-    spec: Path,
-    gpus: int | None,
-    gpu: str | None,
-    gpu_memory: str | None,
-    measure: bool,
-    price: float | None,
-    target: Path | None,
-    out: Path | None,
-    overrides: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    spec: Path, gpus: int | None, gpu: str | None, gpu_memory: str | None, measure: bool, price: float | None,
+    target: Path | None, out: Path | None, overrides: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken.
 
     SPEC is an experiment, or a sweep, of which the total is told.
@@ -100,9 +96,6 @@ def plan(
         hint(as_json, "train", written or spec, *([] if written else repeated_arguments("spec", *_OWN)))
 
 
-_OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
-
-
 def _result(
     planned: Plan, found: PlannedTrials | None, price: float | None, picture: Path | None, written: Path | None
 ) -> dict[str, Any]:
@@ -115,20 +108,26 @@ def _result(
     return result | {"picture": picture and str(picture), "applied": written and str(written)}
 
 
-WIDE = 118
-"""Columns of a terminal from which on every part has a column of its own."""
-
-
 def plan_table(plan: Plan, width: int) -> Table:
     """Memory and time by setting; sizes in GiB. In few columns the parts of the state are one sum."""
     wide = width >= WIDE
     parts = ["params", "grads", "optim", "EMA"] if wide else ["state"]
     device = plan.machine.device
     title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.machine.memory)})"
-    rest = ["act.", "work", "margin", "total", "host"] if wide else ["act.", "work", "total", "host"]
-    table = Table(
-        "ZeRO", "ckpt", *parts, *rest, "micro", "most", "ms", title=title, box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    heads = [
+        "ZeRO",
+        "ckpt",
+        *parts,
+        "act.",
+        "work",
+        *(["margin"] if wide else []),
+        "total",
+        "host",
+        "micro",
+        "most",
+        "ms",
+    ]
+    table = Table(*heads, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[0].no_wrap = True
     for column in table.columns[2:]:
         column.justify = "right"
@@ -151,12 +150,8 @@ def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
     state = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
     mark = "*" if setting is _chosen(plan) else ""
     host = setting.memory.worker.host
-    numbers = [
-        *(state if wide else [sum(state)]),
-        peak.activations,
-        peak.workspace,
-        *([setting.margin] if wide else []),
-    ]
+    margin = [setting.margin] if wide else []
+    numbers = [*(state if wide else [sum(state)]), peak.activations, peak.workspace, *margin]
     most = f"{setting.largest_micro:,}" if setting.largest_micro else "none"
     return [
         f"{setting.zero.label}{mark}", "yes" if setting.checkpointing else "no", *map(gib, numbers),

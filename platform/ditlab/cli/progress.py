@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 
 STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
+ColumnKind = Literal["text", "long", "id", "number"]
+_COLUMNS: dict[ColumnKind, dict[str, Any]] = {
+    "text": {}, "long": {"overflow": "fold"}, "id": {"no_wrap": True}, "number": {"justify": "right", "no_wrap": True}
+}  # fmt: skip
+_BESIDE_BAR = 70
+"""Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
+_LEAST_RATE_TIME = 1.0
+"""Seconds before a rate is shown: until then it is that of what is buffered."""
+_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
+NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 
 
 class TerminalConsole(Console):
@@ -43,12 +53,6 @@ class TerminalConsole(Console):
         if isinstance(renderable, Text) and escape_for_terminal(renderable.plain) != renderable.plain:
             renderable = Text(escape_for_terminal(renderable.plain), renderable.style)
         return super().render(renderable, options)
-
-
-ColumnKind = Literal["text", "long", "id", "number"]
-_COLUMNS: dict[ColumnKind, dict[str, Any]] = {
-    "text": {}, "long": {"overflow": "fold"}, "id": {"no_wrap": True}, "number": {"justify": "right", "no_wrap": True}
-}  # fmt: skip
 
 
 def list_table(columns: Mapping[str, ColumnKind], title: str | None = None) -> Table:
@@ -116,13 +120,6 @@ class LiveDisplay(ABC):
             self._live = None
         else:
             self._plain.stop()
-
-
-_BESIDE_BAR = 70
-"""Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
-_LEAST_RATE_TIME = 1.0
-"""Seconds before a rate is shown: until then it is that of what is buffered."""
-_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 
 
 class Amount(ProgressColumn):
@@ -215,9 +212,6 @@ def describe_amount(done: int, total: int | None, unit: str) -> str:
     else:
         parts = [f"{number:,}" for number in (done, total) if number is not None]
     return f"{'/'.join(parts)} {unit}"
-
-
-NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 
 
 class ProgressLine(LiveDisplay):

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
+_MOST_METRICS = 24
+_ELSEWHERE = ("system/", "time/", "perf/")
+"""Metrics of the machine, and those of the table of times."""
+
 
 @click.group(invoke_without_command=True)
 @click.option(
@@ -164,11 +168,6 @@ def _age(created: str) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-_MOST_METRICS = 24
-_ELSEWHERE = ("system/", "time/", "perf/")
-"""Metrics of the machine, and those of the table of times."""
 
 
 @click.command(short_help="Show one run.")

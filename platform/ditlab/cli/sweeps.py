@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 
 
 STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
+MAX_ROWS = 24  # for running trials, those that ended last, and the best
+MOST_RUNNING = 4  # running trials that a line of progress names
+_HEADS = ("workers", "parameters", "steps", "time")
+_GAP = 2  # columns between two of the table's
+Row = Mapping[str, str]
 
 
 @click.command()
@@ -63,16 +68,9 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @json_option
 def tune(
-    sweep: Path | None,
-    overrides: tuple[str, ...],
-    quick: bool,
-    address: str | None,
-    resume: str | None,
-    start_from: str | None,
-    weights_only: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+    sweep: Path | None, overrides: tuple[str, ...], quick: bool, address: str | None, resume: str | None,
+    start_from: str | None, weights_only: bool, dry_run: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
     overrides = (*start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
     source, overrides, changes = _shorten(sweep, overrides) if quick else (sweep, overrides, {})
@@ -113,13 +111,9 @@ def _shorten(sweep: Path | None, overrides: tuple[str, ...]) -> tuple[Sweep, tup
 
 
 def _show_plan(
-    sweep: Path | Sweep | None,
-    overrides: tuple[str, ...],
-    changes: dict[str, Any],
-    address: str | None,
-    resume: str | None,
-    as_json: bool,
-) -> None:
+    sweep: Path | Sweep | None, overrides: tuple[str, ...], changes: dict[str, Any], address: str | None,
+    resume: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Print the trials, and how long they will take."""
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api.sweeps import plan_sweep
@@ -152,10 +146,6 @@ def summary_lines(result: SweepResult) -> list[str]:
             reason = trial.note.partition("\n")[0]
             lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {reason[:200]}")
     return lines
-
-
-MAX_ROWS = 24  # for running trials, those that ended last, and the best
-MOST_RUNNING = 4  # running trials that a line of progress names
 
 
 class SweepTable(LiveDisplay):
@@ -240,11 +230,6 @@ def _select(trials: Sequence[Trial], best: int | None) -> list[Trial]:
         return weight.get(trial.status, 1), trial.number if trial.status == "waiting" else -trial.number
 
     return sorted(sorted(trials, key=order)[:MAX_ROWS], key=lambda trial: trial.number)
-
-
-_HEADS = ("workers", "parameters", "steps", "time")
-_GAP = 2  # columns between two of the table's
-Row = Mapping[str, str]
 
 
 def forecast_table(prepared: PreparedSweep, expected: Forecast, width: int = 80) -> RenderableType:

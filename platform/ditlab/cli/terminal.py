@@ -23,6 +23,14 @@ _CONTROLS = (
     0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
 )  # fmt: skip
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
+FIRST_LINE = 2.0
+"""Seconds after which the first line is printed: what takes less needs none."""
+INTERVAL_VARIABLE = "DITLAB_PROGRESS_SECONDS"
+"""Environment variable with the longest time between two lines in the first hour; 0: no lines."""
+INTERVAL = 30.0  # seconds, where the variable is not set
+LONGEST_INTERVAL = 20  # times the interval, after days
+_SHARE = 0.01  # of the time since the start: where that is longer than the interval, it takes its place
+_POLL = 0.25  # seconds
 
 
 def escape_for_terminal(text: str) -> str:
@@ -33,16 +41,6 @@ def escape_for_terminal(text: str) -> str:
 def escape_line(text: str) -> str:
     """Text in one line: line breaks and tabs become `\\n` and `\\t`."""
     return escape_for_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-FIRST_LINE = 2.0
-"""Seconds after which the first line is printed: what takes less needs none."""
-INTERVAL_VARIABLE = "DITLAB_PROGRESS_SECONDS"
-"""Environment variable with the longest time between two lines in the first hour; 0: no lines."""
-INTERVAL = 30.0  # seconds, where the variable is not set
-LONGEST_INTERVAL = 20  # times the interval, after days
-_SHARE = 0.01  # of the time since the start: where that is longer than the interval, it takes its place
-_POLL = 0.25  # seconds
 
 
 class LineSchedule:

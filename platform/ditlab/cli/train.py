@@ -66,20 +66,10 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option
 def train(
-    spec: Path,
-    overrides: tuple[str, ...],
-    quick: bool,
-    address: str | None,
-    local: bool,
-    resume: str | None,
-    start_from: str | None,
-    weights_only: bool,
-    figures: bool,
-    metrics_port: int | None,
-    prove: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+    spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
+    start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None, prove: bool,
+    dry_run: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
     overrides = (*start_overrides(start_from, weights_only, resume), *overrides)
     experiment, changes = _load(spec, overrides, quick)  # before torch and Ray are imported: a mistake shows at once
@@ -166,10 +156,9 @@ def _summary(result: TrainingResult) -> list[str]:
     """Last lines for people: how the run ended, and where to look."""
     run = result.run_id
     if result.status == "interrupted":
-        return [
-            f"run {run} interrupted at step {result.step} of {result.total_steps} · checkpoint: "
-            f"{_place(result.checkpoint)}"
-        ]
+        saved = result.checkpoint or "-"  # a URI, or a path as a shell takes it
+        place = saved if "://" in saved else short_path(Path(saved))
+        return [f"run {run} interrupted at step {result.step} of {result.total_steps} · checkpoint: {place}"]
     pictures = sorted((result.folder / "media").glob("samples-*.png"))
     page = result.folder / "report.html"
     places = [f"page: {short_path(page)}"] if page.is_file() else []
@@ -196,11 +185,6 @@ def _tracking_place(uri: str) -> str:
     return f"{short_path(database)} ({command_line('ui')})"
 
 
-def _place(checkpoint: str | None) -> str:
-    """Place of a checkpoint: a URI, or a path as a shell takes it."""
-    return checkpoint if checkpoint and "://" in checkpoint else short_path(Path(checkpoint or "-"))
-
-
 @click.command()
 @spec_argument
 @set_option
@@ -220,16 +204,9 @@ def _place(checkpoint: str | None) -> str:
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @json_option
 def submit(
-    spec: Path,
-    overrides: tuple[str, ...],
-    address: str | None,
-    working_dir: Path,
-    resume: str | None,
-    start_from: str | None,
-    weights_only: bool,
-    no_wait: bool,
-    as_json: bool,
-) -> int:
+    spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, resume: str | None,
+    start_from: str | None, weights_only: bool, no_wait: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
 
     The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job

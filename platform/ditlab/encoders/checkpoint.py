@@ -249,14 +249,10 @@ def encoder_digest(place: str | None, precision: str, downloads: Path | None = N
     for path in sorted(found.folder.glob("*.safetensors")):
         digest.update(path.name.encode())
         with open_plain(path, None, follow=True) as file:
-            _add_pieces(digest, file)
+            size = os.fstat(file.fileno()).st_size
+            digest.update(size.to_bytes(8, "little"))
+            last = max(0, size - PIECE)
+            for start in sorted({last * number // (PIECES - 1) for number in range(PIECES)}):
+                file.seek(start)
+                digest.update(file.read(PIECE))
     return digest.hexdigest()
-
-
-def _add_pieces(digest: hashlib._Hash, file: BinaryIO) -> None:
-    size = os.fstat(file.fileno()).st_size
-    digest.update(size.to_bytes(8, "little"))
-    last = max(0, size - PIECE)
-    for start in sorted({last * number // (PIECES - 1) for number in range(PIECES)}):
-        file.seek(start)
-        digest.update(file.read(PIECE))
