@@ -12,6 +12,6 @@ from ditlab.quality.eligibility import (
     quality_ineligibility,
     quality_names,
 )
-from ditlab.quality.measure import quality
+from ditlab.quality.evaluator import quality
 
 __all__ = ["QUALITY_METRICS", "QUALITY_NOTE", "check_quality", "quality", "quality_ineligibility", "quality_names"]

@@ -19,9 +19,15 @@ from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.classifier import SmallClassifier, TrainedClassifier
 from ditlab.quality.eligibility import find_basis
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
+from ditlab.quality.evaluator import (
+    CaptionAgreement,
+    DrawnSamples,
+    QualityEvaluator,
+    QualityReference,
+    classes_of,
+    confusion_figure,
+)
 from ditlab.quality.images import image_batches
-from ditlab.quality.measure import CaptionAgreement, QualityReference, classes_of, confusion_figure
 from ditlab.runs.launch import build_model
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metrics import metric_names
