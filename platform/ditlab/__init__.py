@@ -41,6 +41,7 @@ _NAMES = {
     "ditlab.spec.experiment": ("Experiment",),
     "ditlab.spec.sweep": ("Sweep",),
 }
+"""Names by their module."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 """Module of each name."""
 

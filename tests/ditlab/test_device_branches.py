@@ -38,7 +38,7 @@ BRANCHES = {
     "platform/ditlab/planning/pass_memory.py": (1, "tensors of one device are counted"),
     "platform/ditlab/planning/matrix_rate.py": (2, "a measurement waits for the GPU"),
     "platform/ditlab/quality/evaluator.py": (1, "a digest of a measurement names the kind of device"),
-    "platform/ditlab/runs/checks.py": (1, "a run without its GPUs is refused before it starts"),
+    "platform/ditlab/runs/prepare.py": (1, "a run without its GPUs is refused before it starts"),
     "platform/ditlab/sweeps/prepare.py": (1, "trials at once, by the machine's GPUs"),
     "platform/ditlab/training/checkpointing.py": (1, "`engine.compile: auto` is a function of the device type"),
     "platform/ditlab/training/evaluation.py": (1, "a digest of a measurement names the kind of device"),

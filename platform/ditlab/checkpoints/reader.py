@@ -18,7 +18,7 @@ from torch import Tensor
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import check_plain, open_plain
+from ditlab.storage.plain_files import check_plain, open_regular_file
 from ditlab.storage.remote import RemoteFiles
 
 
@@ -101,7 +101,7 @@ class CheckpointReader:
         try:
             if isinstance(self._files, LocalFiles):
                 path, digest = self._files.file(self._folder, name), ""
-                with open_plain(path) as file:
+                with open_regular_file(path) as file:
                     size = os.fstat(file.fileno()).st_size
                     if size == expected.size:
                         digest = hashlib.file_digest(file, "sha256").hexdigest()

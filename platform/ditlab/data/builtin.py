@@ -142,14 +142,12 @@ def _caption(colour: str, digit: str) -> bytes:
 
 
 def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterator[dict[str, np.ndarray]]:
+    from PIL import Image
     from sklearn.datasets import load_digits
 
     data = load_digits()
     inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
     for image, label in zip(data.images, data.target, strict=True):
-        # Enlarge an image with values in [0, 1] to (size, size) by bicubic interpolation, uint8.
-        from PIL import Image
-
         smooth = Image.fromarray((image / INK).astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)
         shades = (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
         captions = [_caption(colour, DIGITS[label]) for colour in colours]

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
-from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
 
@@ -156,7 +156,7 @@ def _check_files(folder: Path, knob: str) -> None:
     for path in sorted({path for pattern in FETCHED for path in folder.glob(pattern)}):
         try:
             # Files in the hub's cache are links.
-            open_plain(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
+            open_regular_file(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
         except OSError as error:
             raise _unusable(knob, path, first_line(error)) from None
 
@@ -248,7 +248,7 @@ def encoder_digest(place: str | None, precision: str, downloads: Path | None = N
     digest.update(read_plain(found.folder / CONFIG, MAX_TEXT_FILE, follow=True))
     for path in sorted(found.folder.glob("*.safetensors")):
         digest.update(path.name.encode())
-        with open_plain(path, None, follow=True) as file:
+        with open_regular_file(path, None, follow=True) as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(size.to_bytes(8, "little"))
             last = max(0, size - PIECE)

@@ -259,14 +259,11 @@ def configuration(
     precision, zero = experiment.training.precision, experiment.engine.zero
     config: dict[str, Any] = {
         "train_batch_size": micro_size * accumulation * rank.world_size,
-        "train_micro_batch_size_per_gpu": micro_size,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": 0.0,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "steps_per_print": None,
+        "train_micro_batch_size_per_gpu": micro_size, "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": 0.0, "steps_per_print": None,
         "zero_optimization": _zero(zero, rank, swap),
-    }
+        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+    }  # fmt: skip
     if precision == "bf16":
         # Its check for overflow waits for the GPU in every step.
         config["bf16"] = {"enabled": True, "check_grad_overflow": False}

@@ -43,12 +43,9 @@ def build_optimizer(
         rates = spec.rates(facts[name].role.role)
         if rates not in groups:
             groups[rates] = {
-                "params": [],
-                "lr": spec.lr * rates.lr_factor,
-                "lr_factor": rates.lr_factor,
-                "weight_decay": rates.weight_decay,
-                "is_orthogonalised": rates.is_orthogonalised,
-            }
+                "params": [], "lr": spec.lr * rates.lr_factor, "lr_factor": rates.lr_factor,
+                "weight_decay": rates.weight_decay, "is_orthogonalised": rates.is_orthogonalised,
+            }  # fmt: skip
         groups[rates]["params"].append(parameter)
     if isinstance(spec, Muon):
         return MuonAdamW(list(groups.values()), spec)

@@ -13,7 +13,7 @@ from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_step, step_of
 from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.storage.files import folder_size
-from ditlab.storage.plain_files import open_plain
+from ditlab.storage.plain_files import open_regular_file
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, JournalRecord, all_metrics, read_journal
 from ditlab.tracking.journal_index import read_content
 
@@ -83,7 +83,7 @@ class EventReader:
         """Events of the journal's lines since the last call, in their order."""
         found = []
         try:
-            with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
+            with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
                 for line in read_journal(file, self._end):
                     if not line.is_whole:
                         break

@@ -21,7 +21,7 @@ from ditlab.runs.page_pictures import LinkedPictures, load_picture
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
-from ditlab.storage.plain_files import open_plain
+from ditlab.storage.plain_files import open_regular_file
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
 from ditlab.tracking.journal_index import read_content
 
@@ -64,11 +64,11 @@ class FollowedRun:
             return None
 
     def _ends_whole(self, end: int) -> bool:
-        with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
+        with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
             return end == 0 or os.pread(file.fileno(), 1, end - 1) == b"\n"
 
     def _read_new(self, known: JournalContent) -> None:
-        with open_plain(self.folder.journal, LARGEST_JOURNAL) as file:
+        with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
             for line in read_journal(file, known.end):
                 if not line.is_whole:
                     return

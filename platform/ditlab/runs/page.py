@@ -111,31 +111,19 @@ def collect(source: ReportSource, pictures: PictureSource) -> RunContent:
     events = _events(source, journal)
     parameters, tags = _values(journal, "params"), _values(journal, "tags")
     return RunContent(
-        run_id=folder.run_id,
-        name=hide(record.name),
-        family=record.family,
-        status=status,
-        message=hide(record.message),
-        step=max(record.step, last_step),
-        total_steps=record.total_steps,
-        is_live=is_live,
-        components=_components(experiment),
-        metrics=metrics,
-        samples=samples_of(folder, journal, pictures, notes),
-        figures=figures_of(folder, pictures, notes),
-        attempts=attempts_of(journal, source.ended, is_live, int(time.time() * 1000)),
-        events=events,
+        run_id=folder.run_id, name=hide(record.name), family=record.family, status=status, message=hide(record.message),
+        step=max(record.step, last_step), total_steps=record.total_steps, is_live=is_live,
+        components=_components(experiment), metrics=metrics,
+        samples=samples_of(folder, journal, pictures, notes), figures=figures_of(folder, pictures, notes),
+        attempts=attempts_of(journal, source.ended, is_live, int(time.time() * 1000)), events=events,
         spec=_text(folder.spec, MIB, notes),
         changes=spec_changes(source.home, record, experiment, parameters, notes),
-        parameters=_parameter_counts(parameters),
-        data=_data(journal),
-        batch_size=experiment.batch.size if experiment else 0,
-        checkpoints=kept_steps(folder),
+        parameters=_parameter_counts(parameters), data=_data(journal),
+        batch_size=experiment.batch.size if experiment else 0, checkpoints=kept_steps(folder),
         commands=_commands(folder, status, is_live),
         tags={name: hide(value) for name, value in tags.items() if not name.startswith("mlflow.")},
-        environment=_text(folder.media / "environment.txt", MIB),
-        notes=notes,
-    )
+        environment=_text(folder.media / "environment.txt", MIB), notes=notes,
+    )  # fmt: skip
 
 
 def _journal(folder: RunFolder, notes: list[str]) -> JournalContent:

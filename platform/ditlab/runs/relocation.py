@@ -48,14 +48,12 @@ class HomeRelocation:
 
     def to_dict(self) -> dict[str, Any]:
         """The relocation in JSON's types, for `--json`."""
+        backup = None if self.database.backup is None else str(self.database.backup)
         return {
-            "home": str(self.present),
-            "former": [str(place) for place in self.former],
-            "database": self.database.changes,
-            "backup": None if self.database.backup is None else str(self.database.backup),
-            "files": [str(file) for file in self.files],
+            "home": str(self.present), "former": [str(place) for place in self.former],
+            "database": self.database.changes, "backup": backup, "files": [str(file) for file in self.files],
             "left": self.left,
-        }
+        }  # fmt: skip
 
 
 def check_run_place(home: Home, folder: RunFolder) -> None:

@@ -22,12 +22,9 @@ HOST = "127.0.0.1"
 REQUEST_TIMEOUT = 30.0
 """Seconds that a connection may say nothing."""
 HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+}  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
 
 

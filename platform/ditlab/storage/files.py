@@ -149,7 +149,7 @@ class JsonLines:
 
 
 def encode_json_line(record: Mapping[str, Any]) -> bytes:
-    """A record with at least one field as a line that ends with a checksum (`checksums.py`)."""
+    """A record with at least one field as a line that ends with a checksum."""
     return add_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode()) + b"\n"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ditlab.errors import Unreachable
 from ditlab.home import writable_folder
 from ditlab.storage.files import flush_to_disk, sync_folder
-from ditlab.storage.plain_files import MIB, UnusableFile, open_plain, read_plain
+from ditlab.storage.plain_files import MIB, UnusableFile, open_regular_file, read_plain
 
 MAX_SMALL_FILE = 256 * MIB
 """Bound of a file that is read whole: the manifest of a checkpoint with a million pieces."""
@@ -69,7 +69,7 @@ class LocalFiles:
 
     def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
         """Read a file, `size` bytes at a time."""
-        with open_plain(self.file(folder, name)) as file:
+        with open_regular_file(self.file(folder, name)) as file:
             while chunk := file.read(size):
                 yield chunk
 

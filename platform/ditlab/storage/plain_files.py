@@ -29,7 +29,7 @@ class UnusableFile(OSError):
         super().__init__(errno.EINVAL, reason, str(path))
 
 
-def open_plain(path: Path, limit: int | None = None, *, follow: bool = False) -> BufferedReader:
+def open_regular_file(path: Path, limit: int | None = None, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading, in binary. Never waits, as opening a named pipe would.
 
     `limit` bounds its size in bytes; None: a file that is read in parts. `follow` allows a link in the last part of the
@@ -58,7 +58,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def open_for_append(path: Path) -> int:
-    """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as `open_plain`."""
+    """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as for reading."""
     return _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
@@ -81,8 +81,8 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 
 
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `limit` bytes. Raises as `open_plain` does, also for one that grows beyond it."""
-    with open_plain(path, limit, follow=follow) as file:
+    """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, also for one that grows meanwhile."""
+    with open_regular_file(path, limit, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         content: bytes | None = file.read(min(size, limit) + 1)  # as much is allocated, a megabyte were it `limit`
         if content is not None and len(content) > size:  # it grows meanwhile
@@ -95,8 +95,8 @@ def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
 
 
 def check_plain(path: Path, limit: int | None = None) -> Path:
-    """Return `path`, for libraries that open it themselves. Raises as `open_plain` does."""
-    open_plain(path, limit).close()
+    """Return `path`, for libraries that open it themselves. Raises as `open_regular_file` does."""
+    open_regular_file(path, limit).close()
     return path
 
 

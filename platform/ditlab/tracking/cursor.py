@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.storage.files import add_checksum, has_checksum, is_intact, write_durably
-from ditlab.storage.plain_files import MIB, open_for_append, open_plain, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, parse_json, read_plain
 from ditlab.tracking.access import redact, resolve_tracking_uri, sqlite_path
 from ditlab.tracking.database_damage import made_at
 from ditlab.tracking.journal import LONGEST_LINE
@@ -121,7 +121,7 @@ class CursorFile:
 
     def _head(self) -> str:
         try:
-            with open_plain(self._journal) as file:
+            with open_regular_file(self._journal) as file:
                 line = file.readline(LONGEST_LINE)
         except OSError:
             return ""

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.storage.files import add_checksum, has_checksum, is_intact, without_checksum
-from ditlab.storage.plain_files import MIB, open_plain
+from ditlab.storage.plain_files import MIB, open_regular_file
 
 _KNOWN = ConfigDict(extra="forbid", strict=True)
 
@@ -261,7 +261,7 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
 
 def read_records(path: Path) -> Iterator[JournalRecord]:
     """Every whole record, in order. Raises OSError where there is no journal."""
-    with open_plain(path, LARGEST_JOURNAL) as file:
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
         for line in read_journal(file):
             if line.record is not None:
                 yield line.record
@@ -269,7 +269,7 @@ def read_records(path: Path) -> Iterator[JournalRecord]:
 
 def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
     """Every whole line between two offsets, in bytes."""
-    with open_plain(path, LARGEST_JOURNAL) as file:
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
         for line in read_journal(file, begin):
             if not line.is_whole or line.end > end:
                 return
@@ -278,7 +278,7 @@ def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
 
 def read_record_at(path: Path, offset: int) -> JournalRecord | None:
     """The record of the line that begins at an offset; None for a damaged line."""
-    with open_plain(path, LARGEST_JOURNAL) as file:
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
         return next((line.record for line in read_journal(file, offset)), None)
 
 
@@ -292,7 +292,7 @@ class JournalTail(NamedTuple):
 
 def read_tail(path: Path, num_bytes: int) -> JournalTail:
     """The records among the last bytes. Raises OSError where there is no journal."""
-    with open_plain(path, LARGEST_JOURNAL) as file:
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
         begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
         if begin:  # to the beginning of a line
             file.seek(begin - 1)
@@ -305,7 +305,7 @@ def read_tail(path: Path, num_bytes: int) -> JournalTail:
 def count_lines(path: Path, begin: int) -> int:
     """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
     try:
-        with open_plain(path, LARGEST_JOURNAL) as file:
+        with open_regular_file(path, LARGEST_JOURNAL) as file:
             file.seek(begin)
             return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))
     except OSError:

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ditlab.storage.files import add_checksum, is_intact, replacing, without_checksum
-from ditlab.storage.plain_files import MIB, open_plain
+from ditlab.storage.plain_files import MIB, open_regular_file
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, MetricPoints, read_journal
 
 MIN_GROWTH = 4 * MIB
@@ -51,7 +51,7 @@ def read_content(path: Path, save_index: bool = True) -> JournalContent:
 
     `save_index` false: write nothing.
     """
-    with open_plain(path, LARGEST_JOURNAL) as file:
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
         content = _load(path, file) or JournalContent()
         begin, is_whole = content.end, True
         for line in read_journal(file, begin):
@@ -93,7 +93,7 @@ def _load(path: Path, journal: BinaryIO) -> JournalContent | None:
     """The content that the index holds; None where there is no index, or it is damaged or of another journal."""
     size = journal.seek(0, os.SEEK_END)
     try:
-        with open_plain(side_index_path(path), limit=2 * size + MIB) as file:
+        with open_regular_file(side_index_path(path), limit=2 * size + MIB) as file:
             line, body = file.readline(_LONGEST_HEAD).rstrip(b"\n"), file.read()
         if not is_intact(line):
             return None

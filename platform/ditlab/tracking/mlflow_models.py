@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ditlab.storage.plain_files import MIB, open_plain, parse_json
+from ditlab.storage.plain_files import MIB, open_regular_file, parse_json
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import is_unknown_call
 from ditlab.tracking.names import PARAM_LENGTH, safe_key, shorten
@@ -57,7 +57,7 @@ def delete_models(client: Any, experiment_id: str, mlflow_run_id: str) -> None:
 def weights_step(path: Path) -> int | None:
     """Training step of exported weights, from the head of their file; None for a file that says none."""
     try:
-        with open_plain(path, _LARGEST_WEIGHTS) as file:
+        with open_regular_file(path, _LARGEST_WEIGHTS) as file:
             length = int.from_bytes(file.read(8), "little")
             head = parse_json(file.read(length)) if length < 64 * MIB else {}
         return int(head["__metadata__"]["step"])

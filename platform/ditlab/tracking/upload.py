@@ -17,7 +17,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.sweep import load_sweep
 from ditlab.storage.files import sync_file
-from ditlab.storage.plain_files import check_plain, open_plain
+from ditlab.storage.plain_files import check_plain, open_regular_file
 from ditlab.tracking.access import (
     check_access,
     check_reachable,
@@ -130,7 +130,7 @@ class JournalTransfer:
 
     def _find_start(self) -> JournalRecord | None:
         num_damaged = 0
-        with open_plain(self.path, LARGEST_JOURNAL) as journal:
+        with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
             for line in read_journal(journal):
                 if line.record is None:
                     num_damaged += line.is_whole

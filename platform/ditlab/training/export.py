@@ -31,7 +31,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import check_installed, plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
-from ditlab.storage.plain_files import MIB, open_plain, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
 WEIGHTS_NAME, SPEC_NAME = "weights.safetensors", "spec.yaml"
 MAX_HEADER = 100 << 20
@@ -195,7 +195,7 @@ def read_facts(path: Path) -> ExportFacts:
 
     Raises UserError for a file that cannot be read, is no export's, or was altered.
     """
-    with _reading(path), open_plain(path, follow=True) as file:
+    with _reading(path), open_regular_file(path, follow=True) as file:
         header = _read_header(file)
         metadata = header.pop(METADATA, {})
         if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
@@ -219,7 +219,7 @@ def read_facts(path: Path) -> ExportFacts:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read all tensors by name. Raises UserError for a file that is none of safetensors."""
     with _reading(path):
-        open_plain(path, follow=True).close()
+        open_regular_file(path, follow=True).close()
         return load_file(path)
 
 
@@ -243,8 +243,8 @@ def check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], pat
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as `open_plain` does."""
-    with open_plain(path, MAX_TEXT_FILE, follow=True) as file:
+    """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as `open_regular_file` does."""
+    with open_regular_file(path, MAX_TEXT_FILE, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

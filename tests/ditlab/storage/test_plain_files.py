@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from ditlab.storage.plain_files import UnusableFile, check_plain, open_plain, parse_json, read_json, read_plain
+from ditlab.storage.plain_files import UnusableFile, check_plain, open_regular_file, parse_json, read_json, read_plain
 
 
 def make_pipe(path):
@@ -61,7 +61,7 @@ def test_a_file_is_read_up_to_its_bound(tmp_path):
     assert read_plain(file, 10) == b"x" * 10
     with pytest.raises(UnusableFile, match="10 bytes, more than 9"):
         read_plain(file, 9)
-    with open_plain(file) as opened:
+    with open_regular_file(file) as opened:
         assert opened.read(3) == b"xxx"
 
 

@@ -20,7 +20,7 @@ from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.errors import UserError, first_line
 from ditlab.receipts.reading import Receipts
 from ditlab.receipts.records import LEFT_OUT
-from ditlab.storage.plain_files import open_plain
+from ditlab.storage.plain_files import open_regular_file
 from ditlab.tracking.access import is_server, resolve_tracking_uri, sqlite_path
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
 
@@ -56,7 +56,7 @@ def read_lines(run: OpenedRun, is_checked: bool, may_be_torn: bool) -> JournalLi
         may_be_torn: the last line may be in writing, or was when a process was killed.
     """
     found = JournalLines()
-    with open_plain(run.folder.journal, LARGEST_JOURNAL) as file:
+    with open_regular_file(run.folder.journal, LARGEST_JOURNAL) as file:
         for number, line in enumerate(read_journal(file), 1):
             found.num = number
             if number % 20_000 == 0:
@@ -205,7 +205,7 @@ def check_tracking(run: OpenedRun, lines: JournalLines) -> VerifiedPart:
         )
     path = sqlite_path(uri)
     try:
-        open_plain(path, None, follow=True).close()
+        open_regular_file(path, None, follow=True).close()
         points = list(_points(path, run.folder.run_id))
     except FileNotFoundError:
         return VerifiedPart(TRACKING_PART, "not checked", f"{path} is not there.")

@@ -81,14 +81,11 @@ class ImportPlan:
         """Make a plan. `options`: all that changes the result, as values of JSON; neither name nor processes."""
         digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
         for block in blocks:
-            digest.update(json.dumps(list(_described(block)), default=str).encode())
+            described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
+            for files in (block.files, block.beside):
+                described.append([(file.root, file.name, file.size, file.stamp) for file in files])
+            digest.update(json.dumps(described, default=str).encode())
         return cls(tuple(blocks), digest.hexdigest(), records)
-
-
-def _described(block: InputBlock) -> Iterator[Any]:
-    yield from (block.number, block.kind, block.start, block.stop, block.first_row, block.detail)
-    for files in (block.files, block.beside):
-        yield [(file.root, file.name, file.size, file.stamp) for file in files]
 
 
 def partial_folder(path: Path, plan: ImportPlan) -> Path:

@@ -52,7 +52,7 @@ class BlockExecutor(Protocol):
 
 @dataclass(frozen=True)
 class BlockWork:
-    """Work of a block, which can be pickled: its shards, and then its receipt."""
+    """Work of a block, which can be pickled: its shards, and then its receipt. A pure function of block and rules."""
 
     rules: BlockRules
     folder: Path
@@ -64,35 +64,30 @@ class BlockWork:
         return bool(getattr(self.rules, "uses_gpu", False))
 
     def __call__(self, block: InputBlock) -> BlockReceipt:
-        """Make a block's shards. Raises as `import_block` does."""
-        return import_block(block, self.rules, self.folder)
+        """Make a block's shards, then its receipt.
 
-
-def import_block(block: InputBlock, rules: BlockRules, folder: Path) -> BlockReceipt:
-    """Make a block's shards below a folder, then its receipt: a pure function of block and rules.
-
-    Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the rules
-    do, for a file that was changed since it was listed, and for a folder that cannot be written.
-    """
-    try:
-        receipt = whole_receipt(folder, block)
-        if receipt is not None:
-            return receipt
-        folder.mkdir(parents=True, exist_ok=True)
-        receipt = rules.convert(block, folder)
-        # Raise UserError for a file of this machine that was changed, as the plan's fingerprint would not say so.
-        for file in (*block.files, *block.beside):
-            if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
-                raise UserError(
-                    f"{file.place} was changed during the import; give the command again once the source stays as it is."
-                )
-        write_receipt(folder, block, receipt)
-    except OSError as error:
-        raise UserError(
-            f"{folder.parent} cannot be written ({error.strerror}); free space there or choose another folder with "
-            "--out, and give the same command again: it goes on from its whole blocks."
-        ) from error
-    return receipt
+        Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the
+        rules do, for a file that was changed since it was listed, and for a folder that cannot be written.
+        """
+        try:
+            receipt = whole_receipt(self.folder, block)
+            if receipt is not None:
+                return receipt
+            self.folder.mkdir(parents=True, exist_ok=True)
+            receipt = self.rules.convert(block, self.folder)
+            for file in (*block.files, *block.beside):  # the plan's fingerprint would not tell a changed one
+                if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
+                    raise UserError(
+                        f"{file.place} was changed during the import; give the command again once the source stays as "
+                        "it is."
+                    )
+            write_receipt(self.folder, block, receipt)
+        except OSError as error:
+            raise UserError(
+                f"{self.folder.parent} cannot be written ({error.strerror}); free space there or choose another folder "
+                "with --out, and give the same command again: it goes on from its whole blocks."
+            ) from error
+        return receipt
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,9 @@ def run_blocks(
     estimated from the input's bytes where the plan does not know it. Raises as the executor does; what is done stays in
     the folder.
     """
-    done = _taken_over(plan, folder)
+    whole = {block.number: receipt for block in plan.blocks if (receipt := read_receipt(folder, block)) is not None}
+    files = dict(_shard_files(folder)) if whole else {}
+    done = {number: receipt for number, receipt in whole.items() if _is_whole(receipt, files, folder)}
     missing = [block for block in plan.blocks if block.number not in done]
     counter = _Counter(plan, progress, what, unit)
     counter.add(*done.values())
@@ -160,13 +157,6 @@ class _Counter:
             return self._records or None
         number = self._records * self._total_bytes / self._bytes
         return max(self._records, int(float(f"{number:.1e}")))
-
-
-def _taken_over(plan: ImportPlan, folder: Path) -> dict[int, BlockReceipt]:
-    """Return the receipts of blocks that are done: the receipt is whole, and so are the shards, by their sizes."""
-    found = {block.number: receipt for block in plan.blocks if (receipt := read_receipt(folder, block)) is not None}
-    files = dict(_shard_files(folder)) if found else {}
-    return {number: receipt for number, receipt in found.items() if _is_whole(receipt, files, folder)}
 
 
 def _shard_files(folder: Path) -> Iterator[tuple[tuple[str, str], Path]]:
@@ -217,15 +207,11 @@ def unfinished_import(folder: Path) -> Iterator[None]:
     else:
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        if not _holds_receipts(folder):
+        if not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         for above in made:
             if above.exists() and not any(above.iterdir()):
                 above.rmdir()
-
-
-def _holds_receipts(folder: Path) -> bool:
-    return (folder / RECEIPTS).is_dir() and any((folder / RECEIPTS).glob("*.json"))
 
 
 def refuse_bucketed_store(path: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
-from ditlab.storage.plain_files import MIB, open_plain, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
 
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
@@ -50,15 +50,15 @@ CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 def file_problem(file: Path) -> str:
     """Say why a file cannot be opened: `a named pipe, no plain file`; empty where it can. Never waits for one."""
     try:
-        open_plain(file, follow=True).close()
+        open_regular_file(file, follow=True).close()
     except OSError as error:
         return first_line(error)
     return ""
 
 
 def file_lines(file: Path) -> Iterator[bytes]:
-    """Iterate over a file's lines. Raises OSError as `open_plain` does, and UserError for a line of no end."""
-    with open_plain(file, follow=True) as source:
+    """Iterate over a file's lines. Raises OSError as `open_regular_file` does, and UserError for a line of no end."""
+    with open_regular_file(file, follow=True) as source:
         number = 0
         while line := source.readline(LINE_BYTES + 1):
             number += 1
@@ -68,11 +68,6 @@ def file_lines(file: Path) -> Iterator[bytes]:
                     "ones into .txt files."
                 )
             yield line
-
-
-def real_path(source: Path) -> Path:
-    """Return the absolute path of a source without links, as far as they lead somewhere."""
-    return Path(os.path.realpath(source))
 
 
 def visible_name(name: str) -> str:
@@ -183,7 +178,7 @@ def source_name(source: str) -> str:
     """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
     path = urlsplit(source).path if is_uri(source) else source
     if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
-        return real_path(Path(source)).name
+        return Path(os.path.realpath(source)).name  # without links, as far as they lead somewhere
     return PurePosixPath(_parts(path)[0]).name
 
 
@@ -254,16 +249,12 @@ def _list_uri(knob: str, source: str, beside: Sequence[str], whole: bool = False
             selector = FileSelector(files.path, recursive=True)
             infos = [each for each in files.filesystem.get_file_info(selector) if each.type == FileType.File]
             above = files.path
-    found = (
-        SourceFile(root, name, each.size or 0, str(each.mtime_ns or ""))
-        for each in infos
-        if not _is_hidden(name := each.path.strip("/").removeprefix(above.strip("/")).strip("/")) or whole
-    )
+    found: list[SourceFile] = []
+    for each in infos:
+        name = each.path.strip("/").removeprefix(above.strip("/")).strip("/")
+        if whole or "/." not in f"/{name}":
+            found.append(SourceFile(root, name, each.size or 0, str(each.mtime_ns or "")))
     return SourceListing(source, root, _matching(sorted(found, key=_by_parts), pattern))
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _parts(source: str) -> tuple[str, str]:
@@ -311,7 +302,7 @@ def open_source(file: SourceFile, limit: int | None = None, buffer: int = READ_B
     taken for a damaged one. Raises UnusableFile for what is no plain file and for a larger one, and OSError otherwise.
     """
     if not file.is_remote:
-        return open_plain(file.path, limit, follow=True)
+        return open_regular_file(file.path, limit, follow=True)
     if limit is not None and file.size > limit:
         raise OSError(f"{file.size:,} bytes, more than {limit:,}")
     return cast(BinaryIO, io.BufferedReader(RemoteStream(file), buffer))

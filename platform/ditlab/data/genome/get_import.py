@@ -43,6 +43,7 @@ from ditlab.data.import_request import ImportRequest
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
@@ -65,7 +66,8 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     options = request.options
     if options.accessibility == "atpm" and options.cell_type is None:
         raise UserError("--accessibility=atpm needs a cell type; give --cell-type, or leave --accessibility out.")
-    path = request.out / (options.name or _default_name(options.cell_type))
+    default_name = "get" if options.cell_type is None else f"get-{folder_name(options.cell_type)}"
+    path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     chosen = _choose(open_get_zarr(options.source, request.progress), options)
     reader = ScoreReader(options.source, chosen.source.motifs)
@@ -196,11 +198,6 @@ def _finish(
     )
 
 
-def _default_name(cell_type: str | None) -> str:
-    """Return `get-CELL_TYPE`, or `get`."""
-    return "get" if cell_type is None else f"get-{folder_name(cell_type)}"
-
-
 CHUNKS_A_BLOCK = 8
 """Least chunks (along the peaks) that a block of windows covers: neighbours both read the one between them."""
 
@@ -305,16 +302,13 @@ def window_blocks(
         part = slice(begin, begin + windows)
         low, high = int(first[begin]), int((first[part] + plan.size[part]).max())
         rows = kept.rows[low:high]
-        along = Peaks(source.peaks.chromosomes, *(each[rows] for each in _coordinates(source.peaks)))
+        peaks = source.peaks
+        along = Peaks(peaks.chromosomes, peaks.chromosome[rows], peaks.start[rows], peaks.end[rows])
         measured = None if kept.accessibility is None else kept.accessibility[low:high]
         block = WindowsOfBlock(along, KeptPeaks(rows, measured), first[part] - low, plan.size[part])
         start, stop = int(rows[0]), int(rows[-1]) + 1
         _add(numbers, source, list(source.data.chunk_files(start, stop)), start, stop, block.pack())
     return numbers.blocks
-
-
-def _coordinates(peaks: Peaks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return peaks.chromosome, peaks.start, peaks.end
 
 
 def _windows_of_block(source: GetZarrStore, num_kept: int, first: np.ndarray, wanted: int) -> int:
@@ -471,8 +465,6 @@ class WindowRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Write a block's windows, in their order. Raises as `BlockScores.read` does, and OSError as the disk."""
-        from ditlab.data.stores.shards import write_shards
-
         windows = WindowsOfBlock.unpack(block.detail, self.chromosomes)
         shards = write_shards(
             folder, block.prefix, self.columns, self._batches(block, windows), rows_per_block=self.rows_per_block

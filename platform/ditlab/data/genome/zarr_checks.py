@@ -39,7 +39,7 @@ class ZarrFiles:
         return cls(source, {file.name: file for file in (*block.files, *block.beside)})
 
     def read(self, name: str, limit: int) -> bytes:
-        """Read a file of at most `limit` bytes. Raises as `opening.read_source` does; KeyError for another name."""
+        """Read a file of at most `limit` bytes. Raises as `read_source` does; KeyError for another name."""
         return read_source(self.named[name], limit)
 
     def below(self, key: str) -> Iterator[SourceFile]:
@@ -76,7 +76,7 @@ METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 METADATA_BYTES = 16 * MIB
 """Most bytes of a file of metadata."""
 COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
-"""Codecs whose chunks are checked to be no larger than their array says (`zarr_chunks`)."""
+"""Codecs whose chunks are checked to be no larger than their array says (`ChunkLimits`)."""
 NUMBER_FILTERS = (
     "adler32", "astype", "bitround", "crc32", "crc32c", "delta", "fixedscaleoffset", "fletcher32", "packbits",
     "quantize", "shuffle", "transpose",

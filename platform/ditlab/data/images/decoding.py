@@ -23,7 +23,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ditlab.data.block_imports.source_files import not_utf8
 from ditlab.data.images.captions import cut
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import MIB, open_plain, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
 
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
@@ -259,7 +259,7 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
     most = most_image_bytes(max_pixels)
-    with BytesIO(content) if isinstance(content, bytes) else open_plain(content, most, follow=True) as file:
+    with BytesIO(content) if isinstance(content, bytes) else open_regular_file(content, most, follow=True) as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:

@@ -39,7 +39,6 @@ from ditlab.errors import UserError
 from ditlab.storage.plain_files import MIB, read_plain
 
 if TYPE_CHECKING:
-    from ditlab.data.stores.shards import WrittenShard
     from ditlab.encoders.image import FrozenImageEncoder
     from ditlab.encoders.text import FrozenTextEncoder
 
@@ -91,8 +90,6 @@ class EncodingRules:
         Raises UserError for a store that was altered and for features that are not finite, and OSError as the disk
         does.
         """
-        from ditlab.data.stores.store import Store
-
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.start_verifying(at_once=False)
@@ -242,33 +239,22 @@ class EncodedParts:
     columns: Mapping[str, Mapping[str, Column]]
     """Columns by the folder that the shards lie in, below the other one."""
 
-    def shards(self, part: str) -> list[WrittenShard]:
-        """Return a part's shards, block after block."""
-        return shards_of(self.receipts, part)
-
 
 def finish_parts(parts: EncodedParts, source: Source) -> dict[str, Store]:
     """Make stores of the shards below an unfinished import's folder; returns them, open. Raises OSError as the disk."""
-    from ditlab.data.stores.store import Store
-    from ditlab.data.stores.writer import finish_store
-
     stores: dict[str, Store] = {}
     for part, columns in parts.columns.items():
         folder = parts.folder / part
         for left in folder.glob(".*.partial"):  # by workers that were killed
             left.unlink(missing_ok=True)
-        finish_store(folder, columns, parts.shards(part), name=part, description="", source=source)
+        finish_store(folder, columns, shards_of(parts.receipts, part), name=part, description="", source=source)
         stores[part] = Store.open(folder, verify=False)
     return stores
 
 
 @contextmanager
 def encoded_parts(
-    path: Path,
-    parts: Mapping[str, Store],
-    encoders: EncoderChoice,
-    tokens: int | None,
-    request: ImportRequest[Any],
+    path: Path, parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int | None, request: ImportRequest[Any]
 ) -> Iterator[EncodedParts]:
     """Make shards with the encoders' columns below `path`; they are to be moved before the body ends.
 
@@ -309,7 +295,9 @@ def encode_store(
     path = request.out / (name or f"{store.name}-encoded")
     if path.resolve() == store.path.resolve():
         raise UserError(f"--name={path.name} is the store's own; name another one.")
-    source = store.manifest.source.model_copy(update={"note": _note(store, encoders)})
+    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
+    note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))
+    source = store.manifest.source.model_copy(update={"note": note})
     if isinstance(store, BucketedStore):
         refuse_plain_store(path)
         parts = {bucket.size: part for bucket, part in zip(store.manifest.buckets, store.parts, strict=True)}
@@ -342,12 +330,6 @@ def _check_columns(store: AnyStore, encoders: EncoderChoice) -> None:
     open_features(encoders)
 
 
-def _note(store: AnyStore, encoders: EncoderChoice) -> str:
-    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
-    note = f"features of {names} added to {store.name}"
-    return f"{store.manifest.source.note}; {note}" if store.manifest.source.note else note
-
-
 def _place_buckets(path: Path, store: BucketedStore, encoded: EncodedParts, source: Source) -> WrittenStore:
     manifest = store.manifest
     stores = finish_parts(encoded, source)
@@ -368,11 +350,12 @@ def _place_plain(path: Path, store: Store, encoded: EncodedParts, source: Source
     before = _there(path)
     manifest = store.manifest
     try:
-        move_shards(encoded.shards("."), encoded.folder, path)
+        shards = shards_of(encoded.receipts)
+        move_shards(shards, encoded.folder, path)
         finish_store(
             path,
             encoded.columns["."],
-            encoded.shards("."),
+            shards,
             name=path.name,
             description=manifest.description,
             source=source,

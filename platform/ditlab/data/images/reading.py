@@ -17,9 +17,8 @@ from ditlab.data.block_imports.source_files import BadRecord, SourceFile, read_s
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.decoding import CAPTION_BYTES, CaptionedImage, most_image_bytes
 from ditlab.data.images.tar_files import tar_images
-from ditlab.data.sources.arrow_streams import arrow_batches
 from ditlab.data.sources.mds import MdsShard, mds_samples
-from ditlab.data.sources.parquet import parquet_batches
+from ditlab.data.sources.records import record_batches
 from ditlab.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -55,7 +54,11 @@ def table_images(block: InputBlock, columns: TableColumns) -> Iterator[Captioned
             if block.kind == "mds":
                 rows = _samples(file, MdsShard.model_validate(block.detail[number]), columns)
             else:
-                rows = (pair for batch in _batches(file, block, columns) for pair in _rows(batch, columns, file))
+                rows = (
+                    pair
+                    for batch in record_batches(file, block, columns.by_flag, ROWS)
+                    for pair in _rows(batch, columns, file)
+                )
             for image, caption in rows:
                 place = f"{file.shown}, {'sample' if block.kind == 'mds' else 'row'} {row}"
                 if isinstance(caption, BadRecord):
@@ -66,13 +69,6 @@ def table_images(block: InputBlock, columns: TableColumns) -> Iterator[Captioned
         except BadRecord as error:
             damage = f"the rest, from row {row:,} on: {error.reason}" if row else error.reason
             yield CaptionedImage(file.shown, None, None, problem=damage, is_rest=True)
-
-
-def _batches(file: SourceFile, block: InputBlock, columns: TableColumns) -> Iterator[pa.RecordBatch]:
-    if block.kind == "arrow":
-        return arrow_batches(file, columns.by_flag, block.start, block.stop)
-    groups = None if block.stop is None else range(block.start, block.stop)
-    return parquet_batches(file, columns.by_flag, ROWS, groups)
 
 
 def _samples(file: SourceFile, shard: MdsShard, columns: TableColumns) -> Iterator[tuple[Any, Any]]:

@@ -83,7 +83,8 @@ def open_image_source(source: str, rules: SourceRules) -> ImageSource:
         return _image_files(listing, files[kind], annotations, rules)
     if kind == "tar":
         return _tars(files[kind], annotations)
-    return _tables(tables, annotations)
+    blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables))).blocks
+    return ImageSource(annotations, blocks, _num_records(tables), ())
 
 
 def _annotations(rules: SourceRules, kind: str, source: str) -> Annotations:
@@ -129,11 +130,6 @@ def _tars(tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
     if annotations.label is not None:
         labels = labels.union(*_of_each(lambda file: tar_labels(file, annotations), tars))
     return ImageSource(annotations, numbers.blocks, None, _named(labels))
-
-
-def _tables(tables: Sequence[RecordFile], annotations: Annotations) -> ImageSource:
-    most = block_bytes(sum(each.file.size for each in tables))
-    return ImageSource(annotations, record_blocks(tables, most).blocks, _num_records(tables), ())
 
 
 def _num_records(tables: Sequence[RecordFile]) -> int | None:

@@ -37,7 +37,7 @@ LONGEST_PADDING = 4 * MIB
 
 
 @dataclass(frozen=True)
-class Unread:
+class SkippedMember:
     """Member of a tar that was not read."""
 
     reason: str
@@ -52,7 +52,7 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
     damage = ""
     try:
         for reading in _readings(file, stream=True):
-            if isinstance(reading, Unread):
+            if isinstance(reading, SkippedMember):
                 yield CaptionedImage(file.shown, None, None, problem=reading.reason, is_rest=True)
             else:
                 yield from _images(reading, file.shown, annotations)
@@ -67,7 +67,7 @@ def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
     found: set[str] = set()
     try:
         for reading in _readings(file, stream=file.is_remote):
-            for member in () if isinstance(reading, Unread) else reading.members():
+            for member in () if isinstance(reading, SkippedMember) else reading.members():
                 inside = PurePosixPath(visible_name(member.name))
                 if inside.suffix != ".txt":
                     found.add(annotations.label_of(inside, f"{file.shown}: {inside}") or "")
@@ -76,7 +76,7 @@ def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
     return found
 
 
-def _readings(file: SourceFile, stream: bool) -> "Iterator[_Reading | Unread]":
+def _readings(file: SourceFile, stream: bool) -> "Iterator[_Reading | SkippedMember]":
     """Iterate over the whole stretches of a tar, each to be read before the next, and the damages between them.
 
     As a stream, or so that what lies between its headers is passed over.
@@ -92,7 +92,7 @@ def _readings(file: SourceFile, stream: bool) -> "Iterator[_Reading | Unread]":
                 return
             damaged, start = reading.damaged_at, _next_header(content, reading.damaged_at + tarfile.BLOCKSIZE)
             end = "the rest, from byte {:,} on" if start is None else "bytes {:,} to {:,}"
-            yield Unread(f"{end.format(damaged, start)}: {reading.damage}")
+            yield SkippedMember(f"{end.format(damaged, start)}: {reading.damage}")
 
 
 def _next_header(content: BinaryIO, place: int) -> int | None:
@@ -123,9 +123,9 @@ def _images(reading: "_Reading", name: str, annotations: Annotations) -> Iterato
             inside = PurePosixPath(visible_name(path))
             place = f"{name}: {inside}"
             label = annotations.label_of(inside, place)
-            if isinstance(content, Unread):
+            if isinstance(content, SkippedMember):
                 yield CaptionedImage(place, None, None, label, content.reason)
-            elif isinstance(beside, Unread):
+            elif isinstance(beside, SkippedMember):
                 yield CaptionedImage(place, None, None, label, f"its caption: {beside.reason}")
             else:
                 yield CaptionedImage(place, content, annotations.caption_of(inside, beside), label)
@@ -151,9 +151,9 @@ class _Reading:
                 self._note(error, self._tar.offset)
                 return
             if member is None:
-                # Note data behind the end mark, as a header of zeros leaves it, or a second tar behind the first.
                 stream = self._tar.fileobj
                 assert stream is not None, "the tar is open"
+                # data behind the end mark: a header of zeros leaves them, or a second tar behind the first
                 if stream.read(LONGEST_PADDING).strip(b"\0"):
                     self.damage, self.damaged_at = "it lies behind an end mark", self._start + self._tar.offset
                 return
@@ -161,14 +161,16 @@ class _Reading:
             if member.isfile() and _extension(member) in (*IMAGE_SUFFIXES, ".txt"):
                 yield member
 
-    def contents(self, members: Iterable[tarfile.TarInfo]) -> dict[str, bytes | Unread]:
+    def contents(self, members: Iterable[tarfile.TarInfo]) -> dict[str, bytes | SkippedMember]:
         """Read the members of a key, without one that is cut off by the damage."""
-        contents: dict[str, bytes | Unread] = {}
+        contents: dict[str, bytes | SkippedMember] = {}
         left = KEY_BYTES
         for member in members:
             most = min(left, CAPTION_BYTES if member.name.endswith(".txt") else MEMBER_BYTES)
             if member.issparse() or member.size > most:
-                contents[member.name] = Unread("stored with holes" if member.issparse() else f"{member.size:,} bytes")
+                contents[member.name] = SkippedMember(
+                    "stored with holes" if member.issparse() else f"{member.size:,} bytes"
+                )
                 continue
             file = self._tar.extractfile(member)
             assert file is not None, member.name  # it is a regular file

@@ -8,7 +8,7 @@ OPTIONS = DigitsOptions
 
 
 def run(request: ImportRequest[DigitsOptions]) -> list[WrittenStore]:
-    """Write the store `digits`: see `builtin.digits.write_digits`."""
+    """Write the store `digits`: see `builtin.write_digits`."""
     from ditlab.data.builtin import write_digits  # brings torch, which --help can do without
 
     return [write_digits(request.out)]

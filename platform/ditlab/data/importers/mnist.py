@@ -26,14 +26,11 @@ from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions
-from ditlab.storage.plain_files import MIB, open_plain
+from ditlab.storage.plain_files import MIB, open_regular_file
 
 OPTIONS = MnistOptions
 
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 """Public mirrors of the four .gz files, tried in turn."""
 
 COLUMNS = {
@@ -216,7 +213,7 @@ def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> Idx
     number, other sizes, a truncated file, or more bytes than its sizes say.
     """
     try:
-        with open_plain(path, follow=True) as file:
+        with open_regular_file(path, follow=True) as file:
             gzipped = file.peek(2)[:2] == b"\x1f\x8b"
             with gzip.GzipFile(fileobj=file) if gzipped else file as content:
                 try:
@@ -226,7 +223,7 @@ def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> Idx
                         f"{path} is a damaged or truncated gzip file of {os.fstat(file.fileno()).st_size} bytes "
                         f"({error}); fetch it again."
                     ) from error
-        with open_plain(path, follow=True) as file:
+        with open_regular_file(path, follow=True) as file:
             md5 = hashlib.file_digest(file, "md5").hexdigest()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); name the folder of other files.") from error
@@ -340,7 +337,7 @@ def _fetch(url: str, part: Path, progress: Progress, most: int) -> None:
 def _md5(path: Path) -> str | None:
     """Return a plain file's MD5; None where there is none."""
     try:
-        with open_plain(path) as content:
+        with open_regular_file(path) as content:
             return hashlib.file_digest(content, "md5").hexdigest()
     except OSError:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import queue
 import random
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from ditlab.data.remote.block_cache import BlockCache
+from ditlab.data.remote.copies import write_to_stderr
 from ditlab.data.stores.files import UPLOAD_AGAIN
 from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.remote import RemoteFiles, with_timeouts
@@ -53,7 +53,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 """Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
 
 
-class Trouble:
+class RetryState:
     """Failed attempts to fetch one block."""
 
     def __init__(self, wait: float) -> None:
@@ -277,7 +277,7 @@ class BlockLoader:
         """Load through `cache`; a store that does not answer is asked again for `wait` seconds."""
         self.reader, self.cache = reader, cache
         self._wait = storage_wait() if wait is None else wait
-        self._notify = notify or _to_stderr
+        self._notify = notify or write_to_stderr
         self._calls, self._lock = TimedCalls(), threading.Lock()
         self._noticed = False
         self.closed = threading.Event()
@@ -325,9 +325,9 @@ class BlockLoader:
         return None
 
     def _fetched(self, request: BlockRequest, is_wanted: Callable[[], bool]) -> pa.Buffer | None:
-        trouble = Trouble(self._wait)
+        retries = RetryState(self._wait)
         while not self.closed.is_set():
-            content = self._attempt(request, trouble)
+            content = self._attempt(request, retries)
             if content is not None:
                 if _is_right(request, memoryview(content)):
                     if self._noticed:
@@ -336,16 +336,23 @@ class BlockLoader:
                         if was_noticed:
                             self._notify(f"{self._place} answers again.")
                     return pa.py_buffer(content)
-                self._note_altered(request, content, trouble)
+                if (
+                    content == retries.content
+                ):  # the attempts asked for other ranges: a fault on the way falls elsewhere
+                    raise UserError(
+                        f"{self._place}: {request.path} was altered: its bytes from {request.offset:,} on do not have "
+                        f"the manifest's hash; {UPLOAD_AGAIN}."
+                    )
+                retries.note("content without the manifest's hash", content)
             if not is_wanted():
                 return None
-            self._prepare_again(request, trouble)
+            self._prepare_again(request, retries)
         return None
 
-    def _attempt(self, request: BlockRequest, trouble: Trouble) -> bytes | None:
+    def _attempt(self, request: BlockRequest, retries: RetryState) -> bytes | None:
         """Return the bytes of a block, not verified; None where the store does not give them now."""
         timeout = REQUEST_TIMEOUT + request.length / SLOWEST
-        is_cut = trouble.num % 2 > 0  # every second attempt asks otherwise, so that faults of answers fall elsewhere
+        is_cut = retries.num % 2 > 0  # every second attempt asks otherwise, so that faults of answers fall elsewhere
         more = min(request.offset, MORE_BYTES) if is_cut else 0
         read = partial(self.reader.read, request.path, request.offset - more, request.length + more, 1 + is_cut)
         try:
@@ -353,24 +360,24 @@ class BlockLoader:
         except FileNotFoundError:
             raise UserError(f"{self._place}: {request.path} is missing; {UPLOAD_AGAIN}.") from None
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            trouble.note(first_line(error))
+            retries.note(first_line(error))
             return None
         with self._lock:
             self.bytes_fetched += len(content)
         if len(content) == request.length:
             return content
         self.reader.forget(request.path)
-        trouble.note(f"an answer of {len(content):,} bytes for {request.length:,}")
-        if trouble.num >= SHORT_ANSWERS:
-            self._check_size(request, trouble)
+        retries.note(f"an answer of {len(content):,} bytes for {request.length:,}")
+        if retries.num >= SHORT_ANSWERS:
+            self._check_size(request, retries)
         return None
 
-    def _check_size(self, request: BlockRequest, trouble: Trouble) -> None:
+    def _check_size(self, request: BlockRequest, retries: RetryState) -> None:
         """Raise UserError for a file that ends before the block does."""
         try:
             size = self._calls.run(partial(self.reader.size_of, request.path), REQUEST_TIMEOUT)
         except Exception as error:  # as above
-            trouble.reason = first_line(error)
+            retries.reason = first_line(error)
             return
         if 0 <= size < request.offset + request.length:
             raise UserError(
@@ -378,35 +385,23 @@ class BlockLoader:
                 f"{request.offset + request.length:,} or more; {UPLOAD_AGAIN}."
             )
 
-    def _note_altered(self, request: BlockRequest, content: bytes, trouble: Trouble) -> None:
-        """Raise UserError for a block that comes altered in the same way twice.
-
-        The two attempts asked for other ranges, so that a fault on the way would have fallen elsewhere.
-        """
-        if content == trouble.content:
-            raise UserError(
-                f"{self._place}: {request.path} was altered: its bytes from {request.offset:,} on do not have the "
-                f"manifest's hash; {UPLOAD_AGAIN}."
-            )
-        trouble.note("content without the manifest's hash", content)
-
-    def _prepare_again(self, request: BlockRequest, trouble: Trouble) -> None:
+    def _prepare_again(self, request: BlockRequest, retries: RetryState) -> None:
         """Wait before the next attempt. Raises StorageOutage after the last one."""
-        if trouble.is_over:
+        if retries.is_over:
             raise StorageOutage(
-                f"{self._place} has not given {request.path} for {trouble.seconds:.0f} s ({trouble.reason}); check the "
+                f"{self._place} has not given {request.path} for {retries.seconds:.0f} s ({retries.reason}); check the "
                 "network and the credentials in the environment, and resume the run."
             )
-        if trouble.seconds > NOTICE:
+        if retries.seconds > NOTICE:
             with self._lock:
                 is_new, self._noticed = not self._noticed, True
             if is_new:
-                self._notify(f"{self._place} does not answer ({trouble.reason}); trying again for {self._wait:.0f} s.")
+                self._notify(f"{self._place} does not answer ({retries.reason}); trying again for {self._wait:.0f} s.")
         try:
             self._calls.run(self.reader.renew, REQUEST_TIMEOUT)
         except Exception as error:  # as above
-            trouble.reason = first_line(error)
-        self.closed.wait(trouble.pause())
+            retries.reason = first_line(error)
+        self.closed.wait(retries.pause())
 
     @property
     def _place(self) -> str:
@@ -419,7 +414,3 @@ def _is_right(request: BlockRequest, content: memoryview) -> bool:
     except Exception:  # whatever a parser makes of bytes that are none of its own
         return False
     return True
-
-
-def _to_stderr(message: str) -> None:
-    sys.stderr.write(f"{message}\n")

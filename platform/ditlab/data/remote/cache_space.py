@@ -12,11 +12,12 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ditlab.data.remote.cache_files import KEY, CacheFolder, CacheUsers, open_locked
+from ditlab.storage.files import folder_size
 from ditlab.storage.plain_files import check_plain, read_plain
 
 _SCHEMA = """
@@ -66,7 +67,7 @@ class CacheLedger:
 
     def size(self) -> int:
         """Bytes of the ledger's files, and room for its journal."""
-        return JOURNAL_BYTES + sum(_size(path) for path in self._files())
+        return JOURNAL_BYTES + sum(folder_size(path) for path in self._files())
 
     def close(self) -> None:
         """Close the file."""
@@ -179,11 +180,6 @@ def delete(connection: sqlite3.Connection, key: str) -> None:
     connection.execute("DELETE FROM blocks WHERE key = ?", (key,))
 
 
-def touch(connection: sqlite3.Connection, used: Mapping[str, float]) -> None:
-    """Note the last uses of blocks, times by key."""
-    connection.executemany("UPDATE blocks SET used = ? WHERE key = ?", [(when, key) for key, when in used.items()])
-
-
 def by_use(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """Keys and sizes of all blocks, the least recently used first. Blocks may be taken off meanwhile."""
     last = (-1.0, "")
@@ -193,13 +189,6 @@ def by_use(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
         for _, key, num_bytes in rows:
             yield key, num_bytes
         last = rows[-1][:2]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
 
 
 def _boot() -> str:
@@ -289,7 +278,7 @@ class CacheSpace:
         """Hold the locks of this process and of the folder, and write the uses that were noted."""
         with self._lock, self._folder.locked(), self._ledger.transaction() as connection:
             used, self._used = self._used, {}
-            touch(connection, used)
+            connection.executemany("UPDATE blocks SET used = ? WHERE key = ?", [(at, key) for key, at in used.items()])
             yield connection
 
     def _make_room(self, connection: sqlite3.Connection, size: int) -> bool:

@@ -36,7 +36,7 @@ from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
-from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append, open_plain, read_plain
+from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append, open_regular_file, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
@@ -134,7 +134,12 @@ class Fetch:
         for below in {"", *(folder for folder, _, _ in contents.parts)}:
             (self._folder / below).mkdir(parents=True, exist_ok=True)
         missing = [file for file in contents.files if not _is_there(self._folder / file.folder / file.name, file)]
-        self._check_free_space(sum(file.size or 0 for file in missing))
+        needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise UserError(
+                f"{self._place} needs {needed / 2**20:,.1f} MiB in {self._folder}, where {free / 2**20:,.1f} MiB are "
+                "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
+            )
         with ThreadPoolExecutor(PARALLEL_FILES) as pool:
             try:
                 list(pool.map(self._fetch, missing))
@@ -143,14 +148,6 @@ class Fetch:
         for folder, name, content in contents.manifests:
             sync_folder(self._folder / folder)
             write_durably(self._folder / folder / name, content)
-
-    def _check_free_space(self, needed: int) -> None:
-        free = shutil.disk_usage(self._folder).free
-        if needed > free:
-            raise UserError(
-                f"{self._place} needs {needed / 2**20:,.1f} MiB in {self._folder}, where {free / 2**20:,.1f} MiB are "
-                "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
-            )
 
     def _fetch(self, file: StoreFile) -> None:
         target = self._folder / file.folder / file.name
@@ -207,7 +204,7 @@ class Fetch:
 def _is_there(path: Path, file: StoreFile) -> bool:
     """Return True if a file of an earlier copy has the manifest's size and SHA-256."""
     try:
-        with open_plain(path) as content:
+        with open_regular_file(path) as content:
             if not file.sha256 or file.size not in (None, os.fstat(content.fileno()).st_size):
                 return False
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256

@@ -38,7 +38,6 @@ from ditlab.data.stores.store import Store, read_manifest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.storage.files import folder_size
-from ditlab.storage.remote import RemoteFiles
 
 LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""
@@ -205,7 +204,11 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     blocks; Unreachable where the place does not answer.
     """
     files, top = open_root(knob, uri)
-    copies = NodeCopies(home.node_cache / MANIFESTS, _drop, is_copied=_is_attachment)
+
+    def is_attachment(file: StoreFile) -> bool:
+        return file.size is None and bool(file.sha256)  # what the columns need to be understood: the tokeniser
+
+    copies = NodeCopies(home.node_cache / MANIFESTS, lambda message: None, is_attachment)  # copied manifests: no news
     is_new = not copies.place_of(top.manifest).exists()
     folder = copies.fetch(knob, uri)
     root, parts = _manifests(folder)
@@ -221,28 +224,10 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
             f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
-    return _stream(files, folder, root, parts, BlockFetcher(files, cache))
-
-
-def _stream(
-    files: RemoteFiles,
-    folder: Path,
-    root: BucketsManifest | None,
-    parts: dict[str, StoreManifest],
-    fetcher: BlockFetcher,
-) -> AnyStore:
+    fetcher = BlockFetcher(files, cache)
     ahead = ReadAhead(fetcher)
     stores = [StreamedStore(folder / name, manifest, fetcher, ahead, name) for name, manifest in parts.items()]
     return stores[0] if root is None else BucketedStore(folder, root, stores)
-
-
-def _drop(message: str) -> None:
-    """Drop a message: that manifests were copied is no news."""
-
-
-def _is_attachment(file: StoreFile) -> bool:
-    """Return True for files that the columns need to be understood: the tokeniser."""
-    return file.size is None and bool(file.sha256)
 
 
 def _manifests(folder: Path) -> tuple[BucketsManifest | None, dict[str, StoreManifest]]:

@@ -11,7 +11,7 @@ from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.files import StoreContents, StoreFile, read_contents, read_root
 from ditlab.data.stores.manifest import MANIFEST_BYTES, MANIFEST_NAME
 from ditlab.errors import UserError
-from ditlab.storage.plain_files import open_plain, read_plain
+from ditlab.storage.plain_files import open_regular_file, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 KNOB = "URI"
@@ -83,7 +83,7 @@ def _missing(remote: RemoteFiles, contents: StoreContents, is_known: bool) -> li
 
 def _send(remote: RemoteFiles, path: Path, file: StoreFile) -> None:
     def chunks() -> Iterator[bytes]:
-        with open_plain(path / file.folder / file.name) as content:
+        with open_regular_file(path / file.folder / file.name) as content:
             while chunk := content.read(CHUNK_BYTES):
                 yield chunk
 

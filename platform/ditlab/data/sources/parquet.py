@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from ditlab.data.block_imports.source_files import READ_BYTES as REMOTE_READ_BYTES
 from ditlab.data.block_imports.source_files import BadRecord, SourceFile, open_source
 from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import MIB, open_plain
+from ditlab.storage.plain_files import MIB, open_regular_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ def parquet_rows(file: Path | SourceFile) -> list[int]:
 
 
 def _open(file: Path | SourceFile, buffer: int) -> BinaryIO:
-    return open_source(file, buffer=buffer) if isinstance(file, SourceFile) else open_plain(file, follow=True)
+    return open_source(file, buffer=buffer) if isinstance(file, SourceFile) else open_regular_file(file, follow=True)
 
 
 def _name(file: Path | SourceFile) -> str:
@@ -113,7 +113,7 @@ def _opened(file: Path | SourceFile) -> Iterator[tuple[Path | BinaryIO, int]]:
                 yield source, REMOTE_READ_BYTES
             return
         path = file.path if isinstance(file, SourceFile) else file
-        open_plain(path, follow=True).close()
+        open_regular_file(path, follow=True).close()
         yield path, READ_BYTES
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise _unreadable(file, first_line(error)) from error

@@ -206,7 +206,7 @@ def read_records(block: InputBlock, columns: Mapping[str, str]) -> Iterator[Sour
 def _rows(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
     row = block.first_row
     try:
-        for batch in _batches(file, block, columns):
+        for batch in record_batches(file, block, columns, ROWS):
             for first in range(0, batch.num_rows, ROWS):
                 for values in _values(batch.slice(first, ROWS), list(columns.values()), file, row):
                     yield values
@@ -216,11 +216,14 @@ def _rows(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> It
         yield SourceRecord(place, problem=BadRecord(str(record), place, record.reason))
 
 
-def _batches(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    file: SourceFile, block: InputBlock, columns: Mapping[str, str], rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Iterate over columns of a block's Arrow or Parquet file, of Parquet at most `rows` rows at a time."""
     if block.kind == "arrow":
         return arrow_batches(file, columns, block.start, block.stop)
     groups = None if block.stop is None else range(block.start, block.stop)
-    return parquet_batches(file, columns, ROWS, groups)
+    return parquet_batches(file, columns, rows, groups)
 
 
 def _values(batch: pa.RecordBatch, names: list[str], file: SourceFile, first: int) -> Iterator[SourceRecord]:

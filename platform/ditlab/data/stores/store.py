@@ -29,7 +29,7 @@ from ditlab.data.stores.manifest import (
     read_manifest_bytes,
 )
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import open_plain
+from ditlab.storage.plain_files import open_regular_file
 
 MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
@@ -216,7 +216,7 @@ def read_manifest(path: Path) -> StoreManifest:
 def opened(file: Path) -> Iterator[BufferedReader]:
     """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the body."""
     try:
-        with open_plain(file) as content:
+        with open_regular_file(file) as content:
             yield content
     except FileNotFoundError as error:
         raise UserError(f"{file} is missing from its store; {REMEDY}") from error

@@ -17,6 +17,7 @@ from ditlab.data.block_imports.source_files import SourceListing, file_problem, 
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
+from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.data.text.documents import BlockCorpus
 from ditlab.data.text.token_store import (
@@ -73,7 +74,6 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     with unfinished_import(folder):
         _save(tokenizer, folder)
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
-        # Raise RefusedSource where no row can be made.
         sums = sums_of(receipts)
         if not sums.get(BYTES):
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
@@ -139,11 +139,11 @@ def _finish(
     source: TextSource,
     options: TextOptions,
 ) -> WrittenStore:
-    from ditlab.data.stores.shards import write_shards
-
     columns, sums = token_columns(tokenizer, options.length), sums_of(receipts)
     rests = joined_rests(receipts, tokenizer.dtype, options.length)
     problems = [*source.problems, *(f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed)]
+    name = visible_name(source_name(options.source))
+    origin = f"read from {name}" + (f" ({source.num_files:,} files)" if source.num_files > 1 else "")
     num = len(source.problems) + sum(sum(receipt.left_out.values()) for receipt in receipts)
     return finish_import(
         path,
@@ -151,8 +151,8 @@ def _finish(
         receipts,
         columns,
         more=write_shards(folder, REST_PREFIX, columns, [{"tokens": rests}] if len(rests) else []),
-        description=f"text of {visible_name(source_name(options.source))} in rows of {options.length:,} tokens",
-        source=Source(kind="text", note=_note(source, _left_out(num, problems), options)),
+        description=f"text of {name} in rows of {options.length:,} tokens",
+        source=Source(kind="text", note="; ".join(filter(None, [origin, _left_out(num, problems)]))),
         left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],
         text=TextFacts(
             tokenizer=options.tokenizer,
@@ -163,12 +163,6 @@ def _finish(
         ),
         attachments={TOKENIZER_NAME: tokenizer.content},
     )
-
-
-def _note(source: TextSource, left_out: str, options: TextOptions) -> str:
-    note = f"read from {visible_name(source_name(options.source))}"
-    note += f" ({source.num_files:,} files)" if source.num_files > 1 else ""
-    return f"{note}; {left_out}" if left_out else note
 
 
 def _left_out(num: int, listed: Sequence[str]) -> str:

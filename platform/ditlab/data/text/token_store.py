@@ -20,6 +20,7 @@ from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import BadRecord, visible_name
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
+from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
@@ -49,7 +50,7 @@ class Corpus(Protocol):
         ...
 
     def pieces(self) -> Iterator[TextPiece]:
-        """Iterate over the pieces of the documents (`pieces.pieces`)."""
+        """Iterate over the pieces of the documents (`documents.pieces`)."""
         ...
 
 
@@ -217,8 +218,6 @@ class TextRules:
         The tokens behind the last whole row go into the receipt: rows are made of those of all blocks in the end.
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
-        from ditlab.data.stores.shards import write_shards
-
         tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
         left_out, packer = _LeftOutRecords(block, self.refuses), Packer(self.length)
         counter = PieceCounter(block_pieces(block, self.column, left_out.add))
