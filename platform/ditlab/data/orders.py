@@ -14,7 +14,7 @@ from ditlab.data.remote.streamed_store import StreamedStore
 from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.data import OrderSpec, ShardedOrderSpec, order_of
+from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.values import num_bytes
 from ditlab.storage.plain_files import MIB
@@ -50,7 +50,7 @@ def _part_order(name: str, spec: MixtureData, mixture: Mixture, batch_size: int,
     """Return a part's own order: of batches, or where samples draw of a sample for each lane."""
     view, order = mixture.parts[name].train, order_of(spec.parts[name])
     if mixture.draw == "sample":
-        batch_size = order.lanes if isinstance(order, ShardedOrderSpec) else 1
+        batch_size = order.lanes if isinstance(order, LanesOrderSpec) else 1
         if len(view) < batch_size:
             raise UserError(
                 f"data.parts.{name}.order.lanes={batch_size} is more than the {len(view)} training samples of that "
@@ -65,7 +65,7 @@ def _part_order(name: str, spec: MixtureData, mixture: Mixture, batch_size: int,
 def open_order(spec: OrderSpec, view: View, batch_size: int, seed: int) -> Order:
     """Return the order in which a run takes the samples of its training view. Raises UserError where they fill no
     batch."""
-    if isinstance(spec, ShardedOrderSpec):
+    if isinstance(spec, LanesOrderSpec):
         return ShardedOrder.from_view(view, batch_size, seed, spec.lanes, spec.window)
     return FullOrder.from_view(view, batch_size, seed)
 

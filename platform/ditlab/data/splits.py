@@ -38,11 +38,11 @@ from ditlab.spec.data import (
     DigitsData,
     FullOrderSpec,
     HoldOutClasses,
+    LanesOrderSpec,
     MnistData,
     MotifsData,
     OrderSpec,
     Packing,
-    ShardedOrderSpec,
     SourceSpec,
     TextData,
 )
@@ -115,7 +115,7 @@ def open_data(
             splits = _mnist(spec, home, verify)
         case ArrowData():
             # the full order takes each batch from everywhere, which needs a copy
-            kind = spec.access if isinstance(spec.order, ShardedOrderSpec) else "copy"
+            kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
             access = RemoteAccess(kind, num_bytes(spec.cache))
             named = open_named_store("data.path", spec.path, home, verify, notify, access)
             splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
@@ -145,7 +145,7 @@ def _split(
     held_out: RowNumbers
     if isinstance(hold_out, HoldOutClasses):
         train, held_out = hold_out_classes(store, hold_out)
-    elif isinstance(order, ShardedOrderSpec):
+    elif isinstance(order, LanesOrderSpec):
         train, held_out = hold_out_blocks(store, hold_out)
     elif store.manifest.text:
         train, held_out = hold_out_runs(len(store), hold_out)
@@ -156,7 +156,7 @@ def _split(
     else:
         train, held_out = hold_out_rows(len(store), hold_out)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    by_blocks = isinstance(order, ShardedOrderSpec) and len(store) > MOST_OVERLAPPING
+    by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
     if len(held_out) and not by_blocks and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "

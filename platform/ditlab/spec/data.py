@@ -34,7 +34,7 @@ class FullOrderSpec(Spec):
     """All samples in one random order."""
 
 
-class ShardedOrderSpec(Spec):
+class LanesOrderSpec(Spec):
     """Lanes, each mixed within a window: computed batch by batch, whatever the number of samples."""
 
     kind: Literal["lanes"] = "lanes"
@@ -47,20 +47,20 @@ class ShardedOrderSpec(Spec):
     so many. A block holds about 4 MiB of rows; in a store of over 1 TiB, several neighbours count as one."""
 
 
-OrderSpec = Annotated[FullOrderSpec | ShardedOrderSpec, Field(discriminator="kind")]
+OrderSpec = Annotated[FullOrderSpec | LanesOrderSpec, Field(discriminator="kind")]
 """Order in which samples are trained on: a function of seed, epoch and these fields."""
 
 
-def order_of(data: Spec) -> FullOrderSpec | ShardedOrderSpec:
+def order_of(data: Spec) -> FullOrderSpec | LanesOrderSpec:
     """Return the order of an experiment's data; `full` where they have no such field."""
-    order: FullOrderSpec | ShardedOrderSpec = getattr(data, "order", FullOrderSpec())
+    order: FullOrderSpec | LanesOrderSpec = getattr(data, "order", FullOrderSpec())
     return order
 
 
 def check_order(data: Spec, batch_size: int, workers: int) -> None:
     """Raise ValueError where the lanes of the data divide no batch of this size, or are fewer than the workers."""
     order = order_of(data)
-    if not isinstance(order, ShardedOrderSpec):
+    if not isinstance(order, LanesOrderSpec):
         return
     if batch_size % order.lanes:
         divisors = [n for n in range(workers, min(batch_size, 2**16) + 1) if batch_size % n == 0] or [batch_size]
@@ -160,7 +160,7 @@ class ArrowData(Spec):
 
     @model_validator(mode="after")
     def _held_out_by_blocks(self) -> "ArrowData":
-        if isinstance(self.order, ShardedOrderSpec) and isinstance(self.hold_out, HoldOutClasses):
+        if isinstance(self.order, LanesOrderSpec) and isinstance(self.hold_out, HoldOutClasses):
             raise ValueError(
                 f"data.hold_out.column={self.hold_out.column} would read every sample of the store, which "
                 "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."

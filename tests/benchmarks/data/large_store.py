@@ -115,10 +115,10 @@ def start_up(store: Path, resumes: bool) -> dict[str, float]:
     from ditlab.data.orders import open_order
     from ditlab.data.splits import open_data
     from ditlab.home import Home
-    from ditlab.spec.data import ArrowData, ShardedOrderSpec
+    from ditlab.spec.data import ArrowData, LanesOrderSpec
 
     torch.zeros(1)
-    spec = ArrowData(path=str(store), order=ShardedOrderSpec(lanes=LANES, window=WINDOW))
+    spec = ArrowData(path=str(store), order=LanesOrderSpec(lanes=LANES, window=WINDOW))
     home = Home(store.parent / "home")
     own, pages = memory()
     begin = time.process_time()

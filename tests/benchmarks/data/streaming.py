@@ -34,7 +34,7 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, ShardedOrderSpec
+from ditlab.spec.data import ArrowData, LanesOrderSpec
 from ditlab.storage.files import folder_size
 
 SHAPE, ROW = (3, 64, 64), 3 * 64 * 64
@@ -114,7 +114,7 @@ def read_epoch(
 ) -> dict[str, float | int | str]:
     """Read an epoch as a step loop does, which computes for `step` seconds."""
     window = max(1, int(WINDOWS * cache / 2 / BLOCK / LANES))
-    order = ShardedOrderSpec(lanes=LANES, window=window)
+    order = LanesOrderSpec(lanes=LANES, window=window)
     access = "stream" if "://" in path else "auto"
     spec = ArrowData(path=path, access=access, cache=f"{cache}B", hold_out=0.0, order=order)
     batch = LANES * max(1, int(arguments.link * BANDWIDTH * arguments.step / ROW / LANES))

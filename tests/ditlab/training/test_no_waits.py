@@ -19,7 +19,7 @@ SHORT = (
     "tracking.system_metrics=false", "tracking.report=false", "batch.size=4", "batch.micro=2", "engine.compile=false",
 )  # fmt: skip
 READING = {*DATA_DEPENDENT, torch.ops.aten._local_scalar_dense, torch.ops.aten.item}
-REGION = {"layers/rows.py:masked_rows": 2, "region/prediction.py:present_or_none": 2}
+REGION = {"tensors.py:masked_rows": 2, "region/network.py:present_or_none": 2}
 """On the host, once in each of a step's two micro-batches: what `prepare` of the region loss decides shapes by."""
 CLIPPING = {"engine/update.py:Update.prepare": 2}
 """Adaptive clipping computes with the norm as a number, and asks first whether it is finite."""
@@ -27,7 +27,7 @@ CLIPPING = {"engine/update.py:Update.prepare": 2}
 CAPTIONS = {"inputs/caption_padding.py:padded_length": 4}
 """On the host: captions are cut to the longest of a micro-batch before they are moved."""
 HOST_NORM = {"engine/engine.py:Engine.step": 1}
-"""DeepSpeed's look at the norm of stage 3, in whose place `engine.gradients` puts a zero of the host."""
+"""DeepSpeed's look at the norm of stage 3, in whose place `GradientNorm` puts a zero of the host."""
 
 
 class Reads(TorchDispatchMode):

@@ -12,7 +12,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
-from ditlab.spec.data import ArrowData, CaptionedDigitsData, ShardedOrderSpec, TextData
+from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
 from ditlab.spec.mixture import MixtureData
 from support.datasets.bucketed import bucketed
 
@@ -162,7 +162,7 @@ def test_computed_rows_of_parts_stay_computed(tmp_path, home):
     for name, rows in (("many", 40), ("few", 12)):
         bucketed(tmp_path / name, {(8, 8): rows})
     bucketed(tmp_path / "sizes", {(8, 8): 30, (8, 12): 20})
-    order = ShardedOrderSpec(lanes=2)
+    order = LanesOrderSpec(lanes=2)
 
     def opened(*names: str):
         parts = {name: ArrowData(path=str(tmp_path / name), order=order, hold_out=0.2) for name in names}
@@ -198,7 +198,7 @@ def test_computed_rows_of_parts_stay_computed(tmp_path, home):
 def test_announced_rows_reach_the_parts(tmp_path, home, monkeypatch):
     for name, rows in (("many", 40), ("few", 12)):
         bucketed(tmp_path / name, {(8, 8): rows})
-    parts = {name: ArrowData(path=str(tmp_path / name), order=ShardedOrderSpec(lanes=2)) for name in ("few", "many")}
+    parts = {name: ArrowData(path=str(tmp_path / name), order=LanesOrderSpec(lanes=2)) for name in ("few", "many")}
     data = open_data(MixtureData(parts=parts, weights={"few": 1.0, "many": 1.0}), home)
     asked = {}
     for name, part in data.mixture.parts.items():

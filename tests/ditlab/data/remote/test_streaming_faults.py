@@ -19,10 +19,10 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.view import View
 from ditlab.errors import StorageOutage, UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, ShardedOrderSpec
+from ditlab.spec.data import ArrowData, LanesOrderSpec
 from support.object_store.server import ObjectServer, Request, object_server
 
-ORDER = ShardedOrderSpec(lanes=2, window=4)
+ORDER = LanesOrderSpec(lanes=2, window=4)
 BATCH, STEPS = 16, 120  # an epoch has 56 steps
 FAULTS = ("500", "503", "403", "drop", "short", "long", "flip")
 
