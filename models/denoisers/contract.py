@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 ANY = -1
 """Size, in a field's shape, of an axis that may differ from batch to batch."""
+PositiveInt = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
+"""Weight of a loss component."""
+Role = Literal["matrix", "convolution", "input", "head", "embedding", "norm", "bias", "scalar"]
+"""Role of a parameter: `matrix` the weight of a linear map from features to features, `convolution` a kernel, `input`
+and `head` the weights that read data and write predictions, `embedding` a table or a learned token, `norm` the weights
+and biases of norms, `bias` every other bias, `scalar` what is left, such as a temperature."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,6 @@ class BatchField:
     """Largest size of an ANY axis; None: any."""
     knobs: FieldKnobs = FieldKnobs()
     """Settings to change where data do not fit."""
-
-
-PositiveInt = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0)]
-"""Weight of a loss component."""
 
 
 class Spec(BaseModel):
@@ -136,12 +138,6 @@ class SamplingSpec(Spec):
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError if a model trained with this objective cannot sample so, as far as the specs show."""
-
-
-Role = Literal["matrix", "convolution", "input", "head", "embedding", "norm", "bias", "scalar"]
-"""Role of a parameter: `matrix` the weight of a linear map from features to features, `convolution` a kernel, `input`
-and `head` the weights that read data and write predictions, `embedding` a table or a learned token, `norm` the weights
-and biases of norms, `bias` every other bias, `scalar` what is left, such as a temperature."""
 
 
 @runtime_checkable

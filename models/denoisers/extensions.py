@@ -18,6 +18,9 @@ from denoisers.contract import LossComponent, ObjectiveSpec, Spec, TimeDensity, 
 from denoisers.families import built_in_families
 from denoisers.plugins import Plugin, PluginError, PluginGroup
 
+OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
+"""Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to `_t3`."""
+
 
 def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[ObjectiveSpec]:
     """Return the objective class with fields for the parts of other packages that `mapping`, its YAML, names.
@@ -51,10 +54,6 @@ def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
 def _below(mapping: Any, key: str) -> Mapping[str, Any]:
     below = mapping.get(key) if isinstance(mapping, Mapping) else None
     return below if isinstance(below, Mapping) else {}
-
-
-OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
-"""Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to `_t3`."""
 
 
 def new_components(objective: type[ObjectiveSpec], names: Iterable[str]) -> tuple[type[LossComponent], ...]:

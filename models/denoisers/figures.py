@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
+_ALT_CHARACTERS = 1000
+
 
 @dataclass(frozen=True)
 class Heatmap:
@@ -178,7 +180,6 @@ class Figure:
         return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
 
 
-_ALT_CHARACTERS = 1000
 _KINDS = {
     Heatmap: "Heat map", ImageGrid: "Grid of images", Lines: "Curves", Bars: "Bars", Points: "Points",
     Diagram: "Diagram", Text: "Text",

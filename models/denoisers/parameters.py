@@ -13,6 +13,11 @@ from torch import nn
 from denoisers.contract import ModelSpec, Network, Objective, ObjectiveSpec, Role, RoledNetwork
 from denoisers.families import family_of
 
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
 
 @dataclass(frozen=True)
 class ParameterCount:
@@ -84,11 +89,6 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-
-
 @dataclass(frozen=True)
 class ParameterRole:
     """Role of a parameter, and the matrices that it consists of."""
@@ -136,9 +136,6 @@ def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> Paramet
     if isinstance(owner, nn.Linear):
         return ParameterRole("matrix", int(getattr(owner, "fused_parts", 1)))
     return ParameterRole("scalar" if size == 1 else "embedding")
-
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 @dataclass(frozen=True)

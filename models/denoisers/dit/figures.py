@@ -33,6 +33,10 @@ from denoisers.layers.embeddings import table, table_2d
 from denoisers.processes.flow import interpolate
 from denoisers.processes.flow_figures import to_grey, to_pictures
 
+TIME = 0.25
+"""The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
+NUM_TIMES = 101
+
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
@@ -137,10 +141,6 @@ def ring(spec: DiTSpec) -> Tensor:
     return (2 * image.clamp(0, 1) - 1).expand(spec.channels, -1, -1)
 
 
-TIME = 0.25
-"""The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
-
-
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
     spec = _network(inputs).spec
@@ -198,9 +198,6 @@ def _network(inputs: FigureInputs) -> DiT:
     network = inputs.network
     assert isinstance(network, DiT)
     return network
-
-
-NUM_TIMES = 101
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:

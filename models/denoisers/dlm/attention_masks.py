@@ -64,12 +64,7 @@ def document_mask(documents: Tensor, mask: Tensor | None = None, copies: int = 1
 
 
 def dense_mask(
-    length: int,
-    block_size: int | None,
-    copies: int,
-    documents: Tensor | None,
-    device: torch.device,
-    first: int = 0,
+    length: int, block_size: int | None, copies: int, documents: Tensor | None, device: torch.device, first: int = 0
 ) -> Tensor | None:
     """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all true.
 

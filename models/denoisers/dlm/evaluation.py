@@ -26,6 +26,14 @@ from denoisers.processes.uniform_graph import SigmaSchedule, kl_from_uniform, si
 
 NUM_TIMES = 16
 """Equal parts of t in the figure."""
+LIKELIHOODS = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
+"""Likelihoods by unit; `bits_per_byte` only if the bytes of a token are known."""
+NO_BOUND = "no bound (softmax)"
+Table = dict[str, np.ndarray]
+DENSE_PAIRS = 2**24
+"""Most possible pairs that are counted in a whole matrix, of 128 MiB at most."""
+BUFFERED_PAIRS = 2**22
+"""Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +126,6 @@ def _measure(
         counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
     means = {name: total / rows.num for name, total in sums.items()}
     return _Means(means, by_time.losses(), counts / counts.sum())
-
-
-LIKELIHOODS = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
-"""Likelihoods by unit; `bits_per_byte` only if the bytes of a token are known."""
-NO_BOUND = "no bound (softmax)"
-
-Table = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -261,12 +262,6 @@ class KnownScores:
 def noise_levels(schedule: SigmaSchedule, num: int) -> list[float]:
     """Sigmas at t = 0, 1/num, ..., 1."""
     return [schedule.sigma_at(part / num) for part in range(num + 1)]
-
-
-DENSE_PAIRS = 2**24
-"""Most possible pairs that are counted in a whole matrix, of 128 MiB at most."""
-BUFFERED_PAIRS = 2**22
-"""Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
 
 
 class Baseline(Protocol):

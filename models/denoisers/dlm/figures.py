@@ -35,6 +35,16 @@ ROUNDS = 2
 """Draws of each sequence at each level."""
 EXCERPT = 1200
 """Characters shown of a frame: about twelve lines, so that eight frames fit a panel."""
+NUM_SAMPLES = 4
+MAX_TOKENS = 40
+"""Columns of a table of tokens."""
+NUM_FRAMES = 14
+TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+NUM_TIMES = 101
+TIME = 0.5
+MAX_ATTENDED_TOKENS = 128
+MAX_VECTORS = 400
+SPACE, NEWLINE = "␣", "↵"
 
 
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -122,13 +132,6 @@ def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> 
 def _read(tokens: Tensor, text: TextCodec | None) -> str:
     ids = tokens.tolist()
     return " ".join(map(str, ids)) if text is None else text.decode(ids)
-
-
-NUM_SAMPLES = 4
-MAX_TOKENS = 40
-"""Columns of a table of tokens."""
-NUM_FRAMES = 14
-TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -224,12 +227,6 @@ def noise_schedule_figure(schedule: SigmaSchedule, vocabulary: int, name: str) -
     ]  # fmt: skip
     span = f"sigma from {schedule.sigma_min:g} to {schedule.sigma_max:g}"
     return Figure(panels, title=f"Noise of tokens by time, {span}", columns=3)
-
-
-NUM_TIMES = 101
-TIME = 0.5
-MAX_ATTENDED_TOKENS = 128
-MAX_VECTORS = 400
 
 
 def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -329,9 +326,6 @@ def noise_sequence(
     levels[:, -1] = sigma
     noised = corrupt(x0, levels[:, -1:], move, jump, network.spec.vocabulary)
     return NoisedSequence(x0, torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
-
-
-SPACE, NEWLINE = "␣", "↵"
 
 
 def token_text(token: int, text: TextCodec | None) -> str:

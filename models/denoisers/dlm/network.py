@@ -23,6 +23,8 @@ from denoisers.layers.rope import Rotation, rotation
 from denoisers.processes.score_entropy import LossTargets, TokenLosses, chunked_score_entropy
 from denoisers.tensors import product_dtype
 
+NORM_EPS = 1e-6
+
 
 class TokenEmbedding(nn.Embedding):
     """A learned vector per token, Kaiming uniform with a = sqrt 5: within 1 / sqrt(D) of 0."""
@@ -133,9 +135,6 @@ class DLM(nn.Module):
     def transformer_blocks(self) -> list[DLMBlock]:
         """Return `blocks` with their own type."""
         return cast("list[DLMBlock]", list(self.blocks))
-
-
-NORM_EPS = 1e-6
 
 
 def modulate_segments(x: Tensor, modulation: Modulation | GatedModulation) -> Tensor:

@@ -34,6 +34,10 @@ from denoisers.processes.draws import SampleDraws
 
 MAX_OUTPUT_VALUES = 2**29
 """Values of the network's output for one batch: 2 GiB in float32, ten sequences of 1024 tokens out of 50257."""
+BlockCallback = Callable[[Tensor, float, int], None]
+"""Called after each denoising step with all tokens (B, L), the active block's sigma, and that block's end."""
+NUM_FRAMES = 8
+"""Frames of the first sample."""
 
 
 class DLMSampler:
@@ -120,10 +124,6 @@ class DLMSampler:
         return sample_figure(samples, self._text, in_blocks=self._blocks is not None)
 
 
-BlockCallback = Callable[[Tensor, float, int], None]
-"""Called after each denoising step with all tokens (B, L), the active block's sigma, and that block's end."""
-
-
 @dataclass(frozen=True)
 class BlockSampler:
     """Denoising of one block after another; finished blocks are clean, at noise `sigma_min`."""
@@ -142,14 +142,7 @@ class BlockSampler:
         firsts = range(0, clamp.mask.shape[1], self.block_size)
         return len(self.steps) * sum(not clamp.part(first, first + self.block_size).whole for first in firsts)
 
-    def sample(
-        self,
-        network: nn.Module,
-        x: Tensor,
-        clamp: Clamp,
-        draws: SampleDraws,
-        record: BlockCallback,
-    ) -> Tensor:
+    def sample(self, network: nn.Module, x: Tensor, clamp: Clamp, draws: SampleDraws, record: BlockCallback) -> Tensor:
         """Denoise tokens (B, L) around clamped ones. A wholly clamped block is only added to the cache."""
         length = x.shape[1]
         cache = KVCache(self.depth, length)
@@ -188,10 +181,6 @@ class BlockSampler:
 
 def _record_whole(record: BlockCallback, before: Tensor, behind: Tensor, block: Tensor, sigma: float) -> None:
     record(torch.cat((before, block, behind), dim=1), sigma, before.shape[1] + block.shape[1])
-
-
-NUM_FRAMES = 8
-"""Frames of the first sample."""
 
 
 class Frames:

@@ -19,6 +19,13 @@ from denoisers.figures import Bars, Curve, Figure, Heatmap, ImageGrid, Lines, Pa
 from denoisers.layers.attention import GatedAttention, SelfAttention
 from denoisers.layers.rope import rotate
 
+MAX_TOKENS = 49
+MAX_BARS = 12
+MAX_LAYERS = 6
+MAX_HEADS = 8
+MAX_SEQUENCE_LAYERS = 4
+MAX_SEQUENCE_HEADS = 4
+
 
 @dataclass(frozen=True)
 class AttentionParts:
@@ -92,10 +99,6 @@ def mean_distance(weights: np.ndarray, distance: np.ndarray) -> np.ndarray:
     return mean
 
 
-MAX_TOKENS = 49
-MAX_BARS = 12
-
-
 def attention_steps_figure(
     parts: AttentionParts, layer: str, scale: str = "Q Kᵀ / √K", query: int | None = None, tokens: str = "token"
 ) -> Figure:
@@ -145,10 +148,6 @@ def _bars(weights: np.ndarray, query: int, tokens: str) -> Bars:
     order = np.argsort(-weights, kind="stable")[:MAX_BARS]
     title = f"What {tokens} {query} attends to (these: {weights[order].sum():.0%})"
     return Bars([f"{tokens} {index}" for index in order], weights[order], title, "weight")
-
-
-MAX_LAYERS = 6
-MAX_HEADS = 8
 
 
 def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, rows: int, columns: int) -> list[Panel]:
@@ -259,10 +258,6 @@ def _overlay(weights: np.ndarray, picture: np.ndarray, query: int, rows: int, co
     top, left = query // columns * height, query % columns * width
     colour[top : top + height, left : left + width, 2] = 1
     return colour.clip(0, 1)
-
-
-MAX_SEQUENCE_LAYERS = 4
-MAX_SEQUENCE_HEADS = 4
 
 
 def sequence_attention_figure(layers: Sequence[AttentionParts], unit: str, title: str, first: int = 0) -> Figure:

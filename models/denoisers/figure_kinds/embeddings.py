@@ -13,6 +13,8 @@ BASES_DIM = 16
 BASES = (10000.0, 100.0)
 GROWING_LENGTHS = tuple(range(100, 501, 20))
 NUM_TIMES = 101
+NUM_SHOWN = 128
+"""Positions of the table."""
 
 
 def embedding_figures() -> dict[str, Figure]:
@@ -89,10 +91,6 @@ def time_figure(
     title = f"How far each {symbol} lies from {symbol} = {last / 2:g}"
     apart = Lines([Curve(t.numpy(), distance)], title, x_label=label, y_label="Euclidean distance")
     return Figure([heatmap, apart], title=f"The sinusoid of {label}")
-
-
-NUM_SHOWN = 128
-"""Positions of the table."""
 
 
 def rotary_figure(width: int, length: int, base: float = 10000.0) -> Figure:

@@ -23,6 +23,14 @@ from denoisers.processes.specs import LogitNormalTime, UniformTime
 
 FEATURES_TIME = 0.25
 """Time t, the share of noise, of the images whose features are drawn."""
+NUM_TIMES = 201
+STRIP_NOISE = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
+"""Shares of noise in a strip."""
+NUM_STRIPS = 4
+NUM_LEVELS = 20
+MAX_IMAGES = 32
+SHARES = (0.9, 0.5, 0.1)
+"""Mostly noise, half noise, hardly any noise."""
 
 
 def velocity_makers(time: TimeDensity) -> Mapping[str, FigureMaker]:
@@ -88,9 +96,6 @@ def velocity_probe(inputs: FigureInputs) -> FlowProbe:
     return FlowProbe(velocity, image, noise)
 
 
-NUM_TIMES = 201
-
-
 def flow_schedule_figure(time: TimeDensity, noise_at: NoiseAt = 1) -> Figure:
     """Draw x_t's factors of data and noise, its signal-to-noise ratio in decibels, and the density of training times.
 
@@ -133,13 +138,6 @@ def time_density(time: TimeDensity, t: np.ndarray) -> np.ndarray | None:
     normal = np.exp(-z * z / 2) / (time.std * math.sqrt(2 * math.pi))
     density[within] = normal / (s * (1 - s)) / (1 - 2 * time.eps)
     return density
-
-
-STRIP_NOISE = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
-"""Shares of noise in a strip."""
-NUM_STRIPS = 4
-NUM_LEVELS = 20
-MAX_IMAGES = 32
 
 
 @dataclass(frozen=True)
@@ -221,10 +219,6 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
     label = f"time t (0: {ends[1]}, 1: {ends[0]})"
     lines = Lines(curves, f"Mean over {len(probe.image)} held-out images", label, "squared error of v, per pixel value")
     return Figure([lines], title="Loss by time", columns=1)
-
-
-SHARES = (0.9, 0.5, 0.1)
-"""Mostly noise, half noise, hardly any noise."""
 
 
 def receptive_field_figure(probe: FlowProbe) -> Figure:

@@ -31,6 +31,13 @@ from denoisers.layers.adaln import GatedModulation, Modulation
 
 NUM_PICTURES = 8
 NUM_SHARES = 10
+NUM_DIMENSIONS = 4
+"""Dimensions drawn one by one."""
+Step = tuple[str, str]
+"""Name and detail of a box."""
+LINE_COLOUR = (0.84, 0.37, 0.0)
+ENLARGEMENT = 4
+"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +116,6 @@ def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_sho
     return Figure([panel, shares_bars(found.shares)], title=f"Principal components of {what}")
 
 
-NUM_DIMENSIONS = 4
-"""Dimensions drawn one by one."""
-
-
 def modulation_arrays(modulation: Modulation | GatedModulation) -> dict[str, np.ndarray]:
     """Return scale, shift and, where there is one, gate: (times, dimensions) each."""
     named: dict[str, Tensor] = modulation._asdict()
@@ -182,10 +185,6 @@ def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) 
     return [kept[module] for module in modules]
 
 
-Step = tuple[str, str]
-"""Name and detail of a box."""
-
-
 def pass_figure(
     steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str, alt: str
 ) -> Figure:
@@ -209,11 +208,6 @@ def shape_text(shape: Mapping[str, int] | Sequence[int]) -> str:
     """Write a shape as `28 x 28 x 1`."""
     sizes = shape.values() if isinstance(shape, Mapping) else shape
     return " x ".join(str(size) for size in sizes)
-
-
-LINE_COLOUR = (0.84, 0.37, 0.0)
-ENLARGEMENT = 4
-"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
 
 
 def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:

@@ -23,6 +23,20 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from denoisers.layers.rope import Rotation, rotate
 
+GateKind = Literal["headwise", "elementwise"]
+AttentionBackend = Literal["dense", "flex"]
+TILE = 128
+"""Queries and keys of a tile: FlexAttention's default, a multiple of the sizes that its kernels work on."""
+LEAST_TOKENS = 4 * TILE
+"""Tokens from which tiles pay: below, most tiles hold a true entry, and attention is a small part of a block."""
+LEAST_HEAD_WIDTH = 16
+"""Least head width of a matrix product on a GPU's tensor cores."""
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+"""Dtypes of FlexAttention's kernels."""
+Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""True where a query attends to a key: (sample, head, query, key), 0-dim integers each -> 0-dim bool."""
+Kernel = Callable[..., Any]
+
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Split the last axis into heads: (B, T, H * K) -> (B, H, T, K)."""
@@ -109,9 +123,6 @@ class SelfAttention(nn.Module):
         return scores.softmax(dim=-1)
 
 
-GateKind = Literal["headwise", "elementwise"]
-
-
 class GatedAttention(nn.Module):
     """Attention of every token to every token of a key mask. No projection has a bias."""
 
@@ -162,21 +173,6 @@ class GatedAttention(nn.Module):
     def gates(self, x: Tensor) -> Tensor:
         """Factors in (0, 1) of the heads' outputs: (B, T, H * K) -> (B, T, H, 1), or (B, T, H, K) if elementwise."""
         return self.gate(x).sigmoid().unflatten(-1, (self.num_heads, -1))
-
-
-AttentionBackend = Literal["dense", "flex"]
-TILE = 128
-"""Queries and keys of a tile: FlexAttention's default, a multiple of the sizes that its kernels work on."""
-LEAST_TOKENS = 4 * TILE
-"""Tokens from which tiles pay: below, most tiles hold a true entry, and attention is a small part of a block."""
-LEAST_HEAD_WIDTH = 16
-"""Least head width of a matrix product on a GPU's tensor cores."""
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-"""Dtypes of FlexAttention's kernels."""
-
-Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""True where a query attends to a key: (sample, head, query, key), 0-dim integers each -> 0-dim bool."""
-Kernel = Callable[..., Any]
 
 
 @dataclass(frozen=True)

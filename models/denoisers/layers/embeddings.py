@@ -18,11 +18,7 @@ Denominator = Literal["half", "half_minus_1"]
 
 
 def frequencies(
-    dim: int,
-    *,
-    denominator: Denominator = "half",
-    base: float = 10000.0,
-    device: torch.device | str | None = None,
+    dim: int, *, denominator: Denominator = "half", base: float = 10000.0, device: torch.device | str | None = None
 ) -> Tensor:
     """Angular frequencies of an embedding of width `dim`: (dim / 2,) float64, radians per unit, highest first.
 

@@ -53,6 +53,15 @@ GATE_TIMES = (0.1, 0.5, 0.9)
 """Mostly noise, half noise, hardly any noise."""
 NUM_GATED = 8
 """Most images over which gates are averaged."""
+NOISE = 0.25
+NUM_IMAGES = 32
+NUM_ROWS = 4
+NUM_TIMES = 101
+MAX_SHOWN = 64
+"""Patches shown in sequence, and rows and columns of positions."""
+DISTANCES = 64
+NUM_GUIDANCE_TIMES = 401
+MAX_IMAGES = 16
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -194,9 +203,6 @@ def _mean_gates(
     return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]
 
 
-NOISE = 0.25
-
-
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
     network = trained_network(inputs)
@@ -230,11 +236,6 @@ def _attend(inputs: FigureInputs) -> tuple[torch.Tensor, list[AttentionParts]]:
     with torch.no_grad():
         layers = catch_attention(attentions, lambda: network(noised.z_t, noised.t, noised.condition))
     return noised.z_t, layers
-
-
-NUM_IMAGES = 32
-NUM_ROWS = 4
-NUM_TIMES = 101
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -300,11 +301,6 @@ def _colours(values: Tensor) -> np.ndarray:
     low, high = np.quantile(scores, 0.01, axis=0), np.quantile(scores, 0.99, axis=0)
     colours: np.ndarray = ((scores - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
     return colours
-
-
-MAX_SHOWN = 64
-"""Patches shown in sequence, and rows and columns of positions."""
-DISTANCES = 64
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
@@ -375,9 +371,6 @@ def _weights(values: np.ndarray, title: str, y_label: str) -> Heatmap:
     return Heatmap(values.T, title, "output", y_label, extent, diverging=True, unit="weight")
 
 
-NUM_GUIDANCE_TIMES = 401
-
-
 def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:
     """Draw the guidance scale of every schedule at the spec's scale, bound and interval, its own schedule first."""
     t = np.linspace(0, 1, NUM_GUIDANCE_TIMES)
@@ -423,9 +416,6 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
         f"condition {spec.pixel_depth} blocks of pixels, from which the velocity is read."
     )
     return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1, alt=alt)
-
-
-MAX_IMAGES = 16
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, drop_cap
 
 TIME_SCALE = 1000.0
 EMBEDDING_STD = 0.02
+EXPAND_GAIN = 0.1
+"""Xavier gain of a compaction's expansion: a pixel block starts near the identity."""
 
 
 class Prediction(NamedTuple):
@@ -175,10 +177,6 @@ def initialise(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, SixWayAdaLN | GatedAttention | TokenCompaction):
             module.initialise()
-
-
-EXPAND_GAIN = 0.1
-"""Xavier gain of a compaction's expansion: a pixel block starts near the identity."""
 
 
 class PixelwiseAdaLN(nn.Module):

@@ -24,6 +24,7 @@ from denoisers.processes.specs import DCT_BLOCK
 
 EVALUATION_EPS = 0.05
 """Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
+EPS = 1e-6
 
 
 class Noised(NamedTuple):
@@ -106,12 +107,7 @@ class PixelHDMObjective(FigureDrawer):
         return [*(name for name, is_measured in measured.items() if is_measured), *self._others]
 
     def _errors(
-        self,
-        network: nn.Module,
-        batch: Mapping[str, Tensor],
-        noised: Noised,
-        keep: Tensor | None,
-        names: Iterable[str],
+        self, network: nn.Module, batch: Mapping[str, Tensor], noised: Noised, keep: Tensor | None, names: Iterable[str]
     ) -> dict[str, Tensor]:
         """Compute the network's errors at z_t by name, in float32 or better whatever the parameters' dtype."""
         self._spec.check_shapes(self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
@@ -152,9 +148,6 @@ class PixelHDMObjective(FigureDrawer):
 
 def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:
     return Noised(t, interpolate(image, noise, t, noise_at=0), velocity_target(image, noise, noise_at=0))
-
-
-EPS = 1e-6
 
 
 class Alignment(nn.Module):

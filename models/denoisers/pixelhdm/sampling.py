@@ -22,7 +22,7 @@ from denoisers.figures import Figure, ImageGrid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import caption_bytes
 from denoisers.processes.draws import draw_seeds, seeded_normal, starting_noise, state_dtype
-from denoisers.processes.flow import Velocity, interpolate, point_velocity, repeat_time
+from denoisers.processes.flow import interpolate, point_velocity, repeat_time
 from denoisers.processes.flow_figures import to_pictures
 from denoisers.processes.flow_sampling import Conditions, Guidance, guided_prediction
 from denoisers.processes.solvers import Solver, dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
@@ -36,6 +36,17 @@ SOLVERS: dict[str, Solver] = {
 }
 KEPT_CONDITIONS = ("prompt", "negative_prompt", "seed", "strength")
 """Conditions that samples keep, for people: small ones."""
+MAX_MODULATIONS = 2**28
+"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
+with them, take most memory: 42 images of 256x256 in a pass, half as many with guidance."""
+NEGATIVE = "negative_"
+"""Prefix of the batch fields of the negative prompt."""
+TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
+"""Batch fields of a text, by `model.text_encoder`."""
+TOKENWISE = ("caption", "text", "text_mask")
+"""Batch fields with an axis of tokens, behind that of samples. Its padding is 0."""
+MAX_COLUMNS = 16
+"""Most columns of a grid with a row for each prompt."""
 
 
 class PixelHDMSampler:
@@ -138,7 +149,14 @@ class PixelHDMSampler:
             x = interpolate(conditions["start"], x, times[:1].to(x), noise_at=0)
         frames = [x]
         record = frames.append if trajectory else ignore
-        velocity = self._velocity(network, conditions)
+        velocity = GuidedVelocity(
+            self._forward(network),
+            next(network.parameters()).dtype,
+            self._prediction,
+            self._model.pixel_width,
+            self._guidance,
+            conditions,
+        )
         x = SOLVERS[spec.solver].integrate(velocity, x, times, record)
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
@@ -153,16 +171,6 @@ class PixelHDMSampler:
         eps = self.spec.eps
         steps = max(1, round(strength * self.spec.steps))
         return torch.linspace(eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64)
-
-    def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
-        return GuidedVelocity(
-            self._forward(network),
-            next(network.parameters()).dtype,
-            self._prediction,
-            self._model.pixel_width,
-            self._guidance,
-            conditions,
-        )
 
     def _forward(self, network: nn.Module) -> nn.Module:
         """Return the network, compiled once if the spec says so. The network itself is unchanged."""
@@ -180,11 +188,6 @@ class PixelHDMSampler:
     def pictures(self, samples: Samples) -> Sequence[Picture]:
         """Return every image with its settings."""
         return picture_files(samples, self.spec)
-
-
-MAX_MODULATIONS = 2**28
-"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
-with them, take most memory: 42 images of 256x256 in a pass, half as many with guidance."""
 
 
 @dataclass(frozen=True)
@@ -233,14 +236,6 @@ class GuidedVelocity:
         if self.prediction == "velocity":
             return output
         return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
-
-
-NEGATIVE = "negative_"
-"""Prefix of the batch fields of the negative prompt."""
-TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
-"""Batch fields of a text, by `model.text_encoder`."""
-TOKENWISE = ("caption", "text", "text_mask")
-"""Batch fields with an axis of tokens, behind that of samples. Its padding is 0."""
 
 
 class TextConditions:
@@ -330,10 +325,6 @@ def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict
 def _padded(values: Tensor, length: int) -> Tensor:
     """Pad (num, tokens, ...) with zeros to `length` tokens."""
     return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))
-
-
-MAX_COLUMNS = 16
-"""Most columns of a grid with a row for each prompt."""
 
 
 def sample_grid(samples: Samples) -> Figure:

@@ -27,6 +27,8 @@ EXAMPLE_SIDE = 256
 """Height and width of example images."""
 NUM_BYTES = 256
 """Tokens of the learned text encoder: bytes of UTF-8, of which 0 is padding."""
+IMAGE_FEATURES = "image_features"
+"""Batch field of the image encoder's features."""
 
 
 class PixelHDMSpec(ModelSpec):
@@ -194,10 +196,6 @@ class PixelHDMSpec(ModelSpec):
                 "text_pooled", (self.width,), "float32", None, "feature of a caption", knobs=FieldKnobs(shape[1:])
             ),
         )
-
-
-IMAGE_FEATURES = "image_features"
-"""Batch field of the image encoder's features."""
 
 
 class PixelHDMWeights(Spec):

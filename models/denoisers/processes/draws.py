@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource
 
+NUM_QUARTERS = 4
+
 
 def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
     """Draw a seed for each of `num` samples, in turn: integers in [0, 2^62)."""
@@ -70,9 +72,6 @@ class SampleDraws:
 
     def _stack(self, draws: list[Tensor]) -> Tensor:
         return torch.stack(draws).to(self._device)
-
-
-NUM_QUARTERS = 4
 
 
 def quarter_names(component: str) -> tuple[str, ...]:

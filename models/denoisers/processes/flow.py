@@ -23,6 +23,8 @@ from denoisers.processes.specs import VelocitySpec, VelocityWeights
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
 NoiseAt = Literal[0, 1]
+ErrorFunction = Callable[[Tensor, Tensor], Tensor]
+"""(predicted, target) -> a mean over the batch."""
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
@@ -89,13 +91,7 @@ def direction_error(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> T
     return (1 - (predicted * target).mean(1) / length).mean()
 
 
-ErrorFunction = Callable[[Tensor, Tensor], Tensor]
-"""(predicted, target) -> a mean over the batch."""
-
-COMPONENTS: dict[str, ErrorFunction] = {
-    "velocity": velocity_error,
-    "direction": direction_error,
-}
+COMPONENTS: dict[str, ErrorFunction] = {"velocity": velocity_error, "direction": direction_error}
 
 
 class VelocityObjective(FigureDrawer):

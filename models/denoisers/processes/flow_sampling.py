@@ -22,6 +22,19 @@ from denoisers.processes.flow_figures import sample_figure
 from denoisers.processes.solvers import SOLVERS, ignore
 from denoisers.processes.specs import FlowSamplingSpec
 
+Conditions = Mapping[str, Tensor]
+"""Tensors by name, (batch, ...) each."""
+Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
+"""(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
+ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
+SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
+    "constant": lambda t: 1.0,
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "quadratic": lambda t: (1 - t) ** 2,
+}
+"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
+
 
 class FlowSampler:
     """Sampler of images of one shape, conditioned on a class where the model has classes."""
@@ -99,21 +112,6 @@ class FlowSampler:
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images; classes in turn get a column each."""
         return sample_figure(samples)
-
-
-Conditions = Mapping[str, Tensor]
-"""Tensors by name, (batch, ...) each."""
-Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
-"""(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
-ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
-
-SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
-    "constant": lambda t: 1.0,
-    "linear": lambda t: 1 - t,
-    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
-    "quadratic": lambda t: (1 - t) ** 2,
-}
-"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,13 @@ from torch import Tensor
 from denoisers.processes.specs import LinearBetas
 from denoisers.tensors import Constant
 
+Denoise = Callable[[Tensor, int], Tensor]
+"""(x_t, t) -> the estimate of x0, in x_t's shape."""
+Draw = Callable[[Tensor], Tensor]
+"""Standard normal numbers in the shape of a tensor."""
+StepCallback = Callable[[Tensor], None]
+"""Called with the state after every step."""
+
 
 @dataclass(frozen=True)
 class NoiseSchedule:
@@ -55,14 +62,6 @@ def linear_schedule(spec: LinearBetas) -> NoiseSchedule:
     alphas = 1 - betas
     alphas_cumprod = alphas.cumprod(0)
     return NoiseSchedule(betas, alphas, alphas_cumprod, alphas_cumprod.sqrt(), (1 - alphas_cumprod).sqrt())
-
-
-Denoise = Callable[[Tensor, int], Tensor]
-"""(x_t, t) -> the estimate of x0, in x_t's shape."""
-Draw = Callable[[Tensor], Tensor]
-"""Standard normal numbers in the shape of a tensor."""
-StepCallback = Callable[[Tensor], None]
-"""Called with the state after every step."""
 
 
 def timesteps(num_steps: int, taken: int) -> list[int]:

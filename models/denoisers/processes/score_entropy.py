@@ -22,6 +22,10 @@ from denoisers.tensors import product_dtype, without_autocast
 ScoreName = Literal["log", "softmax"]
 """Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both e^l and l, as in
 one published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
+CHUNK_BYTES = 2**27
+"""Memory of a chunk's matrices: 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
+adds to the weight's whole gradient."""
+ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
 class Coefficients(NamedTuple):
@@ -98,11 +102,6 @@ def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
     It is -d/d sigma of `kl_from_uniform`: such a network's reverse process leaves uniform tokens as they are.
     """
     return -(vocabulary - 1) / vocabulary * torch.exp(-sigma) * log_ratio(sigma, vocabulary)
-
-
-CHUNK_BYTES = 2**27
-"""Memory of a chunk's matrices: 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
-adds to the weight's whole gradient."""
 
 
 class LossTargets(NamedTuple):
@@ -303,9 +302,6 @@ def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> t
     s.mul_((1 - every) * at_x + by_clean)
     s.scatter_add_(1, x0, -by_clean).scatter_(1, x, 0)
     return losses[:, 0], s.to(output.dtype)
-
-
-ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
 def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:

@@ -27,6 +27,9 @@ DCT_BLOCK = 8
 """Height and width of a block of the frequency loss, in pixels: JPEG's."""
 
 SolverName = Literal["euler", "heun", "midpoint", "rk4"]
+Beta = Annotated[float, Field(gt=0, lt=1)]
+MOST_SIGNAL = 0.05
+"""Largest alpha_bar at the last timestep that passes for noise."""
 
 
 class UniformTime(TimeDensity):
@@ -115,12 +118,6 @@ class FlowSamplingSpec(SamplingSpec):
                 f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
                 "set sampling.guidance to 1, or train with model.label_dropout=0.1."
             )
-
-
-Beta = Annotated[float, Field(gt=0, lt=1)]
-
-MOST_SIGNAL = 0.05
-"""Largest alpha_bar at the last timestep that passes for noise."""
 
 
 class LinearBetas(Spec):

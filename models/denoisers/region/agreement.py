@@ -7,6 +7,9 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
+TINY = 1e-12
+"""Largest sum of squares that counts as 0: rounding of sums of numbers near 1."""
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -68,10 +71,6 @@ class Agreement:
         A prediction of the features' means has R^2 0 here; over all entries together, `total().r2()`, it has more.
         """
         return _ratio(self.variation.sum() - self.squared_error.sum(), self.variation.sum())
-
-
-TINY = 1e-12
-"""Largest sum of squares that counts as 0: rounding of sums of numbers near 1."""
 
 
 def _ratio(top: Tensor, bottom: Tensor) -> Tensor:

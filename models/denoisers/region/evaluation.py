@@ -29,6 +29,22 @@ Predictor = Callable[[RealRows, Tensor], Tensor]
 
 MAX_BATCH_VALUES = 2**21
 """Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
+RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
+"""Chances of a region to be masked."""
+MAIN_RATIO = 0.5
+"""Mask ratio of the tables by motif and by chromosome, and of shares."""
+STATISTICS = ("mse", "pearson", "r2", "r2_within")
+Table = dict[str, np.ndarray]
+Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are unused."""
+REACH = 2
+"""Neighbours on each side that the regression uses."""
+PENALTY = 1e-3
+"""Penalty of the regression's squared weights, in variances of its standardised inputs."""
+FIT_RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
+"""Mask ratios of the windows that the regression is fitted on, in turn."""
+NUM_NAMED = 4
+"""Features named at either end."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +119,6 @@ def _add(groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction:
 
 def _feature_names(rows: RealRows) -> tuple[str, ...]:
     return tuple(rows.names.get("regions") or (f"feature_{i}" for i in range(rows.batch["regions"].shape[-1])))
-
-
-RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
-"""Chances of a region to be masked."""
-MAIN_RATIO = 0.5
-"""Mask ratio of the tables by motif and by chromosome, and of shares."""
-STATISTICS = ("mse", "pearson", "r2", "r2_within")
-
-Table = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -235,17 +242,6 @@ def _shares(measurements: ImputationMeasurements) -> Table:
 def _columns(rows: Iterable[Mapping[str, object]]) -> Table:
     listed = list(rows)
     return {name: np.array([row[name] for row in listed]) for name in listed[0]}
-
-
-Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are unused."""
-
-REACH = 2
-"""Neighbours on each side that the regression uses."""
-PENALTY = 1e-3
-"""Penalty of the regression's squared weights, in variances of its standardised inputs."""
-FIT_RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
-"""Mask ratios of the windows that the regression is fitted on, in turn."""
 
 
 @dataclass(frozen=True)
@@ -385,10 +381,6 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
     assert moments is not None, "a run has training rows"
     mean = moments.motif_mean()
     return {"motif_mean": MotifMean(mean), "nearest": Nearest(mean), "ridge": moments.ridge()}
-
-
-NUM_NAMED = 4
-"""Features named at either end."""
 
 
 def evaluation_figures(measurements: ImputationMeasurements) -> dict[str, Figure]:

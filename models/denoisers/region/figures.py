@@ -34,6 +34,16 @@ NUM_FRAMES = 8
 
 ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
 """Remark on `RegionSpec.predicts_one_thing`, for titles."""
+NUM_TIMES = 101
+MASKED = 0.5
+MAX_REGIONS = 256
+"""Regions whose attention is drawn: maps of 900 would take a gigabyte."""
+STRIP_SHARES = (0.1, 0.4, 0.8)
+"""Timesteps of a strip, as shares of the last one."""
+MOST_TIMES = 3.0
+"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
+NUM_LEVELS = 20
+MAX_NOISED_WINDOWS = 32
 
 
 def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
@@ -127,12 +137,6 @@ def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatm
     return Heatmap(values, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
 
 
-NUM_TIMES = 101
-MASKED = 0.5
-MAX_REGIONS = 256
-"""Regions whose attention is drawn: maps of 900 would take a gigabyte."""
-
-
 def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `attention`: maps by layer and head over a window half of whose regions are masked. Token 0 is the class."""
     layers = _attend(inputs, schedule)
@@ -189,14 +193,6 @@ def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionPart
 def _present(values: Tensor, present: Tensor) -> Tensor:
     """Keep the first regions of a window that are present: (1, R, ...) -> (1, at most 256, ...)."""
     return values[:, present[0]][:, :MAX_REGIONS]
-
-
-STRIP_SHARES = (0.1, 0.4, 0.8)
-"""Timesteps of a strip, as shares of the last one."""
-MOST_TIMES = 3.0
-"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
-NUM_LEVELS = 20
-MAX_NOISED_WINDOWS = 32
 
 
 def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:

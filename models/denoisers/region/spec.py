@@ -15,6 +15,7 @@ from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec,
 from denoisers.processes.specs import LinearBetas
 
 MaskRatio = Annotated[float, Field(gt=0, le=1)]
+Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
 
 
 class RandomMask(Spec):
@@ -49,9 +50,6 @@ def median_of_largest(num_regions: int, ratio: float, num_windows: int) -> int:
         if below**num_windows >= 0.5:
             return count
     return num_regions
-
-
-Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
 
 
 class RegionSpec(ModelSpec):

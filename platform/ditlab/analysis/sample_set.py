@@ -177,21 +177,17 @@ def _pictures(grid: ImageGrid) -> Iterator[Markup]:
     texts = [str(text) for text in grid.captions[: len(shown_images)]] or [""] * len(shown_images)
     pictures = []
     for number, (image, text) in enumerate(zip(shown_images, texts, strict=True)):
-        png, width = _png(image)
+        # A picture as PNG, of at most 256 pixels a side, and its width.
+        made = Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8))
+        made.thumbnail((_WIDEST, _WIDEST))
+        content = BytesIO()
+        made.save(content, format="PNG")
+        png, width = content.getvalue(), made.width
         style = f"width:{max(width, 48)}px;max-width:100%;image-rendering:pixelated"
         pictures.append(picture(png, f"sample {number}{': ' if text else ''}{text}", text, style))
     yield row_of(pictures)
     if left := len(grid.images) - len(pictures):
         yield paragraph(f"and {left:,} more, which .images and .save() give")
-
-
-def _png(image: np.ndarray) -> tuple[bytes, int]:
-    """A picture as PNG, of at most 256 pixels a side, and its width."""
-    made = Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8))
-    made.thumbnail((_WIDEST, _WIDEST))
-    content = BytesIO()
-    made.save(content, format="PNG")
-    return content.getvalue(), made.width
 
 
 def _texts(panel: TextPanel) -> Iterator[Markup]:

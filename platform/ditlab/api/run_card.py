@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -94,21 +94,17 @@ def _rows(runs: Iterable[ShownRun]) -> Iterator[list[object]]:
     for run in runs:
         record = run.record
         latest = recent_metrics(run.folder).latest
-        held_out = _main_metric(run, latest)
+        # Held-out value of the heaviest loss component, else the first that was logged.
+        measured = [name for name in latest if name.startswith("eval/")]
+        try:
+            weights = run.spec.objective.weights.model_dump()
+        except (UserError, OSError):
+            weights = {}
+        heaviest = sorted(weights, key=lambda name: -weights[name])
+        held_out = next((f"eval/{name}" for name in heaviest if f"eval/{name}" in measured), next(iter(measured), None))
         evaluated = "" if held_out is None else f"{held_out.removeprefix('eval/')} {latest[held_out]:.4g}"
         yield [record.name, record.run_id, record.family, status(record.status), _steps(record),
                latest.get("train/loss"), evaluated, _moment(record.created)]  # fmt: skip
-
-
-def _main_metric(run: ShownRun, latest: Mapping[str, float]) -> str | None:
-    """Held-out value of the heaviest loss component, else the first that was logged."""
-    measured = [name for name in latest if name.startswith("eval/")]
-    try:
-        weights = run.spec.objective.weights.model_dump()
-    except (UserError, OSError):
-        weights = {}
-    heaviest = sorted(weights, key=lambda name: -weights[name])
-    return next((f"eval/{name}" for name in heaviest if f"eval/{name}" in measured), next(iter(measured), None))
 
 
 def _record(run: ShownRun, notes: list[str]) -> RunRecord:

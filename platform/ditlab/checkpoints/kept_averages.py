@@ -31,17 +31,16 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress, ignore_progress
 
-
-def average_snapshots(checkpoints: CheckpointStore) -> CheckpointStore:
-    """Return the store of the snapshots of a run's averages."""
-    return checkpoints.child(FOLDER)
-
-
 SLICE = 2**22
 """Values that are added up at once, in float64: 32 MiB."""
 LARGEST_ERROR = 0.5
 """Distance of profiles, relative, from which on an average is refused: with four even snapshots it is 0.39 at length
 0.25, and the average off by 2 per cent."""
+
+
+def average_snapshots(checkpoints: CheckpointStore) -> CheckpointStore:
+    """Return the store of the snapshots of a run's averages."""
+    return checkpoints.child(FOLDER)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,15 @@ KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
 
 NUM_COPIERS = min(4, os.cpu_count() or 1)
 """Threads for copying. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
+VISIBILITY_TIMEOUT = 15.0
+"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
+SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
+_REMEDY: dict[SaveFailureKind, str] = {
+    "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
+    "write": "make room or mend checkpoint.storage",
+    "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
+    "lost_worker": "resume the run from the one before",
+}
 
 
 class HostCopy:
@@ -96,19 +105,6 @@ class InPlace:
         """The bytes of each tensor, in order."""
         for _, tensor in self.tensors:
             yield raw_bytes(tensor.detach().contiguous().cpu())
-
-
-VISIBILITY_TIMEOUT = 15.0
-"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
-
-SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
-
-_REMEDY: dict[SaveFailureKind, str] = {
-    "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
-    "write": "make room or mend checkpoint.storage",
-    "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
-    "lost_worker": "resume the run from the one before",
-}
 
 
 class SaveFailed(Exception):

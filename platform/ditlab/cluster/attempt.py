@@ -60,7 +60,13 @@ class Attempt:
                     return Failure(FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster")
                 with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be at the next look
                     self._find_group()
-                    self._warn_of_slow_start()
+                    # Warn once if no worker has started for a while.
+                    if self._group is self._control and time.monotonic() > self._notice_at:
+                        self._notice_at = float("inf")
+                        self._callbacks.warn(
+                            "no worker has begun yet: what they run on is still growing, or busy with other work; "
+                            "waiting."
+                        )
                     self._forward_messages()
                     self._check_workers()
                     self._check_nodes()
@@ -82,14 +88,6 @@ class Attempt:
             self._group, self._num_warnings = self._control.child(name), {}
             self._heartbeats, self._hung = [], []
             self._hang_detector = HangDetector(self._resources.hang_timeout)
-
-    def _warn_of_slow_start(self) -> None:
-        """Warn once if no worker has started for a while."""
-        if self._group is self._control and time.monotonic() > self._notice_at:
-            self._notice_at = float("inf")
-            self._callbacks.warn(
-                "no worker has begun yet: what they run on is still growing, or busy with other work; waiting."
-            )
 
     def _forward_messages(self) -> None:
         """Pass the workers' progress and new warnings to the callbacks."""

@@ -24,6 +24,8 @@ CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 # Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good by a sweep's
 # scheduler; paused by a sweep's scheduler.
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
+STOP_POLL_INTERVAL = 0.5  # seconds
+GATE_POLL_INTERVAL = 0.05  # seconds
 
 
 class KeyValueChannel:
@@ -68,9 +70,6 @@ class KeyValueChannel:
         return f"{self.name}/{topic}".encode()
 
 
-STOP_POLL_INTERVAL = 0.5  # seconds
-
-
 class StopPoller:
     """Thread that polls the topic `stop`, off the training thread. Use as a context manager."""
 
@@ -94,9 +93,6 @@ class StopPoller:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-
-
-GATE_POLL_INTERVAL = 0.05  # seconds
 
 
 class SchedulerGate:

@@ -33,6 +33,14 @@ STOP_TIMEOUT = 600
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+"""Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
+REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
+AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
+_TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
+_STARTING = "No available agent"  # a head's answer in its first seconds
+_END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
+
 
 @dataclass(frozen=True)
 class JobPackage:
@@ -102,15 +110,6 @@ def checkout() -> Path | None:
 def _mib(size: int) -> str:
     """Size in MiB or KiB, for messages."""
     return f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
-
-
-DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-"""Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
-REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
-AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
-_TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
-_STARTING = "No available agent"  # a head's answer in its first seconds
-_END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 @dataclass(frozen=True)

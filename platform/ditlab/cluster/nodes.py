@@ -18,6 +18,8 @@ from ditlab.cluster.ray_internals import cluster_state, placement_group_id, reco
 from ditlab.errors import first_line
 
 REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
+NodeRow = dict[str, Any]
+"""Ray's description of a node."""
 
 
 def alive_nodes() -> list[dict[str, Any]]:
@@ -104,10 +106,6 @@ def _kill_here(pid: int, start: float) -> None:
             process.kill()
 
 
-NodeRow = dict[str, Any]
-"""Ray's description of a node."""
-
-
 @dataclass(frozen=True)
 class TaskResult:
     """Result of a task on one node."""
@@ -133,11 +131,7 @@ def node_label(node: NodeRow) -> str:
 
 def node_options(node: NodeRow, **more: Any) -> dict[str, Any]:
     """Ray's options for a task or actor that runs on this node only and waits for no CPU."""
-    return {
-        "num_cpus": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        **more,
-    }
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False), **more}
 
 
 def run_on_nodes(

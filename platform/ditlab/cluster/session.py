@@ -34,6 +34,13 @@ SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
+WAIT_VARIABLE = "DITLAB_RAY_WAIT"
+"""Environment variable with the seconds for which a slow start is tried again; 0: once."""
+WAIT = 300.0  # seconds, where the variable is not set
+_PAUSE = 2.0  # seconds between two attempts
+_KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
+# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told apart by their words.
+_SLOW = re.compile(r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready", re.IGNORECASE)
 
 
 def cluster_address(address: str | None) -> str | None:
@@ -130,16 +137,6 @@ def _connect(ray: Any, address: str | None, num_cpus: int, warn: Callable[[str],
             f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address "
             "out."
         ) from error
-
-
-WAIT_VARIABLE = "DITLAB_RAY_WAIT"
-"""Environment variable with the seconds for which a slow start is tried again; 0: once."""
-WAIT = 300.0  # seconds, where the variable is not set
-_PAUSE = 2.0  # seconds between two attempts
-_KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
-
-# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told apart by their words.
-_SLOW = re.compile(r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready", re.IGNORECASE)
 
 
 def start_local_ray(ray: Any, settings: dict[str, Any], warn: Callable[[str], None]) -> None:

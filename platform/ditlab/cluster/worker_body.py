@@ -39,6 +39,7 @@ from ditlab.training.trainer import train
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
 ASSIGNMENT_TIMEOUT = 60.0  # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
+GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
 
 
 def run_worker(config: dict[str, Any]) -> None:
@@ -121,9 +122,6 @@ def _group_channel(control: KeyValueChannel, rank: Rank) -> KeyValueChannel:
     if rank.is_first:
         control.put("group", name[0])
     return control.child(name[0])
-
-
-GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
 
 
 def train_run(

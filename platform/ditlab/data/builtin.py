@@ -38,6 +38,25 @@ COLUMNS = {
     ),
     "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
 }
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+COLOURS = {
+    "red": (1, 0, 0),
+    "green": (0, 1, 0),
+    "blue": (0, 0, 1),
+    "yellow": (1, 1, 0),
+    "cyan": (0, 1, 1),
+    "magenta": (1, 0, 1),
+    "white": (1, 1, 1),
+}
+"""Shares of red, green and blue in the ink; the ground is black."""
+INK = 16
+"""Largest value of scikit-learn's digits."""
+LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
+"""Packages left out: those that not every installation has, and tests."""
+REPEATED = 80
+"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
+Entry = tuple[str, str]
+"""Heading and the text below it."""
 
 
 def open_digits(home: Home, verify: bool = True) -> Store:
@@ -74,21 +93,6 @@ def write_digits(out: Path) -> WrittenStore:
         description="1,797 handwritten digits, 8x8 grey values",
         source=source,
     )
-
-
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-COLOURS = {
-    "red": (1, 0, 0),
-    "green": (0, 1, 0),
-    "blue": (0, 0, 1),
-    "yellow": (1, 1, 0),
-    "cyan": (0, 1, 1),
-    "magenta": (1, 0, 1),
-    "white": (1, 1, 1),
-}
-"""Shares of red, green and blue in the ink; the ground is black."""
-INK = 16
-"""Largest value of scikit-learn's digits."""
 
 
 def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
@@ -205,15 +209,6 @@ def store_name(spec: MotifsData) -> str:
 def _law(spec: MotifsData) -> str:
     drawn = spec.model_dump(exclude={"kind", "hold_out"})
     return f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in sorted(drawn.items()))
-
-
-LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
-"""Packages left out: those that not every installation has, and tests."""
-REPEATED = 80
-"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
-
-Entry = tuple[str, str]
-"""Heading and the text below it."""
 
 
 class PythonDocs:

@@ -18,6 +18,10 @@ _WORDS = 4
 """64-bit words that Philox (Salmon et al. 2011) makes of one count."""
 _BITS = 53
 """Bits of a word that count: those of a float64 in [0, 1)."""
+COUNTED_AT_ONCE = 2**20
+"""Draws that are counted at a time where positions are replayed: 25 MB."""
+KEPT_COUNTS = 64
+"""Batches whose counts are kept: those that the loader is at, and the last checkpoints'."""
 
 
 class PartDraws:
@@ -48,12 +52,6 @@ def part_seed(seed: int, name: str) -> int:
     """Return the seed of a part's own order: another part more or less does not change it."""
     digest = hashlib.blake2b(f"ditlab.part/{seed}/{name}".encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
-
-
-COUNTED_AT_ONCE = 2**20
-"""Draws that are counted at a time where positions are replayed: 25 MB."""
-KEPT_COUNTS = 64
-"""Batches whose counts are kept: those that the loader is at, and the last checkpoints'."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,17 @@ Draw = Literal["sample", "batch"]
 
 NAMED_PARTS = 6
 """Most parts in the name of a mixture, as MLflow shows it."""
+DIFFER = "a model reads it of all parts alike, so import the parts alike, or take one out of data.parts."
+SHAPES_DIFFER = "data.draw=sample puts both in one batch; set data.draw to batch."
+PADDED = ("caption", "text", "text_mask")
+"""Columns of captions, whose rows end with zeros: rows of a store of shorter captions get more of them."""
+_MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
+    lambda column: f"as {column.dtype}",
+    lambda column: f"with {len(column.shape)} axes",
+    lambda column: "in the range {:g} to {:g}".format(*column.value_range) if column.value_range else "without a range",
+    lambda column: "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
+    lambda column: f"divided by {column.divisors}" if column.divisors else "undivided",
+)
 
 
 class JoinedManifest(BucketsManifest):
@@ -260,12 +271,6 @@ def _stacked_manifest(stores: Sequence[Store], columns: Mapping[str, StoredColum
     )
 
 
-DIFFER = "a model reads it of all parts alike, so import the parts alike, or take one out of data.parts."
-SHAPES_DIFFER = "data.draw=sample puts both in one batch; set data.draw to batch."
-PADDED = ("caption", "text", "text_mask")
-"""Columns of captions, whose rows end with zeros: rows of a store of shorter captions get more of them."""
-
-
 def check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
     """Raise UserError for parts whose tokens are not of one tokeniser."""
     digests = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
@@ -308,15 +313,6 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
             than = "" if other == first else f", data.parts.{first} {format_shape(shapes[first])}"
             problems[column] = f"data.parts.{other} holds {column} {format_shape(shapes[other])}{than}"
     return problems
-
-
-_MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
-    lambda column: f"as {column.dtype}",
-    lambda column: f"with {len(column.shape)} axes",
-    lambda column: "in the range {:g} to {:g}".format(*column.value_range) if column.value_range else "without a range",
-    lambda column: "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
-    lambda column: f"divided by {column.divisors}" if column.divisors else "undivided",
-)
 
 
 def _difference(name: str, parts: Mapping[str, StoredColumn]) -> str:

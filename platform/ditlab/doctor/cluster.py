@@ -11,7 +11,7 @@ import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,14 @@ from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
+MIN_FREE_BYTES = 5 * 2**30  # as for one machine
+SLOW_STORAGE = 100e6
+"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
+SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
+"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
+CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
+SIZE = CHUNK * NUM_CHUNKS
+TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through an SSH tunnel"
 
 
 def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Finding]:
@@ -137,13 +145,6 @@ def _check_gpus(nodes: list[NodeRow]) -> list[Finding]:
         if one.problem:
             found.append(Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?"))
     return [*found, *judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])]
-
-
-MIN_FREE_BYTES = 5 * 2**30  # as for one machine
-SLOW_STORAGE = 100e6
-"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
-SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
-"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
@@ -270,10 +271,6 @@ def _count(reports: Sequence[NodeReport]) -> str:
     return f"{len(reports)} node{'s' if len(reports) != 1 else ''}"
 
 
-CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
-SIZE = CHUNK * NUM_CHUNKS
-
-
 def write_speed(place: str, name: str) -> float:
     """Bytes a second of writing a new file, until it is on disk or whole in the object store."""
     chunk = os.urandom(CHUNK)  # zeros would be compressed away by some disks
@@ -288,13 +285,9 @@ def read_speed(place: str, name: str) -> float:
     if not isinstance(files, RemoteFiles):
         _drop_page_cache(files.path / name)
     began = time.perf_counter()
-    size = sum(map(len, _chunks(place, name)))
+    size = sum(map(len, CheckpointStore.at(place).files.chunks("", name)))
     assert size == SIZE, f"{size} bytes of {SIZE} were read"
     return size / (time.perf_counter() - began)
-
-
-def _chunks(place: str, name: str) -> Iterator[bytes]:
-    return CheckpointStore.at(place).files.chunks("", name)
 
 
 def _drop_page_cache(path: Path) -> None:
@@ -310,9 +303,6 @@ def tracking_problem(uri: str) -> str:
     if reason := check_reachable(uri):
         return f"does not answer ({reason})"
     return check_access(uri) or ""
-
-
-TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through an SSH tunnel"
 
 
 @dataclass(frozen=True)

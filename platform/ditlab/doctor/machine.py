@@ -13,6 +13,17 @@ from typing import Literal
 from ditlab.errors import UserError
 from ditlab.home import Home
 
+# Oldest versions that the platform was run with; the same floors as the package's own metadata.
+MIN_VERSIONS = {
+    "torch": (2, 8),
+    "ray": (2, 60),
+    "deepspeed": (0, 19, 8),
+    "mlflow": (3, 17),
+    "pyarrow": (17,),
+    "pydantic": (2, 10),
+}
+MIN_FREE_BYTES = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -31,18 +42,6 @@ def last_sentence(findings: Sequence[Finding]) -> str:
     if missing:
         return f"not ready for a long run: mend {', '.join(missing)}."
     return f"ready for a long run (worth a look: {', '.join(notes)})." if notes else "ready for a long run."
-
-
-# Oldest versions that the platform was run with; the same floors as the package's own metadata.
-MIN_VERSIONS = {
-    "torch": (2, 8),
-    "ray": (2, 60),
-    "deepspeed": (0, 19, 8),
-    "mlflow": (3, 17),
-    "pyarrow": (17,),
-    "pydantic": (2, 10),
-}
-MIN_FREE_BYTES = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
 
 
 def check_machine() -> list[Finding]:

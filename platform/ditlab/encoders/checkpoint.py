@@ -28,6 +28,8 @@ MAX_TEXT_FILE = 256 * MIB
 """Bytes of a configuration, a vocabulary or an index of weights."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Files that are fetched of a repository: no pickled weights, which could run code."""
+PIECES, PIECE = 64, 64 * 1024
+"""Pieces of each file of weights that are read, and their bytes: 4 MiB of a file of any size."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +227,6 @@ def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
         f"{knob} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
         "its folder."
     )
-
-
-PIECES, PIECE = 64, 64 * 1024
-"""Pieces of each file of weights that are read, and their bytes: 4 MiB of a file of any size."""
 
 
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:

@@ -21,6 +21,7 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row, by column."""
 CAPTIONS_AT_A_TIME = 4096
 """Captions that are tokenised together."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def encoding_device() -> torch.device:
@@ -92,9 +93,6 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
             )
         columns[name] = values.numpy()
     return columns
-
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from ditlab.engine.deepspeed_internals import import_deepspeed
 from ditlab.errors import UserError
 
+aten = torch.ops.aten
+_library = torch.library.Library("ditlab", "DEF")
+
 
 def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> None:
     """Compile the forward pass of a network's `compiled_modules`, each kind at its first call on `device`.
@@ -75,8 +78,6 @@ def _own_copy(function: Any, name: str) -> FunctionType:
     return copy
 
 
-aten = torch.ops.aten
-_library = torch.library.Library("ditlab", "DEF")
 # Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 

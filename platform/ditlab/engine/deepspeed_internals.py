@@ -29,6 +29,10 @@ from ditlab.errors import UserError
 
 TESTED = "0.19"
 """Version of DeepSpeed whose internals these are; 0.19.8 and newer."""
+_lock = Lock()
+_originals: list[Any] = []
+"""Torch's own function, once for each open engine."""
+_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 def import_deepspeed() -> Any:
@@ -44,7 +48,13 @@ def import_deepspeed() -> Any:
         with _hidden("mlflow"):
             deepspeed = importlib.import_module("deepspeed")
         check_version(deepspeed.__version__)
-        _import_muon()
+        # Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled: nobody calls them.
+        compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
+        compile_of, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+        try:
+            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+        finally:
+            compiler.compile = compile_of
     return deepspeed
 
 
@@ -55,16 +65,6 @@ def check_version(version: str) -> None:
             f"deepspeed {version} is installed, and the engine uses internals of deepspeed {TESTED}; "
             f"pip install 'deepspeed>={TESTED}.8,<0.20'."
         )
-
-
-def _import_muon() -> None:
-    """Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled: nobody calls them."""
-    compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
-    compile_of, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
-    try:
-        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-    finally:
-        compiler.compile = compile_of
 
 
 class _HiddenPackage(MetaPathFinder):
@@ -104,11 +104,6 @@ def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
         setattr(optimizer, reduce, clock.reducing(getattr(optimizer, reduce)))
         coordinator = optimizer.parameter_offload.get_param_coordinator()
         coordinator.fetch_sub_module = clock.reducing(coordinator.fetch_sub_module)
-
-
-_lock = Lock()
-_originals: list[Any] = []
-"""Torch's own function, once for each open engine."""
 
 
 @contextmanager
@@ -230,9 +225,6 @@ def forget_process_group() -> bool:
     comm.destroy_process_group()
     comm.cdb = None
     return True
-
-
-_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 def scaler_state(engine: Any) -> dict[str, float]:

@@ -26,6 +26,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _NEVER = -1
 _LARGE = 32 * 2**20
 """Bytes from which tensors still come from the system and go back to it: the most that glibc takes here."""
+INSTEAD = "or set engine.zero.offload to cpu"
 
 
 @contextmanager
@@ -69,9 +70,6 @@ class _CheckpointedForward:
             if self._recomputed:
                 return checkpoint(self._forward, *inputs, use_reentrant=False, **named)
             return self._forward(*inputs, **named)
-
-
-INSTEAD = "or set engine.zero.offload to cpu"
 
 
 def check_swapping() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+PREFIX = "clip."
 
 
 class Update:
@@ -51,9 +52,6 @@ class Update:
         """Load the statistics of adaptive clipping."""
         if self._statistics:
             self._statistics.load(scalars)
-
-
-PREFIX = "clip."
 
 
 class NormStatistics:

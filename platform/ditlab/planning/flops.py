@@ -20,6 +20,9 @@ from ditlab.planning.data_shape import DataShape
 from ditlab.planning.meta_step import MetaForm, MetaStep
 from ditlab.spec.experiment import Experiment
 
+NUM_ITERATIONS = 5
+"""As many as `engine.optimisers.newton_schulz` does."""
+
 
 @dataclass(frozen=True)
 class StepFlops:
@@ -89,10 +92,6 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
             total.backward()
         _counts[key] = StepFlops(forward, counter.get_total_flops() - forward, 0)
     return _counts[key]
-
-
-NUM_ITERATIONS = 5
-"""As many as `engine.optimisers.newton_schulz` does."""
 
 
 def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:

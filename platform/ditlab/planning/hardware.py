@@ -16,6 +16,14 @@ from ditlab.errors import UserError
 from ditlab.spec.values import num_bytes
 
 TERA, GIGA, MIB = 10**12, 10**9, 2**20
+CPU = "cpu"
+DEFAULT = "H100"
+"""GPU that is planned for where neither the command nor this machine names one."""
+LEAST, MOST = 2**28, 2**41
+"""Bytes of memory that a device may have: 256 MiB to 2 TiB."""
+CPU_FLOPS, CPU_BANDWIDTH = 50 * GIGA, 10 * GIGA
+"""Rates of a CPU core's product of float32 matrices, and of a machine's memory, where nothing was measured: those of a
+server core of 2020 with AVX2 at 3 GHz."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,6 @@ class Device:
         return self.fp32 if precision == "fp32" else self.bf16
 
 
-CPU = "cpu"
-
-
 def _gpu(
     name: str, mib: int, bf16: float, fp32: float, bandwidth: float, link: float, host: float, source: str
 ) -> Device:
@@ -75,13 +80,6 @@ GPUS = {
         _gpu("B200", 183_359, 2_250, 75, 7_700, 900, 64, "Blackwell data sheet, HGX B200"),
     )
 }
-DEFAULT = "H100"
-"""GPU that is planned for where neither the command nor this machine names one."""
-LEAST, MOST = 2**28, 2**41
-"""Bytes of memory that a device may have: 256 MiB to 2 TiB."""
-CPU_FLOPS, CPU_BANDWIDTH = 50 * GIGA, 10 * GIGA
-"""Rates of a CPU core's product of float32 matrices, and of a machine's memory, where nothing was measured: those of a
-server core of 2020 with AVX2 at 3 GHz."""
 
 
 def find_gpu(name: str) -> Device:

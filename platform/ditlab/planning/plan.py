@@ -18,6 +18,10 @@ from ditlab.spec.files import load_experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 
+SLOWER = 1.03
+"""Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster one."""
+MOST_WORKERS = 4096
+
 
 @dataclass(frozen=True)
 class RunSize:
@@ -93,10 +97,6 @@ def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps:
     )  # fmt: skip
 
 
-SLOWER = 1.03
-"""Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster one."""
-
-
 def choose(
     own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner, machine: Machine
 ) -> tuple[PlannedSetting | None, str]:
@@ -138,9 +138,6 @@ def what_would_fit(planner: Planner, machine: Machine) -> str:
         f"nothing fits: with micro-batches of {planner.micro_sizes[0]} the least is {least / 2**30:,.2f} GiB a worker "
         f"({label}), and {machine.memory / 2**30:,.2f} GiB are there; it would fit with {', or '.join(ways)}."
     )
-
-
-MOST_WORKERS = 4096
 
 
 def _enough_workers(planner: Planner, machine: Machine) -> int:

@@ -46,6 +46,7 @@ FARTHEST = 4
 GPU_GAPS, CPU_GAPS = 0.05, 0.3
 """Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of digits/dit grew by
 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
+_evaluated: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -284,9 +285,6 @@ def evaluated_at_once(experiment: Experiment, micro: int) -> Sequence[int]:
     guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
     drawn = max(evaluation.samples, micro if evaluation.quality else 0)
     return [micro, guided * drawn]
-
-
-_evaluated: dict[str, int] = {}
 
 
 def _evaluation(

@@ -24,6 +24,8 @@ HOST_UPDATE = 10e9
 """Bytes a second at which one worker's CPU updates offloaded state."""
 UPDATE_BYTES = 32
 """Bytes that an update reads and writes for a value: gradient, master, two moments, average, weight."""
+NVME = 3e9
+"""Bytes a second of a local disk, read or written."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,6 @@ def step_seconds(
     if setting.offload_parameters != "none" and device.is_gpu:
         reduction += 2 * accumulation * compute * sizes.total / workers / device.host_link
     return StepSeconds(passes, reduction, update)
-
-
-NVME = 3e9
-"""Bytes a second of a local disk, read or written."""
 
 
 def _moved_bytes(sizes: ParameterSizes, setting: ZeroSetting, workers: int, accumulation: int, compute: int) -> float:

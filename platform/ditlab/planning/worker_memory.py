@@ -30,6 +30,8 @@ SWAP_BUFFERS = 4
 
 Stage = Literal[0, 1, 2, 3]
 Offload = Literal["none", "cpu", "nvme"]
+EXCHANGED = 2**26
+"""Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,6 @@ def state_memory(
         host_parameters=moved, host_gradients=host_gradients, host_optimizer=optimizer - in_files,
         host_average=average, host_buffers=host_buffers, swapped=in_files,
     )  # fmt: skip
-
-
-EXCHANGED = 2**26
-"""Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ CPU = torch.device("cpu")
 LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
 MAX_WEIGHTS = 256 * MIB  # of a network of some 100 KB
 WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Natural = Annotated[int, Field(strict=True, ge=0)]
 
 
 class SmallClassifier(nn.Module):
@@ -152,10 +154,6 @@ def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tupl
     return right / len(view), float(counts.max()) / len(view)
 
 
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-Natural = Annotated[int, Field(strict=True, ge=0)]
-
-
 @dataclass(frozen=True)
 class _ClassifierRecord:
     """Content of `classifier.json`."""
@@ -233,17 +231,13 @@ def _save(folder: Path, trained: TrainedClassifier) -> None:
         whole.mkdir()
         for name, content in files.items():
             write_durably(whole / name, content)
-        _remove(folder)  # it was damaged, or it would have been used
+        # Delete a folder, or whatever lies in its place.
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        else:
+            folder.unlink(missing_ok=True)
         whole.rename(folder)
     sync_folder(folder.parent)
-
-
-def _remove(path: Path) -> None:
-    """Delete a folder, or whatever lies in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -37,6 +37,10 @@ AGREEMENT_REAL = "quality/agreement_real"
 """Value of held-out images: that of perfect samples."""
 AGREEMENT_CHANCE = "quality/agreement_chance"
 """Product of the largest classes' shares: the value of samples that show nothing of their captions."""
+QUALITY_NOTE = (
+    "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
+    "names): numbers compare runs on the same data, never with published FID"
+)
 
 
 def agreement_of(column: str) -> str:
@@ -47,12 +51,6 @@ def agreement_of(column: str) -> str:
 def agreement_names(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the agreement metrics, for images with these columns of classes."""
     return (AGREEMENT, *map(agreement_of, columns), AGREEMENT_REAL, AGREEMENT_CHANCE)
-
-
-QUALITY_NOTE = (
-    "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
-    "names): numbers compare runs on the same data, never with published FID"
-)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ Classes = Mapping[str, Tensor]
 """Class indices of some images by column, int64 (num,) each."""
 NUM_NEAREST = 500
 """Samples, and held-out images, whose nearest training image is searched: a median needs no more."""
+FIRST_BATCH, BATCHES = "drawing the first batch of samples", "drawing samples"
 
 
 def quality(
@@ -294,9 +295,6 @@ def _all_right(expected: Classes, recognised: Classes) -> float:
 
 def _share(right: Tensor) -> float:
     return float(right.double().mean())
-
-
-FIRST_BATCH, BATCHES = "drawing the first batch of samples", "drawing samples"
 
 
 def draw_reported(

@@ -18,6 +18,9 @@ from ditlab.errors import UserError
 from ditlab.quality.classifier import SmallClassifier
 from ditlab.spec.experiment import Experiment
 
+Extractor = Callable[[Iterable[Tensor]], Tensor]
+"""Maps batches of images in [-1, 1] to their features, (num, width)."""
+
 
 def frechet_distance(real: Tensor, generated: Tensor) -> float:
     """Squared Frechet distance of two Gaussians with the sets' means and covariances.
@@ -137,10 +140,6 @@ def _kernel_of_itself(x: Tensor) -> Tensor:
 
 def _sizes(parts: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(part) for part in parts], dtype=torch.float64)
-
-
-Extractor = Callable[[Iterable[Tensor]], Tensor]
-"""Maps batches of images in [-1, 1] to their features, (num, width)."""
 
 
 @dataclass(frozen=True)

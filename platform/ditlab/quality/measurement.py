@@ -16,6 +16,9 @@ from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 
+FLOAT = "fp32"
+"""Precision of a saved run's network; in training it is that of `training.precision`."""
+
 
 @dataclass(frozen=True)
 class SampleDrawing:
@@ -29,10 +32,6 @@ class SampleDrawing:
     """Seed of the generator itself (`derived_seed`): uses of one experiment's seed draw other noise."""
     precision: str
     """Precision of the network: `fp32`, `bf16`, `fp16`."""
-
-
-FLOAT = "fp32"
-"""Precision of a saved run's network; in training it is that of `training.precision`."""
 
 
 def held_out_measurement(

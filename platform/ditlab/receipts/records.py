@@ -35,6 +35,18 @@ _GOLDEN, _FIRST, _SECOND = (
     np.array(number, np.uint64) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = (np.array(number, np.uint64) for number in (30, 27, 31))
+ORIGIN = hashlib.sha256(b"ditlab receipts 1").hexdigest()
+"""Head of a chain without steps, in hexadecimal."""
+Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
+Positive = Annotated[int, Field(ge=1, lt=1 << 16)]
+SHOWN = 12
+"""Digits of a digest that people are shown, and that tags hold of each part."""
+TAG_PREFIX = "ditlab.measurement."
+"""Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
+EVALUATION_TAG = "ditlab.evaluation"
+"""Tag with the digest of the last evaluation: of its measurements, the spec and the weights."""
+EVALUATED_STEP_TAG = "ditlab.evaluation.step"
+"""Tag with the step of the weights that the last evaluation measured."""
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
@@ -117,10 +129,6 @@ def intact_rows(content: bytes) -> np.ndarray:
     return np.frombuffer(content, ROW, num).copy()
 
 
-ORIGIN = hashlib.sha256(b"ditlab receipts 1").hexdigest()
-"""Head of a chain without steps, in hexadecimal."""
-
-
 def next_head(head: str, row: bytes, begun: RecordedAttempt | None) -> str:
     """Return the head after one more row; `begun` is its attempt where the row is that attempt's first one."""
     link = hashlib.sha256(bytes.fromhex(head))
@@ -128,10 +136,6 @@ def next_head(head: str, row: bytes, begun: RecordedAttempt | None) -> str:
         link.update(bytes.fromhex(begun.digest))
     link.update(row[:CHECKED])
     return link.hexdigest()
-
-
-Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
-Positive = Annotated[int, Field(ge=1, lt=1 << 16)]
 
 
 @dataclass(frozen=True)
@@ -194,16 +198,6 @@ def parse_attempt(record: Mapping[str, Any]) -> RecordedAttempt | None:
 def _digest(fields: Mapping[str, Any]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-SHOWN = 12
-"""Digits of a digest that people are shown, and that tags hold of each part."""
-TAG_PREFIX = "ditlab.measurement."
-"""Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
-EVALUATION_TAG = "ditlab.evaluation"
-"""Tag with the digest of the last evaluation: of its measurements, the spec and the weights."""
-EVALUATED_STEP_TAG = "ditlab.evaluation.step"
-"""Tag with the step of the weights that the last evaluation measured."""
 
 
 @dataclass(frozen=True)

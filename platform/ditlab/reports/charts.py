@@ -22,6 +22,14 @@ _LOG_RATIO = 20.0
 """Ratio of the largest to the smallest value from which a scale is logarithmic."""
 _MOST_MARKERS = 40
 _MOST_LABEL = 60
+_NUM_TICKS = 6
+MOST_PLAIN = 160
+"""Points of a curve that is drawn as it is."""
+MOST_STRETCHES = 200
+_FEWEST_IN_STRETCH = 4
+_MOST_BAD = 100
+_LARGEST = 1e300
+"""Values beyond are drawn at it: differences of any two are finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,9 +188,6 @@ def _short(values: np.ndarray) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
 
 
-_NUM_TICKS = 6
-
-
 @dataclass(frozen=True)
 class AxisTick:
     """A labelled place on an axis."""
@@ -256,15 +261,6 @@ def _round_numbers(low: float, high: float) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)]
-
-
-MOST_PLAIN = 160
-"""Points of a curve that is drawn as it is."""
-MOST_STRETCHES = 200
-_FEWEST_IN_STRETCH = 4
-_MOST_BAD = 100
-_LARGEST = 1e300
-"""Values beyond are drawn at it: differences of any two are finite."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,21 @@ from ditlab.reports.rendering.panels import COLOURS, panel_size
 from ditlab.reports.rendering.render import DPI, save_canvas, save_figure
 from ditlab.reports.rendering.theme import LABEL_POINTS, LIGHT, NAME_CHARACTERS, TICK_POINTS, light_grid, one_line
 
+_WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
+_RAW_POINTS = 5000
+_SIDE_BY_SIDE_INCHES = 15.0
+_UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+"""(smallest duration in seconds, seconds a unit, the unit's name)."""
+_TAKEN = {
+    "all": "It took over all of its state.",
+    "averaged": "It took over its averaged weights.",
+    "trained": "It took over its trained weights.",
+}
+_COUNTING = (
+    "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
+    "time is its own alone."
+)
+
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write `comparison.html`, `comparison.md` and their pictures into `folder`; return all files, the page first.
@@ -126,13 +141,6 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
     )
     path = save_figure(together, folder / "samples.png")
     return [ImageFile(path, caption), *notes], [path, *files]
-
-
-_WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
-_RAW_POINTS = 5000
-_SIDE_BY_SIDE_INCHES = 15.0
-_UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
-"""(smallest duration in seconds, seconds a unit, the unit's name)."""
 
 
 @dataclass(frozen=True)
@@ -248,17 +256,6 @@ def _square(panel: Panel) -> Panel:
     if isinstance(panel, ImageGrid) and not panel.captions:
         return replace(panel, columns=max(1, ceil(sqrt(len(panel.images)))))
     return panel
-
-
-_TAKEN = {
-    "all": "It took over all of its state.",
-    "averaged": "It took over its averaged weights.",
-    "trained": "It took over its trained weights.",
-}
-_COUNTING = (
-    "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
-    "time is its own alone."
-)
 
 
 def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:

@@ -18,6 +18,13 @@ from ditlab.receipts.records import Measurement, differing_parts
 
 HELD_OUT = "eval/"
 TRAIN_LOSS = "train/loss"
+CurveAxis = Literal["steps", "samples", "seconds"]
+AXES: tuple[CurveAxis, ...] = ("steps", "samples", "seconds")
+PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
+"""An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
+WINDOWS = 50
+"""The smoothing window is one part in this many of the curve."""
+_SMOOTHED_POINTS = 500
 
 
 @dataclass(frozen=True)
@@ -224,16 +231,6 @@ class Comparison:
     def label(self, run: ComparedRun) -> str:
         """The run's entry of `labels`."""
         return self.labels[[one.run_id for one in self.runs].index(run.run_id)]
-
-
-CurveAxis = Literal["steps", "samples", "seconds"]
-AXES: tuple[CurveAxis, ...] = ("steps", "samples", "seconds")
-
-PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
-"""An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
-WINDOWS = 50
-"""The smoothing window is one part in this many of the curve."""
-_SMOOTHED_POINTS = 500
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,23 @@ from ditlab.reports.parts import Paragraphs, Table
 LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""
 _LISTED_RUNS = 4
+PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
+"""Spec paths of a run's name and of where it was tracked and stored."""
+MEASUREMENT = "measurement"
+MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
+Value = Callable[[ComparedRun], Cell]
+_AXIS = {"steps": "steps", "samples": "samples", "seconds": "training time"}
+_UNEVEN = (
+    "A run that goes on well beyond one of these points is met there in the middle of its learning-rate schedule, "
+    "which counts against it."
+)
+_READING = (
+    "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training samples."
+)
+_READING_AGREEMENT = (
+    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that "
+    "of real images, agreement_chance that of chance."
+)
 
 
 def amount(budget: EqualBudget) -> str:
@@ -122,15 +139,6 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
-"""Spec paths of a run's name and of where it was tracked and stored."""
-
-MEASUREMENT = "measurement"
-MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
-
-Value = Callable[[ComparedRun], Cell]
-
-
 def _across(comparison: Comparison, rows: Sequence[tuple[str, Value]], caption: str) -> Table:
     """Build a table with a column a run and a row a property, without rows that are empty for all runs."""
     cells = [[name, *(format_cell(value(run)) for run in comparison.runs)] for name, value in rows]
@@ -226,27 +234,11 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return [Table(columns, rows, " ".join(notes))]
 
 
-_AXIS = {"steps": "steps", "samples": "samples", "seconds": "training time"}
-_UNEVEN = (
-    "A run that goes on well beyond one of these points is met there in the middle of its learning-rate schedule, "
-    "which counts against it."
-)
-
-
 def _is_uneven(comparison: Comparison) -> bool:
     """True if a run with a decaying learning rate was trained more than 10 % beyond a common budget."""
     falling = [run for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
     curves = [run.held_out[str(comparison.main)] for run in falling]
     return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in curves for budget in comparison.budgets)
-
-
-_READING = (
-    "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training samples."
-)
-_READING_AGREEMENT = (
-    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that "
-    "of real images, agreement_chance that of chance."
-)
 
 
 def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:

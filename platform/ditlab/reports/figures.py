@@ -18,6 +18,8 @@ from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosi
 
 MOST_TIMES = 5.0
 """Largest ratio of the sizes of curves in one panel."""
+MAX_POINTS = 2000
+GIB = 2**30
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -67,9 +69,6 @@ def parameters_figure(components: Mapping[str, int], family: str) -> Figure:
     return Figure([bars], title=f"{total:,} parameters of {family}, by component", columns=1)
 
 
-MAX_POINTS = 2000
-
-
 def schedule_figure(rate: Callable[[int], float], total: int) -> Figure:
     """Draw one run's learning rate, `rate(step)` for steps 0 to total - 1."""
     steps = np.unique(np.linspace(0, total - 1, min(total, MAX_POINTS)).round().astype(int))
@@ -91,9 +90,6 @@ def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int
         for kind in kinds
     ]
     return Figure([Lines(curves, "Learning-rate schedules", "step", "share of the learning rate")])
-
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)

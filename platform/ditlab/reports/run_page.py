@@ -45,6 +45,24 @@ _MOST_TEXT = 200_000
 _MOST_NOTES = 30
 _TEXT = 4000
 """Most characters of a value in a table."""
+MOST_CHARTS = 40
+"""Charts of one section; the others are named in a sentence."""
+_OPTIMISER = ("grad_norm", "lr")
+_MACHINE = "system/"
+_LATER = ("held_out/", "assessed/")
+"""Prefixes of metrics that `ditlab evaluate` adds."""
+_QUALITY_CAPTION = (
+    "Distances to this data set's real images: they compare runs on the same data, never with published FID."
+)
+_THINNED = (
+    "Lines of many points: the median of each stretch of steps; the area around it: its lowest to its highest value."
+)
+_MOST_EVENTS = 240
+_MOST_MARKS = 400
+_MOST_CHARACTERS = 1000
+_LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
+"""Kinds of events that are listed whenever there are too many to list all."""
+_MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
 
 
 def run_page(run: RunContent) -> Page:
@@ -200,21 +218,6 @@ def _software(run: RunContent) -> Section | None:
     return Section("Software and machine", [], "software", folded) if folded else None
 
 
-MOST_CHARTS = 40
-"""Charts of one section; the others are named in a sentence."""
-_OPTIMISER = ("grad_norm", "lr")
-_MACHINE = "system/"
-_LATER = ("held_out/", "assessed/")
-"""Prefixes of metrics that `ditlab evaluate` adds."""
-
-_QUALITY_CAPTION = (
-    "Distances to this data set's real images: they compare runs on the same data, never with published FID."
-)
-_THINNED = (
-    "Lines of many points: the median of each stretch of steps; the area around it: its lowest to its highest value."
-)
-
-
 def curves_section(run: RunContent) -> Section:
     """Charts by loss component, training and held-out values in one; optimiser and machine folded."""
     names = _loss_names(run)
@@ -343,14 +346,6 @@ def _grid(place: str, charts: Iterable[Chart | None], skipped: list[str]) -> lis
     if skipped:
         captions.append(f"{len(skipped):,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
     return [ChartGrid(drawn, " ".join(captions))] if drawn else []
-
-
-_MOST_EVENTS = 240
-_MOST_MARKS = 400
-_MOST_CHARACTERS = 1000
-_LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
-"""Kinds of events that are listed whenever there are too many to list all."""
-_MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
 
 
 def timeline_section(run: RunContent) -> Section:

@@ -27,6 +27,17 @@ _LEAST_REFERENCE = 4
 _MOST_NAMES = 14
 """Most categories that are all named; of more, evenly spaced ones are."""
 _NAME_CHARACTERS = 22
+MIN_TRIALS = 6
+_TREES = 200
+_REPEATS = 8
+_SEED = 0
+METHOD = (
+    "Permutation importance (Breiman 2001) of a random forest that predicts a trial's rank from the values of its "
+    "axes: how much worse it predicts trials that it was not fitted on once an axis' values are shuffled, as a share "
+    "of the sum over all axes; its weakness is that axes which go together, such as a choice and the axis that it "
+    "switches on, share their effect between them. Ranks go by the last value; a trial that the scheduler stopped "
+    "comes behind those that went further."
+)
 
 
 class Tick(NamedTuple):
@@ -175,20 +186,6 @@ def _categories(path: str, values: Mapping[int, object]) -> PlotAxis:
     ]
     raw = {key: float(index[text]) for key, text in texts.items()}
     return PlotAxis(path, "category", raw, 0.0, float(top), ticks, names)
-
-
-MIN_TRIALS = 6
-_TREES = 200
-_REPEATS = 8
-_SEED = 0
-
-METHOD = (
-    "Permutation importance (Breiman 2001) of a random forest that predicts a trial's rank from the values of its "
-    "axes: how much worse it predicts trials that it was not fitted on once an axis' values are shuffled, as a share "
-    "of the sum over all axes; its weakness is that axes which go together, such as a choice and the axis that it "
-    "switches on, share their effect between them. Ranks go by the last value; a trial that the scheduler stopped "
-    "comes behind those that went further."
-)
 
 
 @dataclass(frozen=True)

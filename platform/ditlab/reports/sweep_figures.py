@@ -40,6 +40,33 @@ _MOST_POINTS = 2000
 """Most points drawn of a curve; more than there are pixels."""
 _WIDE = 6.0
 TRAIN_LOSS = "train/loss"
+EFFECTS_CAPTION = (
+    "Each axis against the metric, the most important first; grey marks are trials that were stopped early or have not "
+    "finished, bars the medians of categories, the ring is the best trial, and marks at an edge with a sign of "
+    "inequality lie beyond it. A clear slope or valley shows where to search next; a flat cloud shows that the axis "
+    "matters little."
+)
+_ABSENT_EFFECT = -0.22
+_COLUMNS = 3
+PARALLEL_CAPTION = (
+    "A line is a trial: its value on each axis, and at the right its metric. Dark lines are good "
+    "ones and the thick one is the best; thin pale ones were stopped early or have not finished, dashed grey ones "
+    "failed. Look for axes where dark lines meet in one place: there the value matters. Where the good ones lie at an "
+    "axis' end, the space may be too narrow."
+)
+_MANY = 8
+_ABSENT_LINE = -0.13
+"""Position of a line at an axis that its trial does not use; the axes begin at 0."""
+_SPREAD = 0.035
+"""Largest distance between lines through one category, so that they stay distinguishable."""
+_GROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+MARKERS = {"finished": "o", "stopped": "v", "interrupted": "s", "running": ">", "failed": "x"}
+NAMES = {"stopped": "stopped early", "running": "still running"}
+GREY = "#9a9a9a"
+BEST = COLOURS[1]
+TITLE_POINTS = 10.5
+_PALEST = 0.9
+"""Cut-off of viridis, whose last colour, a bright yellow, is invisible on white."""
 
 
 def draw_objective(summary: SweepSummary) -> Canvas | None:
@@ -182,17 +209,6 @@ def _draw_curve(axes: Axes, curve: MetricCurve, trial: Trial, colours: MetricCol
     axes.plot(steps[-1:], values[-1:], "o", markersize=5 if is_best else 3, color=colours.colour(trial), zorder=4)
 
 
-EFFECTS_CAPTION = (
-    "Each axis against the metric, the most important first; grey marks are trials that were stopped early or have not "
-    "finished, bars the medians of categories, the ring is the best trial, and marks at an edge with a sign of "
-    "inequality lie beyond it. A clear slope or valley shows where to search next; a flat cloud shows that the axis "
-    "matters little."
-)
-
-_ABSENT_EFFECT = -0.22
-_COLUMNS = 3
-
-
 def draw_effects(summary: SweepSummary, shares: Importance) -> Canvas | None:
     """Draw the panels, the most important axis first; None where no trial has a value or there is no axis."""
     trials = [trial for trial in summary.trials if objectives(summary, trial) is not None]
@@ -268,20 +284,6 @@ def _set_ticks(axes: Axes, each: PlotAxis, metric: PlotAxis, absent: bool) -> No
     axes.set_ylim(-0.08, 1.08)
 
 
-PARALLEL_CAPTION = (
-    "A line is a trial: its value on each axis, and at the right its metric. Dark lines are good "
-    "ones and the thick one is the best; thin pale ones were stopped early or have not finished, dashed grey ones "
-    "failed. Look for axes where dark lines meet in one place: there the value matters. Where the good ones lie at an "
-    "axis' end, the space may be too narrow."
-)
-
-_MANY = 8
-_ABSENT_LINE = -0.13
-"""Position of a line at an axis that its trial does not use; the axes begin at 0."""
-_SPREAD = 0.035
-"""Largest distance between lines through one category, so that they stay distinguishable."""
-
-
 @dataclass(frozen=True)
 class _Layout:
     """Spacing and font size; a wide picture is shown smaller, so its text is drawn larger."""
@@ -334,9 +336,6 @@ def draw_parallel_coordinates(summary: SweepSummary) -> Canvas | None:
     return canvas
 
 
-_GROUND = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
-
-
 def _order(trial: Trial, first: Trial | None, colours: MetricColours, summary: SweepSummary) -> tuple[int, float]:
     """Drawing order, from back to front: trials without a value, then worse ones, the best last."""
     position = colours.axis.positions.get(trial.number)
@@ -386,16 +385,6 @@ def _draw_axis(axes: Axes, place: int, each: PlotAxis, absent: str, layout: _Lay
             textcoords="offset points", ha="center", fontsize=layout.scale * size * LABEL_POINTS, fontweight=weight,
             color=colour, parse_math=False, annotation_clip=False,
         )  # fmt: skip
-
-
-MARKERS = {"finished": "o", "stopped": "v", "interrupted": "s", "running": ">", "failed": "x"}
-NAMES = {"stopped": "stopped early", "running": "still running"}
-GREY = "#9a9a9a"
-BEST = COLOURS[1]
-TITLE_POINTS = 10.5
-
-_PALEST = 0.9
-"""Cut-off of viridis, whose last colour, a bright yellow, is invisible on white."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ Status = Literal["finished", "stopped", "failed", "interrupted", "running", "wai
 
 ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
 """Statuses of trials that are not run again."""
+_ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
+"""Order of trials with a value, by how final their value is."""
+_WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,6 @@ class SweepSummary:
 
     def __post_init__(self) -> None:
         assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"
-
-
-_ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
-"""Order of trials with a value, by how final their value is."""
-_WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6
 
 
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:

@@ -39,6 +39,10 @@ Part = Table | ImageFile | Paragraphs | Code
 MakePicture = Callable[[str, Canvas | None, str, str], Part]
 """Writes a figure, if there is one, under this file name with this alternative text, and returns the part of the page
 for it, with this caption."""
+_CLOSE = 0.01
+"""Relative distance within which another seed would often change the order."""
+_SETTING_CHARACTERS = 60
+_SETTINGS = 6
 
 
 def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
@@ -185,12 +189,6 @@ def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
         ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
         values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
     return [axis.path, _names(summary)[axis.path], axis.scale, values]
-
-
-_CLOSE = 0.01
-"""Relative distance within which another seed would often change the order."""
-_SETTING_CHARACTERS = 60
-_SETTINGS = 6
 
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:

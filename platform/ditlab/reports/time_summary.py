@@ -14,6 +14,7 @@ TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
 _STEPS, _SLOWEST = "time/steps", "time/slowest"
 _BETWEEN_STEPS = ("checkpoint", "evaluation")
+_PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "tokens"}
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,6 @@ class TimeSummary:
             "straggler": self.straggler,
             **{name.removeprefix("perf/"): value for name, value in self.rates.items()},
         }  # fmt: skip
-
-
-_PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "tokens"}
 
 
 def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary | None:

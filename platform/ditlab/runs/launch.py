@@ -24,6 +24,9 @@ from ditlab.training.plan import RunPlan, TrainingRun, plan_run
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
 
+OPENED = ("data", "plan", "model")
+"""Properties of a launch that are computed once."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -114,10 +117,6 @@ class Launch:
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
         )  # fmt: skip
-
-
-OPENED = ("data", "plan", "model")
-"""Properties of a launch that are computed once."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,14 @@ from ditlab.storage.plain_files import open_regular_file
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
 from ditlab.tracking.journal_index import read_content
 
+INTERVAL = 2.0
+"""Seconds between a browser's questions for changes."""
+_TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
+_LEAST_AGE = 1.0
+"""Seconds for which a page is not made again, however many browsers ask."""
+_SHARE = 5.0
+"""A page is not made again for this many times what it took: at most a sixth of one core."""
+
 
 class FollowedRun:
     """The page of one run as it is now. Not thread-safe."""
@@ -78,15 +86,6 @@ class FollowedRun:
 def page_fault(error: Exception) -> str:
     """Sentence on a page that cannot be made."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
-
-
-INTERVAL = 2.0
-"""Seconds between a browser's questions for changes."""
-_TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
-_LEAST_AGE = 1.0
-"""Seconds for which a page is not made again, however many browsers ask."""
-_SHARE = 5.0
-"""A page is not made again for this many times what it took: at most a sixth of one core."""
 
 
 class LivePage:

@@ -51,8 +51,7 @@ def lock_journal(
     with _locked(journal.with_suffix(".lock"), timeout, waiting, warn) as is_ours:
         if not is_ours:
             raise RunFailed(
-                f"another worker still writes {journal} after {timeout:.0f} s; end that process.",
-                kind="lost_worker",
+                f"another worker still writes {journal} after {timeout:.0f} s; end that process.", kind="lost_worker"
             )
         yield
 

@@ -43,6 +43,8 @@ REPORT = "report.html"
 """Name of the page in a run's folder."""
 MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
+_OTHER_FACTS = ("parameters.", "spec_hash")
+_REQUIRED = "none: it must be set"
 
 
 def write_run_report(source: ReportSource, path: Path | None = None) -> Path:
@@ -241,10 +243,6 @@ def _last_sign(journal: JournalContent, records: list[dict[str, object]], begin:
     logged = np.array(journal.times)
     inside = logged[(logged >= begin) & (logged < until)]
     return max([begin, *times, *inside[-1:].tolist()])
-
-
-_OTHER_FACTS = ("parameters.", "spec_hash")
-_REQUIRED = "none: it must be set"
 
 
 def spec_changes(

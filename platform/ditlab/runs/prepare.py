@@ -39,6 +39,9 @@ from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 from ditlab.tracking.relocation import check_place, record_place
 
+RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
+"""Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
+
 
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
     """Check everything that can be checked before a process is started; nothing of the run exists yet.
@@ -182,10 +185,6 @@ def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> Run
         unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
         return unfinished.folder if unfinished else None
     return find_training_run(home, resume).folder
-
-
-RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
-"""Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:

@@ -26,6 +26,11 @@ HEADERS = {
     "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
+LARGEST_PORT = 65535
+_LARGEST_FILE = 16 * MIB
+_PATH = "/metrics"
+_NOTHING_YET = b"# EOF\n"
+"""No metric, in the same format: before the run has written any."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +113,6 @@ def is_own_name(hosts: list[str]) -> bool:
     else:
         port = host.partition(":")[2]
     return is_loopback(name.lower()) and (not port or (port.isascii() and port.isdigit()))
-
-
-LARGEST_PORT = 65535
-_LARGEST_FILE = 16 * MIB
-_PATH = "/metrics"
-_NOTHING_YET = b"# EOF\n"
-"""No metric, in the same format: before the run has written any."""
 
 
 class MetricsServer:

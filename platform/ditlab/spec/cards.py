@@ -17,6 +17,9 @@ from ditlab.notebook_html import card, code, fold, shown, table
 
 MOST_FIELDS = 400
 """Rows of a table; a spec of more fields is one that a program wrote."""
+_SHOWN_APART = ("name", "base", "fixed", "space")
+_CHOOSING = ("kind", "family")
+"""Fields that choose the class of a part: they have a default of their own, which says nothing."""
 
 
 def experiment_card(spec: BaseModel, name: str, about: str) -> Markup:
@@ -57,9 +60,6 @@ def _summary(section: str, fields: Sequence[SpecField]) -> str:
     return f"{section} ({number}, {differing} set)" if differing else f"{section} ({number})"
 
 
-_SHOWN_APART = ("name", "base", "fixed", "space")
-
-
 def sweep_card(sweep: BaseModel, base: Mapping[str, Any], fixed: Mapping[str, Any], axes: Mapping[str, Any]) -> Markup:
     """Axes, fixed fields, and the rest of the sweep; its base on request."""
     fields = [field for field in spec_fields(sweep) if field.section not in _SHOWN_APART]
@@ -87,10 +87,6 @@ def _axis(axis: Any) -> tuple[str, str, str]:
     else:
         text = value_text(values)
     return kind, text, value_text(when) if when else ""
-
-
-_CHOOSING = ("kind", "family")
-"""Fields that choose the class of a part: they have a default of their own, which says nothing."""
 
 
 @dataclass(frozen=True)

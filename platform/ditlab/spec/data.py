@@ -9,6 +9,9 @@ from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import SizeText
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
+Packing = Literal["joined", "masked"]
+"""Attention among the documents of a row of tokens."""
+_MOST_NUMBERS = 2**32
 
 
 class HoldOutClasses(Spec):
@@ -74,10 +77,6 @@ def check_order(data: Spec, batch_size: int, workers: int) -> None:
             f"data.order.lanes={order.lanes} is fewer than the {workers} workers that resources.workers allows; set "
             f"data.order.lanes to {workers} or more, or lower resources.workers."
         )
-
-
-Packing = Literal["joined", "masked"]
-"""Attention among the documents of a row of tokens."""
 
 
 class DigitsData(Spec):
@@ -166,9 +165,6 @@ class ArrowData(Spec):
                 "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."
             )
         return self
-
-
-_MOST_NUMBERS = 2**32
 
 
 class MotifsData(Spec):

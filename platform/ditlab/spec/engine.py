@@ -11,14 +11,14 @@ from ditlab.spec.values import format_value
 
 LARGEST_BUCKET = 500_000_000
 """Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""
+_GridSamples = Annotated[int, Field(ge=0, le=10**6)]
+_QualitySamples = Annotated[int, Field(ge=0, le=50_000)]
 
 
 def _zero_for_null(value: Any) -> Any:
     return 0 if value is None else value
 
 
-_GridSamples = Annotated[int, Field(ge=0, le=10**6)]
-_QualitySamples = Annotated[int, Field(ge=0, le=50_000)]
 # Null is 0, as null switches the other fields of the section off.
 GridSamples = Annotated[_GridSamples, BeforeValidator(_zero_for_null, json_schema_input_type=_GridSamples | None)]
 QualitySamples = Annotated[

@@ -41,6 +41,8 @@ LATER_DATA_FIELDS: dict[str, Any] = {"packing": "joined", "order": {"kind": "ful
 """Fields of `data` that came after the first runs, with the value under which a run is what it was without them."""
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
+# What does not change which weights come out (up to float summation order): a run can be resumed with other values.
+NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
 
 
 def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,10 +128,6 @@ def _family(model: Any) -> AnyFamily:
 def _data_sources(data: Any) -> tuple[type[DataSource], ...]:
     sources = [DATA_SOURCES.load(kind) for kind in source_kinds(data) if kind not in kinds_of(DataSpec)]
     return tuple(source for source in sources if source is not None)
-
-
-# What does not change which weights come out (up to float summation order): a run can be resumed with other values.
-NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
 
 
 class Experiment(Spec):

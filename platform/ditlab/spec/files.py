@@ -21,6 +21,8 @@ from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml, warn_of_edit
 from ditlab.storage.files import is_as_stamped, stamped
 from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
+SpecT = TypeVar("SpecT")
+
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
     """Return True if a file, or its mapping, is a sweep, which has a `base`. Raises UserError for a file that cannot be
@@ -78,16 +80,12 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
             raise UserError(f"{printable_sentence(current)}: extends={format_value(parent)} must be one file name.")
         named_by = f"{printable_sentence(current)}: extends={printable_sentence(parent)}"
         current = current.parent / parent
-        _refuse_circle(current, chain, named_by)
-
-
-def _refuse_circle(parent: Path, chain: list[tuple[Path, dict[str, Any]]], named_by: str) -> None:
-    """Raise UserError where a parent is among the files that lead to it."""
-    known = [file for file, _ in chain]
-    resolved = None if "\0" in str(parent) else Path(os.path.realpath(parent))
-    if resolved in known:
-        loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
-        raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
+        # A parent among the files that lead to it is refused.
+        known = [file for file, _ in chain]
+        resolved = None if "\0" in str(current) else Path(os.path.realpath(current))
+        if resolved in known:
+            loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
+            raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
 
 
 def _read_text(path: Path, named_by: str) -> str:
@@ -143,9 +141,6 @@ def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
 def _refuse_sweep(mapping: Mapping[str, Any], source: str) -> None:
     if is_sweep(mapping):
         raise UserError(f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`.")
-
-
-SpecT = TypeVar("SpecT")
 
 
 def encode_recorded(mapping: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,9 @@ from denoisers.checks import check_multiple
 from denoisers.contract import Spec
 from ditlab.spec.uris import refuse_storage
 
+SMALLEST_RESOLUTION = 8
+CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
+
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
@@ -75,10 +78,6 @@ class GetOptions(Spec):
     """Processes that read; the store is the same for any number [default: the cores, fewer for a small source]."""
     name: FolderName | None = None
     """Name of the store and its folder [default: get-CELL_TYPE, or get]."""
-
-
-SMALLEST_RESOLUTION = 8
-CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
 
 
 class ImagesOptions(Spec):

@@ -20,6 +20,10 @@ ORTHOGONALISED: tuple[Role, ...] = ("matrix", "convolution")
 """Roles of the parameters that Muon updates by an orthogonalised momentum."""
 GATHERED_VALUES = 2**25
 """Values of the matrices that a worker gathers at once to orthogonalise them, 128 MiB; a larger one comes alone."""
+SHORTEST, LONGEST = 0.02, 0.25
+"""Relative lengths of averages: below, an average is that of the last few per cent of a run; a constant profile, the
+mean of all updates, has 0.289."""
+Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 class RoleFactors(Spec):
@@ -265,12 +269,6 @@ class RatioZClip(Spec):
 
 AdaptiveClip = ZClip | RatioZClip
 ClipSpec = Annotated[NoClip | NormClip | ZClip | RatioZClip, Field(discriminator="kind")]
-
-
-SHORTEST, LONGEST = 0.02, 0.25
-"""Relative lengths of averages: below, an average is that of the last few per cent of a run; a constant profile, the
-mean of all updates, has 0.289."""
-Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
 
 
 class Ema(Spec):

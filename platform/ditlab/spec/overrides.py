@@ -23,6 +23,21 @@ from ditlab.spec.yaml_text import parse_yaml
 
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
 """Gives the spec class that a mapping is written for."""
+SELECTORS = ("kind", "family")
+# What a value must be, by pydantic's name for the mistake; the rest is pydantic's own wording.
+WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text (in quotes where it looks like something else)",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "finite_number": "finite",
+    "string_too_short": "at least a character long",
+}
+BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
+MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 
 @dataclass(frozen=True)
@@ -83,11 +98,7 @@ def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
     return sorted(assignments, key=lambda assignment: depth(assignment.path))
 
 
-def assign(
-    mapping: dict[str, Any],
-    assignments: Iterable[Assignment],
-    class_of: ClassOf,
-) -> dict[str, Any]:
+def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
     """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for.
 
     Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment.
@@ -142,9 +153,6 @@ def _with_default_kinds(mapping: dict[str, Any], assignment: Assignment, class_o
         if value_at(mapping, keys[:depth]) is None and spec and "kind" in spec.model_fields:
             mapping = merge(mapping, nested(keys[:depth], {"kind": spec.model_fields["kind"].default}))
     return mapping
-
-
-SELECTORS = ("kind", "family")
 
 
 def annotation_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Any:
@@ -283,22 +291,6 @@ def unknown_field(
                     return f"{above}.{selector}={own} has no field '{name}'; set {above}.{selector} to {there} first."
             return f"{above}.{selector}={own} has no field '{name}'; {nearest(key, known)}"
     return f"{above + '.' if above else ''}{name} is no known field; {nearest(key, known)}"
-
-
-# What a value must be, by pydantic's name for the mistake; the rest is pydantic's own wording.
-WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text (in quotes where it looks like something else)",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "finite_number": "finite",
-    "string_too_short": "at least a character long",
-}
-BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
-MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 
 def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any]) -> Iterator[str]:

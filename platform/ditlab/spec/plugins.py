@@ -18,6 +18,9 @@ from ditlab.errors import UserError
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 
+FOLDER = "folder"
+"""Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
+
 
 class DataSource(Spec):
     """Base of the data of other packages. Subclasses add `kind: Literal[NAME] = NAME`."""
@@ -45,10 +48,6 @@ def _check(kind: str, source: Any) -> type[DataSource]:
 DATA_SOURCES: PluginGroup[type[DataSource]] = PluginGroup(
     "ditlab.data_sources", "data source", _check, reserved=lambda: kinds_of(DataSpec)
 )
-
-
-FOLDER = "folder"
-"""Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
 
 
 def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:

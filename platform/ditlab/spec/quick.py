@@ -22,6 +22,12 @@ BATCH = 16
 NAME_ENDING = "-quick"
 
 SpecT = TypeVar("SpecT")
+RHYTHM = 10
+"""Steps between evaluations where a scheduler compares trials as they train."""
+TRIALS = 2
+LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs")
+"""Fields along which a short sweep has no axis; nor along the batch's."""
+Changes = dict[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -155,15 +161,6 @@ def _batch(before: Mapping[str, Any]) -> dict[str, Any]:
 
 def _assignment(path: str, value: Any) -> Assignment:
     return Assignment(path, value, f"--quick {path}={format_value(value)}")
-
-
-RHYTHM = 10
-"""Steps between evaluations where a scheduler compares trials as they train."""
-TRIALS = 2
-LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs")
-"""Fields along which a short sweep has no axis; nor along the batch's."""
-
-Changes = dict[str, tuple[Any, Any]]
 
 
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:

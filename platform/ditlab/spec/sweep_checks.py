@@ -33,6 +33,10 @@ COMMON = {
     "checkpoint.storage": "all trials of a sweep are kept in one place",
     "resources": "trials share the machine in equal parts",
 }
+WHOLE_GRID = 1_000  # combinations that `trials: null` stands for; more want to be written out
+# Fields that a population can change in the middle of a run.
+PBT_AREAS = ("optimizer.", "schedule.", "objective.", "training.clip.", "training.ema.", "sampling.")
+SMALLEST_POPULATION = 4
 
 
 def check_axes(sweep: Sweep, source: str) -> None:
@@ -202,12 +206,6 @@ def _missing(mapping: dict[str, Any], path: str) -> Missing | None:
             )
         return Missing(f"{'.'.join([*around, key])} is no known field; {nearest(key, list(parent.model_fields))}")
     return None
-
-
-WHOLE_GRID = 1_000  # combinations that `trials: null` stands for; more want to be written out
-# Fields that a population can change in the middle of a run.
-PBT_AREAS = ("optimizer.", "schedule.", "objective.", "training.clip.", "training.ema.", "sampling.")
-SMALLEST_POPULATION = 4
 
 
 def crossed_axes(sweep: Sweep) -> dict[str, Axis]:

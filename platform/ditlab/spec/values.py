@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ByteSize, TypeAdapter, ValidationError
 
 LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
+_BYTES = TypeAdapter(ByteSize)
 
 
 def format_value(value: Any) -> str:
@@ -57,9 +58,6 @@ def format_bound(bound: Any) -> str:
     if isinstance(bound, int) and bound >= 2**53 and bound & (bound - 1) == 0:
         return f"2^{bound.bit_length() - 1}"
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
-
-
-_BYTES = TypeAdapter(ByteSize)
 
 
 def num_bytes(size: str) -> int:

@@ -31,11 +31,21 @@ MAX_DEPTH = 100
 MAX_DIGITS = 1_000  # Python writes no whole number of more than 4,300
 YAML_TAGS = "tag:yaml.org,2002:"
 SCALARS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "null"}
+_log = logging.getLogger("ditlab.spec")
+_said: set[Path] = set()
 
 
 def parse_yaml(text: str, source: str) -> Any:
     """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with source and line."""
-    _check_length(text, source)
+    # Bounds the scanner's time, before it begins.
+    size = len(text) if len(text) > MAX_BYTES else len(text.encode("utf-8", "surrogatepass"))
+    for count, limit, unit in (
+        (size, MAX_BYTES, "bytes"),
+        (size and len(text.splitlines()), MAX_LINES, "lines"),
+        (size and len(text.split()), MAX_WORDS, "words"),
+    ):
+        if count > limit:
+            raise UserError(f"{source}: has {count:,} {unit}, and at most {limit:,} are read; write less.")
     try:
         _check_size(text, source)
         yaml = _yaml()
@@ -65,18 +75,6 @@ def _yaml_message(error: Exception) -> str:
         return where + problem + ("; keep one of the two." if "duplicate key" in problem else "; mend the YAML there.")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{printable_sentence(lines[0])}; mend the YAML there."
-
-
-def _check_length(text: str, source: str) -> None:
-    """Bounds the scanner's time, before it begins."""
-    size = len(text) if len(text) > MAX_BYTES else len(text.encode("utf-8", "surrogatepass"))
-    for count, limit, unit in (
-        (size, MAX_BYTES, "bytes"),
-        (size and len(text.splitlines()), MAX_LINES, "lines"),
-        (size and len(text.split()), MAX_WORDS, "words"),
-    ):
-        if count > limit:
-            raise UserError(f"{source}: has {count:,} {unit}, and at most {limit:,} are read; write less.")
 
 
 def _check_size(text: str, source: str) -> None:
@@ -161,10 +159,6 @@ def dump_yaml(mapping: Mapping[str, Any]) -> str:
     out = io.StringIO()
     yaml.dump(dict(mapping), out)
     return out.getvalue()
-
-
-_log = logging.getLogger("ditlab.spec")
-_said: set[Path] = set()
 
 
 def warn_of_edit(path: Path, content: bytes) -> None:

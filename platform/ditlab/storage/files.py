@@ -22,6 +22,10 @@ from ditlab.storage.plain_files import check_replaceable, open_for_append, parse
 _STAMP = "# SHA-256 of the lines above: "
 _FIELD = b',"crc":"'
 _LENGTH = len(_FIELD) + 8 + len(b'"}')
+MAX_LINES_BYTES = 256 << 20
+"""Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
+_END = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+"""End of a line with a checksum. No text within a line holds it: its quotes would be escaped."""
 
 
 def add_checksum(text: bytes) -> bytes:
@@ -60,13 +64,6 @@ def is_as_stamped(content: bytes) -> bool:
     """Return True if a file is as `stamped` made it."""
     text, found, stamp = content.rpartition(_STAMP.encode())
     return bool(found) and stamp.rstrip(b"\n").decode(errors="replace") == sha256(text).hexdigest()
-
-
-MAX_LINES_BYTES = 256 << 20
-"""Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
-
-_END = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
-"""End of a line with a checksum. No text within a line holds it: its quotes would be escaped."""
 
 
 def sync_folder(path: Path) -> None:

@@ -24,6 +24,8 @@ from ditlab.tracking.records import update_record
 from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker
 
+MOST_TRIALS = 50
+
 
 @dataclass(frozen=True)
 class SweepResult:
@@ -116,9 +118,6 @@ def _no_value_message(summary: SweepSummary, report: Path) -> str:
     first = f" ({notes[0][:300]})" if notes else ""
     metric = summary.metrics[0]
     return f"sweep {summary.sweep_id}: no trial gave a value of {metric}{first}; see {shlex.quote(str(report))}."
-
-
-MOST_TRIALS = 50
 
 
 def result_card(summary: SweepSummary, state: str, report: Path) -> Markup:

@@ -25,6 +25,8 @@ from ditlab.storage.plain_files import read_plain
 from ditlab.sweeps.trials import PlannedTrial
 from ditlab.tracking.records import RunRecord, list_runs, read_record
 
+MAX_LEDGER_BYTES = 64 << 20
+
 
 @dataclass(frozen=True)
 class SweepFolder:
@@ -110,9 +112,6 @@ def _new_run_id(home: Home) -> str:
     while (home.run(run_id := secrets.token_hex(4))).path.exists():
         pass
     return run_id
-
-
-MAX_LEDGER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,12 @@ from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names
 
+# Sections of a spec that the checks depend on.
+CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
+                    "checkpoint", "evaluation")  # fmt: skip
+# Those that a fork's start depends on, besides its length and the kind of its optimiser.
+STARTED_SECTIONS = ("start", "model", "objective", "training")
+
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
     """Return the sweep with absolute paths, and the resolved tracking address.
@@ -137,14 +143,6 @@ def _one_core_a_worker(resources: Resources, nodes: Sequence[Node]) -> int:
 
 def _fits(resources: Resources, nodes: Sequence[Node], num: int) -> bool:
     return runs_that_fit(resources, cpu_share(resources, nodes, num), nodes) >= num
-
-
-# Sections of a spec that the checks depend on.
-CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
-                    "checkpoint", "evaluation")  # fmt: skip
-
-# Those that a fork's start depends on, besides its length and the kind of its optimiser.
-STARTED_SECTIONS = ("start", "model", "objective", "training")
 
 
 @dataclass(frozen=True)

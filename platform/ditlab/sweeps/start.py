@@ -92,7 +92,10 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         )  # fmt: skip
         folder = SweepFolder(run)
         past = _store(prepared, folder, [])
-        _hold_starts(prepared, folder)
+        # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone.
+        experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
+        for experiment in {each.start.point: each for each in experiments if each.start}.values():
+            hold_start(experiment, prepared.home, folder.sweep_id)
     except (OSError, UserError) as error:
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)
@@ -165,13 +168,6 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> PastTrials
         lines = f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
         notes.append(f"takeovers of sweep {folder.sweep_id}: {lines} passed over; those trials have earlier values.")
     return PastTrials([_past_trial(prepared, trial) for trial in ledger.trials], notes, not ledger.is_whole)
-
-
-def _hold_starts(prepared: PreparedSweep, folder: SweepFolder) -> None:
-    """Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone."""
-    experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
-    for experiment in {each.start.point: each for each in experiments if each.start}.values():
-        hold_start(experiment, prepared.home, folder.sweep_id)
 
 
 def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:

@@ -19,6 +19,9 @@ from ditlab.spec.sweep_space import experiment_for
 from ditlab.storage.files import append_json_line, read_json_lines
 from ditlab.tracking.journal_writer import JournalWriter
 
+MAX_TAG_CHARACTERS = 5000  # MLflow's limit
+MAX_FILE_BYTES = 16 << 20
+
 
 @dataclass(frozen=True)
 class PlannedTrial:
@@ -67,10 +70,6 @@ def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
         checkpoint = experiment.checkpoint.model_copy(update=checkpointing)
         experiment = experiment.model_copy(update={"checkpoint": checkpoint})
     return experiment
-
-
-MAX_TAG_CHARACTERS = 5000  # MLflow's limit
-MAX_FILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,14 @@ _FORMS = (
     "http://HOST:PORT, https://HOST, sqlite:///PATH.db, postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., "
     "databricks, or null for the database under DITLAB_HOME"
 )
+_SET_TAG = "/api/2.0/mlflow/runs/set-tag"
+_MOST_READ = 100_000  # bytes of an answer
+_PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
+_REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
+# MLflow's other ways to authenticate, which the probe does not try.
+_OTHER_WAYS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
+_TIMEOUT = 5.0
+"""Seconds for an answer."""
 
 
 def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
@@ -120,16 +128,6 @@ def redact(uri: str) -> str:
 def _malformed(uri: str, fault: str, knob: str) -> UserError:
     uri = redact(uri)
     return UserError(f"{knob}={uri!r} {fault}; valid are {_FORMS}.")
-
-
-_SET_TAG = "/api/2.0/mlflow/runs/set-tag"
-_MOST_READ = 100_000  # bytes of an answer
-_PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
-_REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
-# MLflow's other ways to authenticate, which the probe does not try.
-_OTHER_WAYS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
-_TIMEOUT = 5.0
-"""Seconds for an answer."""
 
 
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:

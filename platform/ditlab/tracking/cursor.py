@@ -24,6 +24,9 @@ from ditlab.tracking.database_damage import made_at
 from ditlab.tracking.journal import LONGEST_LINE
 from ditlab.tracking.relocation import PathMap
 
+_CLOCK = 0.1
+"""Seconds by which a file's time may lag behind the clock."""
+
 
 @dataclass
 class Cursor:
@@ -39,8 +42,6 @@ class Cursor:
 
 
 _SAVED = TypeAdapter(Cursor)
-_CLOCK = 0.1
-"""Seconds by which a file's time may lag behind the clock."""
 
 
 class CursorFile:

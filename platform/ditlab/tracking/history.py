@@ -28,6 +28,12 @@ PROOF_TAG = "ditlab.proof"
 
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
+RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
+"""Metrics of evaluations, in training and after it."""
+SPEED = "train/samples_per_second"
+_FOLLOWED = (*RESULT_PREFIXES, SPEED)
+PACE = ("time/", "perf/")
+"""Beginnings of the names of metrics of a run's speed."""
 
 
 @dataclass
@@ -69,13 +75,6 @@ class JournalFacts:
                 self.overview_steps |= dict.fromkeys(record["values"], record["step"])
             case "end":
                 self.status = record["status"]
-
-
-RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
-"""Metrics of evaluations, in training and after it."""
-SPEED = "train/samples_per_second"
-
-_FOLLOWED = (*RESULT_PREFIXES, SPEED)
 
 
 class ResultPoint(NamedTuple):
@@ -157,10 +156,6 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
         rows = np.array(points.rows)
         history[name] = Series(steps[rows], np.array(points.values), times[rows])
     return history
-
-
-PACE = ("time/", "perf/")
-"""Beginnings of the names of metrics of a run's speed."""
 
 
 def final_metrics(folder: RunFolder) -> dict[str, float]:

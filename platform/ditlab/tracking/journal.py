@@ -32,6 +32,16 @@ Time = Annotated[int, Field(ge=0, lt=1 << 53)]
 Step = Annotated[int, Field(ge=0, lt=1 << 53)]
 Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity", "-Infinity"]
 Texts = dict[str, str]
+_KINDS = frozenset({
+    "start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "overview", "note", "model", "end",
+})  # fmt: skip
+JournalRecord = dict[str, Any]
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+LONGEST_LINE = 4 * MIB
+"""Bytes; the longest line of a real run, its parameters, has some 20 KB."""
+LARGEST_JOURNAL = 64 << 30
+"""Bytes: a hundred million steps."""
+_TAIL_BYTES = 65536
 
 
 @with_config(_KNOWN)
@@ -158,9 +168,6 @@ AnyRecord = (
     | ModelRecord | EndRecord
 )  # fmt: skip
 _RECORD: TypeAdapter[Any] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
-_KINDS = frozenset({
-    "start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "overview", "note", "model", "end",
-})  # fmt: skip
 
 
 def typed_record(line: bytes) -> dict[str, Any] | None:
@@ -180,11 +187,6 @@ def record_of_later_version(line: bytes) -> dict[str, Any] | None:
         return None
     is_later = isinstance(record, dict) and isinstance(record.get("kind"), str) and record["kind"] not in _KINDS
     return record if is_later and isinstance(record.get("time"), int) else None
-
-
-JournalRecord = dict[str, Any]
-
-_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def current_time() -> int:
@@ -220,12 +222,6 @@ def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:
     """Name and value of each metric of a `metrics` record, also of those that MLflow does not get."""
     for key, value in (*record["values"].items(), *record.get("held", {}).items()):
         yield key, float(value)
-
-
-LONGEST_LINE = 4 * MIB
-"""Bytes; the longest line of a real run, its parameters, has some 20 KB."""
-LARGEST_JOURNAL = 64 << 30
-"""Bytes: a hundred million steps."""
 
 
 class JournalLine(NamedTuple):
@@ -355,9 +351,6 @@ class JournalContent:
                 points.values.append(value)
         else:
             self.events.append(record)
-
-
-_TAIL_BYTES = 65536
 
 
 class RecentMetrics(NamedTuple):

@@ -34,6 +34,14 @@ _WIDENING = 0.5
 learning rate that falls is one at every step. With a budget of 10,000, a straight line sends
 9,800 of 10^6 points, half a cosine 10,200, noise 3,700 (Gaussian) to 5,000 (Cauchy), a constant 1,600; each doubling
 beyond adds at most a tenth."""
+_DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
+"""Kinds that are on the disk when `append` returns."""
+_SYNC_INTERVAL = 2.0
+"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
+at once."""
+_INDEX_INTERVAL = 32 * MIB
+"""Bytes of the journal between two updates of its side index: a second of one core each, about every 100,000 steps."""
+_log = logging.getLogger("ditlab.tracking")
 
 
 class Thinning:
@@ -157,18 +165,6 @@ class JournalIndex:
         return thinning
 
 
-_DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
-"""Kinds that are on the disk when `append` returns."""
-_SYNC_INTERVAL = 2.0
-"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
-at once."""
-
-_INDEX_INTERVAL = 32 * MIB
-"""Bytes of the journal between two updates of its side index: a second of one core each, about every 100,000 steps."""
-
-_log = logging.getLogger("ditlab.tracking")
-
-
 class JournalWriter:
     """Writer of one node's journal. Safe to use from several threads; one write call per record.
 
@@ -179,11 +175,7 @@ class JournalWriter:
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        node: int = 0,
-        budget: int | None = None,
-        warn: Callable[[str], None] | None = None,
+        self, folder: RunFolder, node: int = 0, budget: int | None = None, warn: Callable[[str], None] | None = None
     ) -> None:
         self.folder = folder
         self._warn = warn or _log.warning
@@ -333,19 +325,16 @@ class JournalWriter:
             if written == len(line):
                 self._needs_newline = False
                 return True
-            self._undo_partial_write(self._file, line, written)
+            # Cut off the beginning of a line that filled the disk, or start the next with a newline; raises OSError.
+            size = os.fstat(self._file).st_size
+            if os.pread(self._file, written, size - written) == line[:written]:
+                os.ftruncate(self._file, size - written)
+            else:
+                self._needs_newline = True
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._warn_once(error)
         return False
-
-    def _undo_partial_write(self, file: int, line: bytes, written: int) -> None:
-        """Cut off the beginning of a line that filled the disk, or start the next with a newline; raises OSError."""
-        size = os.fstat(file).st_size
-        if os.pread(file, written, size - written) == line[:written]:
-            os.ftruncate(file, size - written)
-        else:
-            self._needs_newline = True
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:

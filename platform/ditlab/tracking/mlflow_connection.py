@@ -27,6 +27,8 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
+_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+_DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
 
 
 def load_mlflow() -> ModuleType:
@@ -95,10 +97,6 @@ def _database_lock(uri: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-_DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
 
 
 def is_refusal(error: Exception) -> bool:

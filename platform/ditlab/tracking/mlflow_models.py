@@ -23,6 +23,10 @@ DIGEST_LENGTH = 36
 _STEP_TAG, _RUN_TAG = "ditlab.step", "ditlab.run"
 _NAME_LENGTH = 200
 _LARGEST_WEIGHTS = 1 << 44
+NOTE_TAG = "mlflow.note.content"
+"""Tag that MLflow's UI shows as a run's description."""
+OWN_TAG = "ditlab.note"
+"""Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a person's."""
 
 
 def send_model(client: Any, mlflow_run_id: str, run_id: str, folder: Path, record: JournalRecord) -> None:
@@ -44,7 +48,13 @@ def send_model(client: Any, mlflow_run_id: str, run_id: str, folder: Path, recor
         model = model or _create(client, experiment_id, mlflow_run_id, run_id, record)
         client.log_model_artifacts(model.model_id, str(folder))
         client.finalize_logged_model(model.model_id, "READY")
-    _link(client, mlflow_run_id, model.model_id, record["step"])
+    # Name the model as an output of its run, once: MLflow would list a repeated call's twice.
+    from mlflow.entities import LoggedModelOutput
+
+    outputs = client.get_run(mlflow_run_id).outputs
+    linked = {each.model_id for each in outputs.model_outputs} if outputs else set()
+    if model.model_id not in linked:
+        client.log_outputs(mlflow_run_id, [LoggedModelOutput(model.model_id, record["step"])])
     _log_points(client, mlflow_run_id, model.model_id, record)
 
 
@@ -105,16 +115,6 @@ def _note(record: JournalRecord) -> str:
     )
 
 
-def _link(client: Any, mlflow_run_id: str, model_id: str, step: int) -> None:
-    """Name the model as an output of its run, once: MLflow would list a repeated call's twice."""
-    from mlflow.entities import LoggedModelOutput
-
-    outputs = client.get_run(mlflow_run_id).outputs
-    linked = {each.model_id for each in outputs.model_outputs} if outputs else set()
-    if model_id not in linked:
-        client.log_outputs(mlflow_run_id, [LoggedModelOutput(model_id, step)])
-
-
 def _log_points(client: Any, mlflow_run_id: str, model_id: str, record: JournalRecord) -> None:
     from mlflow.entities import Metric
 
@@ -127,12 +127,6 @@ def _log_points(client: Any, mlflow_run_id: str, model_id: str, record: JournalR
     ]
     if points:
         client.log_batch(mlflow_run_id, points, synchronous=True)
-
-
-NOTE_TAG = "mlflow.note.content"
-"""Tag that MLflow's UI shows as a run's description."""
-OWN_TAG = "ditlab.note"
-"""Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a person's."""
 
 
 def send_note(client: Any, mlflow_run_id: str, text: str) -> bool:

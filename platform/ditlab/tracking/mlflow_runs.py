@@ -34,6 +34,15 @@ PARENT_TAG = "ditlab.parent"
 
 # The UI then shows runs and charts first, not the pages of language-model applications.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+_COLUMNS = (
+    "attributes.`Models`", "metrics.`run/parameters`", "metrics.`run/eval`", "metrics.`run/best_eval`",
+    "metrics.`run/speed`", "metrics.`quality/frechet`", "metrics.`quality/agreement`", "tags.`ditlab.family`",
+    "tags.`ditlab.status`", "tags.`ditlab.run`",
+)  # fmt: skip
+_IMAGE_SECTION = "ditlab-images"
+_IMAGES = (f"samples/{LATEST}", f"samples/{STEPS}")
+_STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> str:
@@ -87,17 +96,6 @@ def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
-
-_COLUMNS = (
-    "attributes.`Models`", "metrics.`run/parameters`", "metrics.`run/eval`", "metrics.`run/best_eval`",
-    "metrics.`run/speed`", "metrics.`quality/frechet`", "metrics.`quality/agreement`", "tags.`ditlab.family`",
-    "tags.`ditlab.status`", "tags.`ditlab.run`",
-)  # fmt: skip
-_IMAGE_SECTION = "ditlab-images"
-_IMAGES = (f"samples/{LATEST}", f"samples/{STEPS}")
-
-
 def view_value() -> str:
     """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
     cards = [
@@ -124,9 +122,6 @@ def ensure_view(client: Any, experiment: Any) -> None:
     except Exception as error:
         if not is_refusal(error):
             raise
-
-
-_STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ TAG_LENGTH = 8000
 _NOT_ALLOWED = re.compile(r"[^/\w.\- :]")
 _NOT_ALLOWED_IN_FOLDERS = re.compile(r"[^\w.\- ]")
 _NOT_ALLOWED_IN_IMAGES = re.compile(r"[^a-zA-Z0-9_\-./ ]")
+VIEW = "ditlab"
+"""Key of the saved view of an experiment in MLflow's UI."""
+MODEL_TRAINING = "workflowType=machine_learning"
+"""Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
 
 
 def safe_key(name: str) -> str:
@@ -51,12 +55,6 @@ def artifact_image(key: str, step: int | None) -> str:
     name = safe_image_key(key).replace(" ", "-")
     leaf = name.rpartition("/")[2]
     return f"{name}/{leaf}-{step:08d}.png" if step is not None else f"{name}/latest.png"
-
-
-VIEW = "ditlab"
-"""Key of the saved view of an experiment in MLflow's UI."""
-MODEL_TRAINING = "workflowType=machine_learning"
-"""Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
 
 
 def experiment_page(experiment_id: str, charts: bool = False) -> str:

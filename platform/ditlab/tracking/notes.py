@@ -24,6 +24,22 @@ _MARGIN = 1000
 """Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be shown."""
 _PICTURE, _PAGE = "picture:", "page:"
 _ADDRESS = re.compile(r"\]\((picture|page|charts):([^()\s]*)\)")
+_SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
+"""Sections of the spec by line of the note."""
+_MOST_ROWS = 12
+_SAMPLES = "samples"
+_QUARTER = re.compile(r"_t\d$")
+"""Metrics of a part of the times, which stand after the others."""
+_NAMES_OF_BASELINES = {"bound": "nats_per_token"}
+"""Metrics of a model whose baselines' values have another name."""
+_STATUS = {
+    "running": "in training", "finished": "finished", "failed": "**failed**", "interrupted": "interrupted",
+    "stopped": "stopped early by its sweep",
+}  # fmt: skip
+_MOST_TRIALS = 10
+_MOST_AXES = 6
+_LONGEST_RANKING = 2500
+"""Characters: MLflow takes a note of 8,000."""
 
 
 def plain(text: object, limit: int = 120) -> str:
@@ -90,20 +106,6 @@ def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
         return f"](#/experiments/{experiment_id}/runs/{mlflow_run_id}/artifacts/{found[2]}?{MODEL_TRAINING})"
 
     return _ADDRESS.sub(address, text)
-
-
-_SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
-"""Sections of the spec by line of the note."""
-_MOST_ROWS = 12
-_SAMPLES = "samples"
-_QUARTER = re.compile(r"_t\d$")
-"""Metrics of a part of the times, which stand after the others."""
-_NAMES_OF_BASELINES = {"bound": "nats_per_token"}
-"""Metrics of a model whose baselines' values have another name."""
-_STATUS = {
-    "running": "in training", "finished": "finished", "failed": "**failed**", "interrupted": "interrupted",
-    "stopped": "stopped early by its sweep",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -244,12 +246,6 @@ def _baselines(name: str, results: RunResults) -> str:
             if other == f"{name}{ending}":
                 found[word] = span.last.value
     return ", ".join(f"{plain(word, 60)} {number(value)}" for word, value in list(found.items())[:4])
-
-
-_MOST_TRIALS = 10
-_MOST_AXES = 6
-_LONGEST_RANKING = 2500
-"""Characters: MLflow takes a note of 8,000."""
 
 
 @dataclass(frozen=True)

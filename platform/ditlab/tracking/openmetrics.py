@@ -57,7 +57,7 @@ class _Family:
         yield f"# HELP {self.name} {self.about}"
         suffix = {"counter": "_total", "info": "_info"}.get(self.kind, "")
         for own, value in self.samples:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**labels, **own}.items())
+            shown = ",".join(f'{key}="{text.translate(_LABEL)}"' for key, text in {**labels, **own}.items())
             yield f"{self.name}{suffix}{{{shown}}} {_number(value)}"
 
 
@@ -115,10 +115,6 @@ class OpenMetricsFile:
                 self._warn(f"{self._path} cannot be written ({error.strerror}); training goes on without it.")
             self._has_warned = True
         self._next = begin + max(INTERVAL, (self._clock() - begin) / _SHARE)
-
-
-def _escaped(text: str) -> str:
-    return text.translate(_LABEL)
 
 
 def _number(value: float) -> str:

@@ -28,6 +28,8 @@ FORMAT = 2
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """`stopped` is a trial that its sweep's scheduler ended early, for good."""
+Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
+_log = logging.getLogger("ditlab.tracking")
 
 
 def _check_time(text: str) -> str:
@@ -37,7 +39,6 @@ def _check_time(text: str) -> str:
 
 
 Time = Annotated[str, AfterValidator(_check_time)]
-Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,6 @@ def _version(content: bytes) -> object:
     if not isinstance(values, dict):
         raise UnreadableRecord("no JSON object")
     return values.get("format", 1)
-
-
-_log = logging.getLogger("ditlab.tracking")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,21 @@ from ditlab.storage.plain_files import MIB, check_plain, parse_json, read_plain
 from ditlab.tracking.database_damage import REFILL, open_database
 
 _FORM = re.compile(r"(?P<scheme>file://|sqlite(?:\+\w+)?:///)?(?P<path>/.*)", re.DOTALL)
+KNOWN_SCHEMAS = {"dc11669786a5": "MLflow 3.17"}
+"""Alembic revisions of the database, and the MLflow whose newest one each is."""
+_LOCATIONS = (
+    ("experiments", "artifact_location", ""),
+    ("runs", "artifact_uri", ""),
+    ("logged_models", "artifact_location", ""),
+    ("model_versions", "source", ""),
+    ("model_versions", "storage_location", ""),
+    ("trace_tags", "value", "key IN ('mlflow.artifactLocation', 'mlflow.trace.archiveLocation') AND "),
+    ("workspaces", "trace_archival_location", ""),
+)
+"""(table, column, condition) of artifact locations. Parameters and datasets, which say where data once were, stay."""
+_log = logging.getLogger("ditlab.tracking")
+_said: set[Path] = set()
+"""Damaged files that were said in this process."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +94,6 @@ def found_paths(value: Any, path_map: PathMap) -> Iterable[str]:
 
 def _is_below(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place.rstrip('/')}/")
-
-
-KNOWN_SCHEMAS = {"dc11669786a5": "MLflow 3.17"}
-"""Alembic revisions of the database, and the MLflow whose newest one each is."""
-_LOCATIONS = (
-    ("experiments", "artifact_location", ""),
-    ("runs", "artifact_uri", ""),
-    ("logged_models", "artifact_location", ""),
-    ("model_versions", "source", ""),
-    ("model_versions", "storage_location", ""),
-    ("trace_tags", "value", "key IN ('mlflow.artifactLocation', 'mlflow.trace.archiveLocation') AND "),
-    ("workspaces", "trace_archival_location", ""),
-)
-"""(table, column, condition) of artifact locations. Parameters and datasets, which say where data once were, stay."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +225,6 @@ def _remedy(error: sqlite3.Error) -> str:
     if "full" in text:
         return "make room on its disk"
     return f"bring back a whole copy of it, or {REFILL}"
-
-
-_log = logging.getLogger("ditlab.tracking")
-_said: set[Path] = set()
-"""Damaged files that were said in this process."""
 
 
 def former_places(home: Home) -> tuple[Path, ...]:

@@ -27,7 +27,7 @@ STATUS_TAG = "ditlab.status"
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
     """Write the run's note anew; `status` is how the run ends, `message` the reason of a failure.
 
-    What a person wrote in MLflow stays (`upload/notes.py`).
+    What a person wrote in MLflow stays.
     """
     journal = tracker.journal
     try:

@@ -44,6 +44,16 @@ START_TIMEOUT = 180.0
 core."""
 _STOP_TIMEOUT = 10.0  # seconds
 _LONGEST_LOG = 256 * MIB
+_MOST_EXPERIMENTS = 1000
+_TIMEOUT = 20.0
+"""Seconds for an answer of a server that has just started."""
+_ALL_INTERFACES = ("0.0.0.0", "::")
+# Tunnels end on any port of loopback, and no foreign name reaches it. MLflow compares with fnmatch, so `[` is escaped.
+_LOOPBACK = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]:*", "[::1]")
+# SQLAlchemy's driver, and its package, for a scheme without +DRIVER.
+_DRIVERS = {"postgresql": ("psycopg2", "psycopg2-binary"), "mysql": ("MySQLdb", "mysqlclient"),
+            "mssql": ("pyodbc", "pyodbc")}  # fmt: skip
+_LIBRARIES = {"s3": "boto3", "gs": "google.cloud.storage", "wasbs": "azure.storage.blob"}
 
 
 @dataclass(frozen=True)
@@ -236,11 +246,6 @@ def _check_free(host: str, port: int) -> None:
         ) from error
 
 
-_MOST_EXPERIMENTS = 1000
-_TIMEOUT = 20.0
-"""Seconds for an answer of a server that has just started."""
-
-
 def front_page(url: str, authorization: str | None = None) -> str | None:
     """Address of the newest run's experiment, in its saved view, at a server that runs; None where it has no runs.
 
@@ -274,11 +279,6 @@ def _call(url: str, name: str, body: dict[str, Any], authorization: str | None) 
     return found
 
 
-_ALL_INTERFACES = ("0.0.0.0", "::")
-# Tunnels end on any port of loopback, and no foreign name reaches it. MLflow compares with fnmatch, so `[` is escaped.
-_LOOPBACK = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]:*", "[::1]")
-
-
 def is_loopback(host: str) -> bool:
     """Return True if only this machine reaches an interface."""
     try:
@@ -306,12 +306,6 @@ def allowed_hosts(names: Sequence[str], host: str, port: int) -> list[str]:
         if not re.search(r"[^:]:\d+$", name) or name.endswith("]"):
             patterns.append(f"{name.replace('[', '[[]', 1)}:*")
     return list(dict.fromkeys(patterns))
-
-
-# SQLAlchemy's driver, and its package, for a scheme without +DRIVER.
-_DRIVERS = {"postgresql": ("psycopg2", "psycopg2-binary"), "mysql": ("MySQLdb", "mysqlclient"),
-            "mssql": ("pyodbc", "pyodbc")}  # fmt: skip
-_LIBRARIES = {"s3": "boto3", "gs": "google.cloud.storage", "wasbs": "azure.storage.blob"}
 
 
 def database_address(uri: str, typed: bool) -> str:

@@ -10,6 +10,8 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import load_mlflow
 
 _LONGEST = 10.0  # seconds: where the first step takes longer than that, MLflow shows the run before
+_STOP_TIMEOUT = 5.0  # seconds for a slow sensor
+_log = logging.getLogger("ditlab.tracking")
 
 
 class Beginning:
@@ -27,11 +29,6 @@ class Beginning:
     def wait(self) -> None:
         """Wait until the gate is open, 10 seconds at most."""
         self._event.wait(_LONGEST)
-
-
-_STOP_TIMEOUT = 5.0  # seconds for a slow sensor
-
-_log = logging.getLogger("ditlab.tracking")
 
 
 class SystemMetrics:

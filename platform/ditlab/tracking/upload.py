@@ -48,19 +48,16 @@ BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
 """Kinds of records that a backend may send together."""
 _FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
 """Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
+_POLL_INTERVAL = 1.0  # seconds
+_LONGEST_BACKOFF = 60.0  # seconds
+_log = logging.getLogger("ditlab.tracking")
 
 
 class JournalTransfer:
     """Transfer of one node's journal. Not thread-safe: one thread calls `send_pending`."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        uri: str,
-        home: Home,
-        warn: Warn,
-        node: int = 0,
-        sync: Callable[[], int] | None = None,
+        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int = 0, sync: Callable[[], int] | None = None
     ) -> None:
         """`sync` flushes the journal to the disk and returns how many bytes are there; None: no writer here."""
         self.folder, self.uri, self.home, self.warn, self.node = folder, uri, home, warn, node
@@ -222,10 +219,6 @@ def lost_start(folder: RunFolder) -> JournalRecord | None:
     return {**start, "parent": record.parent} if record.parent else start
 
 
-_POLL_INTERVAL = 1.0  # seconds
-_LONGEST_BACKOFF = 60.0  # seconds
-
-
 class BackgroundUploader:
     """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
@@ -286,7 +279,15 @@ class BackgroundUploader:
                     return
                 except Exception as error:
                     # No error may reach the training, and the next attempt may succeed.
-                    self._warn_of_outage(error)
+                    # One warning for each outage.
+                    if not self._is_outage:
+                        later = f"training goes on, metrics wait in {self._transfer.path}"
+                        if sentence := refusal_message(self._uri, denial_status(error)):
+                            self._warn(f"{sentence}; {later}")
+                        else:
+                            reason = outage_reason(error, self._address, self.mlflow_run_id)
+                            self._warn(f"MLflow at {self._uri} takes nothing ({reason}); {later}")
+                    self._is_outage = True
                     if closing:
                         return
                     backoff = min(2 * backoff, _LONGEST_BACKOFF)
@@ -296,20 +297,6 @@ class BackgroundUploader:
 
     def _is_late(self) -> bool:
         return self._until is not None and time.monotonic() > self._until
-
-    def _warn_of_outage(self, error: Exception) -> None:
-        """Warn once an outage."""
-        if not self._is_outage:
-            later = f"training goes on, metrics wait in {self._transfer.path}"
-            if sentence := refusal_message(self._uri, denial_status(error)):
-                self._warn(f"{sentence}; {later}")
-            else:
-                reason = outage_reason(error, self._address, self.mlflow_run_id)
-                self._warn(f"MLflow at {self._uri} takes nothing ({reason}); {later}")
-        self._is_outage = True
-
-
-_log = logging.getLogger("ditlab.tracking")
 
 
 @dataclass(frozen=True)

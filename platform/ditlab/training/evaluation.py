@@ -17,7 +17,7 @@ from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import held_out_measurement
-from ditlab.receipts.records import Measurement, measurement_tags
+from ditlab.receipts.records import measurement_tags
 from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -67,19 +67,16 @@ class RunEvaluation:
             of_quality = (
                 self._quality.measurement(evaluation.quality, at_once, self._precision) if evaluation.quality else None
             )
-            self._record_measurements(of_quality)
+            # Tag the run with what its figures are measured with, where that is new.
+            held_out = held_out_measurement(
+                self._experiment, self._data, self._experiment.evaluation.limit, self._precision,
+                self._rank.device.type, self._home,
+            )  # fmt: skip
+            tags = measurement_tags({"eval": held_out} | ({"quality": of_quality} if of_quality else {}))
+            if tags != self._measurements:
+                self._reporter.tags(tags)
+            self._measurements = tags
         return values
-
-    def _record_measurements(self, quality: Measurement | None) -> None:
-        """Tag the run with what its figures are measured with, where that is new."""
-        held_out = held_out_measurement(
-            self._experiment, self._data, self._experiment.evaluation.limit, self._precision, self._rank.device.type,
-            self._home,
-        )  # fmt: skip
-        tags = measurement_tags({"eval": held_out} | ({"quality": quality} if quality else {}))
-        if tags != self._measurements:
-            self._reporter.tags(tags)
-        self._measurements = tags
 
 
 @dataclass(frozen=True)

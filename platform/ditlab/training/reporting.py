@@ -10,6 +10,8 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
 
+Phase = Literal["training", "evaluating", "saving"]
+
 
 @dataclass
 class ProgressMarker:
@@ -39,9 +41,6 @@ class ProgressMarker:
     def idle(self) -> float:
         """Seconds since the last change; 0 during an activity that may take any time."""
         return 0.0 if self.is_untimed else time.monotonic() - self.since
-
-
-Phase = Literal["training", "evaluating", "saving"]
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,25 @@ from ditlab.training.reporting import Reporter
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 MEMORY = 30.0
 """Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
+FACTOR = 1.5
+"""Times the median of the other workers that a slow worker's own work takes."""
+LEAST_STEPS = 5
+"""Steps in a row."""
+LEAST_LOSS = 1.0
+"""Seconds that it has cost in these steps: short steps of a busy machine differ by more than the factor."""
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+INTERVAL = 1.0
+"""Least seconds between two logged points: short steps would fill the journal with their times."""
+SHARE = 1e-4
+"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
+COUNTED_AFTER = 2.0
+"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
+_OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
+_BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
+_DATA = PHASES.index("data")
+_NUM_PHASES = len(PHASES)
+_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
+_SECOND = 1_000_000_000  # nanoseconds
 
 
 class ThroughputMeter:
@@ -76,14 +95,6 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-FACTOR = 1.5
-"""Times the median of the other workers that a slow worker's own work takes."""
-LEAST_STEPS = 5
-"""Steps in a row."""
-LEAST_LOSS = 1.0
-"""Seconds that it has cost in these steps: short steps of a busy machine differ by more than the factor."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +155,6 @@ def _slowest(work: Sequence[float]) -> tuple[int, float, float]:
     return worker, work[worker], statistics.median([*work[:worker], *work[worker + 1 :]])
 
 
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 @dataclass(frozen=True)
 class StepWork:
     """Operations of one step, and the rate that they are compared with."""
@@ -181,20 +189,6 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
         return None
     rate = matrix_rate(rank.device, _TYPES[experiment.training.precision])
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
-
-
-INTERVAL = 1.0
-"""Least seconds between two logged points: short steps would fill the journal with their times."""
-SHARE = 1e-4
-"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
-COUNTED_AFTER = 2.0
-"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
-_OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
-_BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
-_DATA = PHASES.index("data")
-_NUM_PHASES = len(PHASES)
-_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
-_SECOND = 1_000_000_000  # nanoseconds
 
 
 class PhaseLog(StepHook):

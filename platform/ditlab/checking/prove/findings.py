@@ -16,6 +16,8 @@ PHASES = (
 
 ALIKE = "alike on all workers"
 """Quantity of a gradient that is compared between the workers."""
+MOST_COLUMNS = 80
+_PHASE, _WHAT = 21, 30
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,6 @@ def _order(each: ProofComparison) -> tuple[bool, bool, int, float]:
 
 def _place(phase: str) -> int:
     return PHASES.index(phase) if phase in PHASES else len(PHASES)
-
-
-MOST_COLUMNS = 80
-_PHASE, _WHAT = 21, 30
 
 
 def proof_lines(proof: Proof) -> list[str]:

@@ -17,6 +17,13 @@ from ditlab.checking.prove.reference import ReferenceGradient, ReferenceMicroBat
 from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, joint_norm
 from ditlab.inputs.noise import derived_seed
 
+WIDTH = 1e-6
+"""Width h: standard deviation of a weight's displacement. On the families' smallest networks the rest is then 6e-11 to
+1e-7 of a slope near 1, and the rounding about as small; ten times the width has 100 times the rest."""
+ROUNDING = 2.0**-53
+ROUNDINGS = 100.0
+"""Roundings of a loss in float64, as a multiple of its unit: 2 to 16 were seen, and a deeper network has more."""
+
 
 def compare_losses(
     whole: WholeStep, keys: list[DrawKey], exact: ReferenceGradient, low: ReferenceGradient, dtype: torch.dtype
@@ -75,14 +82,6 @@ def compare_norm(whole: WholeStep) -> Iterator[ProofComparison]:
 def norm_bound(norm: float, num: int) -> float:
     """Return by how much a norm of so many values may be off in float32."""
     return MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))
-
-
-WIDTH = 1e-6
-"""Width h: standard deviation of a weight's displacement. On the families' smallest networks the rest is then 6e-11 to
-1e-7 of a slope near 1, and the rounding about as small; ten times the width has 100 times the rest."""
-ROUNDING = 2.0**-53
-ROUNDINGS = 100.0
-"""Roundings of a loss in float64, as a multiple of its unit: 2 to 16 were seen, and a deeper network has more."""
 
 
 def compare_differences(

@@ -44,6 +44,22 @@ MOST_HELD_OUT = 16
 """Held-out samples that are evaluated."""
 MOST_SAMPLING_STEPS = 4
 """Steps of the sampler for the one sample."""
+EVALUATION = "evaluation"
+"""Phase of the comparisons of held-out metrics and weights."""
+SAMPLE = "sample"
+"""Phase of the comparison of a sample."""
+DROPOUT = "dropout of conditions"
+"""Phase of these comparisons."""
+ROWS, PASSES = 32, 16
+"""Samples of a pass, and passes: 512 decisions."""
+DEVIATIONS = 5.0
+"""Standard deviations of a count by which chance may move it: one run in two million is further out."""
+SCHEDULE = "learning rate"
+"""Phase of these comparisons."""
+MOST_STEPS = 100_000
+"""Steps of a plan that are compared one by one; of a longer one, its ends, its turns and a spread."""
+RATE_UNITS = 64
+"""Roundings of double precision by which two ways of writing a schedule may differ, relative to its highest rate."""
 
 
 def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
@@ -99,12 +115,6 @@ def shortened(experiment: Experiment) -> Experiment:
         steps = getattr(experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
     return experiment.replace_all(changes)
-
-
-EVALUATION = "evaluation"
-"""Phase of the comparisons of held-out metrics and weights."""
-SAMPLE = "sample"
-"""Phase of the comparison of a sample."""
 
 
 @dataclass(frozen=True)
@@ -298,14 +308,6 @@ def _compare_sample(
     return ProofComparison(SAMPLE, "one sample", away, MARGIN * max(between, FLOAT32))
 
 
-DROPOUT = "dropout of conditions"
-"""Phase of these comparisons."""
-ROWS, PASSES = 32, 16
-"""Samples of a pass, and passes: 512 decisions."""
-DEVIATIONS = 5.0
-"""Standard deviations of a count by which chance may move it: one run in two million is further out."""
-
-
 def dropout_rate(run: TrainingRun) -> float:
     """Return the share of samples that lose their condition; 0 for a model that drops none."""
     spec = run.experiment.model
@@ -382,14 +384,6 @@ def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: KeyedNo
     finally:
         hook.remove()
     return kept
-
-
-SCHEDULE = "learning rate"
-"""Phase of these comparisons."""
-MOST_STEPS = 100_000
-"""Steps of a plan that are compared one by one; of a longer one, its ends, its turns and a spread."""
-RATE_UNITS = 64
-"""Roundings of double precision by which two ways of writing a schedule may differ, relative to its highest rate."""
 
 
 def closed_form(experiment: Experiment, plan: RunPlan, steps: np.ndarray) -> np.ndarray:

@@ -30,6 +30,15 @@ from ditlab.training.state import TrainingState
 from ditlab.training.stepping import Stepper
 from ditlab.training.trainer import Trainer
 
+ALWAYS = 2**31 - 1
+"""Steps in a row without a finite loss that a proof passes over."""
+WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
+"""Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
+MOST_DRAWN = 1000
+"""Furthest step for a mixture, whose order draws for every step before."""
+LOSS_SCALE = 2.0**8
+"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
+
 
 @dataclass(frozen=True)
 class DrawKey:
@@ -271,16 +280,6 @@ def _wrong_weights(state: TrainingState, held: Mapping[TensorKey, Tensor]) -> li
         if not torch.equal(values, master.to(values.dtype)):
             wrong.append(name)
     return wrong
-
-
-ALWAYS = 2**31 - 1
-"""Steps in a row without a finite loss that a proof passes over."""
-WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
-"""Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
-MOST_DRAWN = 1000
-"""Furthest step for a mixture, whose order draws for every step before."""
-LOSS_SCALE = 2.0**8
-"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
 
 
 @dataclass(frozen=True)

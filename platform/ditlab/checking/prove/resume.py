@@ -33,6 +33,19 @@ from ditlab.training.trainer import Trainer
 
 BEFOREHAND = "drawn beforehand, in the host's memory"
 """Key of tensors that the loss prepares from draws: small whole numbers may be equal by chance."""
+RESUME = "resume"
+"""Phase of these comparisons."""
+DRAWS = "draws"
+"""Phase of the comparison of draws with one another."""
+MOST_STEPS = 4
+"""Steps of the run that is never stopped, where it has as many."""
+STATE = {
+    "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
+    "ema": "average", "buffer": "buffers",
+}  # fmt: skip
+"""Fields of a state, in words."""
+TIMES = ("train/samples_per_second", "train/data_wait")
+"""Metrics that a clock decides."""
 
 
 @dataclass(frozen=True)
@@ -217,19 +230,6 @@ class _Watch(Reporter):
                 rates.append(group["lr"] / group["lr_factor"])
 
 
-RESUME = "resume"
-"""Phase of these comparisons."""
-DRAWS = "draws"
-"""Phase of the comparison of draws with one another."""
-MOST_STEPS = 4
-"""Steps of the run that is never stopped, where it has as many."""
-STATE = {
-    "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
-    "ema": "average", "buffer": "buffers",
-}  # fmt: skip
-"""Fields of a state, in words."""
-
-
 @dataclass(frozen=True)
 class StopSteps:
     """Steps after which a run is stopped."""
@@ -350,10 +350,6 @@ def _compare_steps(runs: ResumedRun) -> Iterator[ProofComparison]:
     num_values = sum(name.startswith("train/") for _, one, _ in pairs for name in one.values)
     if num_values:
         yield exact(RESUME, "losses", len(values), num_values, "values", *values[:1])
-
-
-TIMES = ("train/samples_per_second", "train/data_wait")
-"""Metrics that a clock decides."""
 
 
 def _equal(one: float, two: float | None) -> bool:

@@ -17,6 +17,9 @@ LEAST_WIDTH, LEAST_DEPTH = 16, 2
 """Below which no width and no depth goes."""
 MOST_PASSES, SAMPLES = 2, (4, 2, 1)
 """Micro-batches of a worker that the batch goes down to, and samples of each, until the spec is small."""
+_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
+"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
+_DOWN_TO_ONE = ("heads", "block")
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,6 @@ def has_few_parameters(experiment: Experiment) -> bool:
 def is_small(experiment: Experiment) -> bool:
     """Return True if an experiment is proved as it is, by its parameters and the operations of its step."""
     return has_few_parameters(experiment) and step_flops(experiment).model <= MOST_FLOPS
-
-
-_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
-"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
-_DOWN_TO_ONE = ("heads", "block")
 
 
 def _halved(

@@ -25,6 +25,10 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import AdamW, ClipSpec, Muon, NormClip, RatioZClip, ZClip
 from ditlab.training.plan import RunPlan
 
+MOMENTS = {"exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum"}
+CLIP_TINY = 1e-6
+"""Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
+
 
 @dataclass(frozen=True)
 class ParameterKind:
@@ -111,9 +115,6 @@ def _compare_module(
         yield ProofComparison("moments", MOMENTS[moment], away, room, step, module, size)
 
 
-MOMENTS = {"exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum"}
-
-
 def _is_coarse(before: Tensor, after: Tensor, change: Tensor) -> bool:
     """Return True if weights are stored in half precision though the plain update's result is not of that precision."""
     expected = (before.double() + change).float()
@@ -173,10 +174,6 @@ def compare_rates(
     yield ProofComparison("update", "weight decay of each parameter", float(len(decays)), 0.0, "".join(decays[:1]))
     bound = SCHEDULE_UNITS * float(np.finfo(np.float64).eps)
     yield ProofComparison("learning rate", "of each parameter", largest, bound, "".join(rates[:1]))
-
-
-CLIP_TINY = 1e-6
-"""Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from ditlab.tracking.journal import JournalContent
 from ditlab.tracking.journal_index import read_content
 from ditlab.training.receipts import LIBRARIES, device_name, library_versions, processor_name
 
+WORKERS, THREADS = "ditlab.workers", "ditlab.threads"
+
 
 @dataclass(frozen=True)
 class MachineKind:
@@ -210,9 +212,6 @@ def _skipped_steps(journal: JournalContent) -> list[int]:
         if event["kind"] == "tags":
             text = event["values"].get("ditlab.left_out_steps", text)
     return sorted({int(part) for part in text.split(",") if part.strip().isdecimal()})
-
-
-WORKERS, THREADS = "ditlab.workers", "ditlab.threads"
 
 
 def with_unwritten(

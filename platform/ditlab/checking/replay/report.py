@@ -30,6 +30,15 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
 
+MOST_LISTED = 6
+"""Tensors of other shapes that a message lists."""
+NEIGHBOURS = 16
+"""Steps on each side whose median a step is compared with."""
+HALF = 0.5
+"""Part of the loss that the samples named as its carriers have together."""
+MOST_PICTURES = 64
+MOST_LAYERS = 40
+
 
 @dataclass(frozen=True)
 class ReplayReport:
@@ -143,10 +152,6 @@ def _record(found: ReplayedSteps, texts: Mapping[int, Sequence[str]]) -> dict[st
     }  # fmt: skip
 
 
-MOST_LISTED = 6
-"""Tensors of other shapes that a message lists."""
-
-
 def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) -> ReplayedSteps:
     """Replay a step by the run's own spec and once more with overrides (`training.clip.max_norm=0.5`).
 
@@ -194,12 +199,6 @@ def changed_experiment(source: ReplaySource, spec: Mapping[str, Any], overrides:
             f"{', '.join(others[:MOST_LISTED])}{more}; change what leaves their shapes alone."
         )
     return changed
-
-
-NEIGHBOURS = 16
-"""Steps on each side whose median a step is compared with."""
-HALF = 0.5
-"""Part of the loss that the samples named as its carriers have together."""
 
 
 @dataclass(frozen=True)
@@ -310,10 +309,6 @@ def _listed(samples: Sequence[SampleLoss]) -> str:
 def _described(sample: SampleLoss) -> str:
     time = "" if sample.time is None else f", time {sample.time:.3g}"
     return f"row {sample.row:,} (loss {sample.loss:.4g}{time})"
-
-
-MOST_PICTURES = 64
-MOST_LAYERS = 40
 
 
 def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure | None:

@@ -35,6 +35,8 @@ from ditlab.training.trainer import Trainer
 
 ALWAYS = 2**31 - 1
 """Steps without a finite loss that a replay passes over, as the run has gone on from them."""
+SpecOf = Callable[[Execution], Mapping[str, Any]]
+"""Returns the resolved spec by which a step was done."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +153,6 @@ class ReplayPlan:
         own = replace(final, first=last, skipped=tuple(step for step in final.skipped if step == last))
         variant = replace(own, spec=spec, workers=workers, skipped=(), is_changed=True)
         return replace(self, segments=(*before, own), variant=variant)
-
-
-SpecOf = Callable[[Execution], Mapping[str, Any]]
-"""Returns the resolved spec by which a step was done."""
 
 
 def plan_replay(

@@ -26,6 +26,10 @@ from ditlab.training.stepping import Stepper
 
 MOST_VALUES = 1
 """Values a sample of a draw that are kept as they are; of larger draws, the root mean square."""
+SPEEDS = ("train/samples_per_second", "train/data_wait")
+"""Metrics of the replay's own speed."""
+TIME_NAMES = ("t", "time", "timestep", "sigma")
+"""Names of a network's argument that says how far a sample is noised."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,6 @@ class RecordedNoise(KeyedNoise):
         value = values.item() if size == MOST_VALUES else torch.sqrt(values.square().mean()).item() if size else 0.0
         self.record(Draw(name, distribution, tuple(shape[1:]), value))
         return values
-
-
-SPEEDS = ("train/samples_per_second", "train/data_wait")
-"""Metrics of the replay's own speed."""
-TIME_NAMES = ("t", "time", "timestep", "sigma")
-"""Names of a network's argument that says how far a sample is noised."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,11 @@ from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import is_as_stamped, is_edited
 from ditlab.storage.plain_files import read_plain
 
+PART = "averages"
+NAMED = 8
+"""Missing snapshots that are named, at most."""
+REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
+
 
 @dataclass
 class KeptCheckpoints:
@@ -82,12 +87,6 @@ def check_spec(run: OpenedRun, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
     if not is_changed and not others:
         of = f", that of {len(kept.manifests)} checkpoints" if kept.manifests else ""
         yield VerifiedPart("spec", "holds", f"hash {own}{of}.")
-
-
-PART = "averages"
-NAMED = 8
-"""Missing snapshots that are named, at most."""
-REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
 
 
 def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:

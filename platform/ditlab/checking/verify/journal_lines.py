@@ -29,6 +29,16 @@ COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}
 """Column of the receipts by metric."""
 NAMED = 3
 """Faults that are named one by one."""
+TRACKING_PART = "mlflow"
+LOSS = "train/loss"
+MOST_POINTS = 20_000
+"""Points that are compared: the first ones, about 10,000 of a run of 10^6 steps under the default `tracking.budget`."""
+SECONDS = 10.0
+"""Time after which a query is ended."""
+QUERY = """
+    SELECT m.step, m.value FROM metrics m JOIN tags t ON t.run_uuid = m.run_uuid
+    WHERE m.key = ? AND m.is_nan = 0 AND t.key = 'ditlab.run' AND t.value = ? ORDER BY m.step LIMIT ?
+"""
 
 
 @dataclass
@@ -179,18 +189,6 @@ def _differing(points: np.ndarray, receipts: Receipts) -> tuple[list[tuple[int, 
 
 def _equal(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return (one == two) | (np.isnan(one) & np.isnan(two))
-
-
-TRACKING_PART = "mlflow"
-LOSS = "train/loss"
-MOST_POINTS = 20_000
-"""Points that are compared: the first ones, about 10,000 of a run of 10^6 steps under the default `tracking.budget`."""
-SECONDS = 10.0
-"""Time after which a query is ended."""
-QUERY = """
-    SELECT m.step, m.value FROM metrics m JOIN tags t ON t.run_uuid = m.run_uuid
-    WHERE m.key = ? AND m.is_nan = 0 AND t.key = 'ditlab.run' AND t.value = ? ORDER BY m.step LIMIT ?
-"""
 
 
 def check_tracking(run: OpenedRun, lines: JournalLines) -> VerifiedPart:

@@ -25,6 +25,8 @@ from ditlab.receipts.records import CHECKED, LEFT_OUT, ORIGIN, ROW, RecordedAtte
 PART = "receipts"
 NAMED = 3
 """Faults that are named one by one."""
+ROWS = 4_000_000
+"""Samples whose digests are computed again at most: a second or two."""
 
 
 def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
@@ -132,10 +134,6 @@ def _go(
             heads = walk.heads.setdefault(step, {})
             heads.pop(head.hex(), None)
             heads[head.hex()] = since
-
-
-ROWS = 4_000_000
-"""Samples whose digests are computed again at most: a second or two."""
 
 
 def check_samples(

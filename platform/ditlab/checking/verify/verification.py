@@ -29,6 +29,8 @@ from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest, library_versions
 
 GIB = 2**30
+NEAR = 64
+"""Steps behind a checkpoint that count as near to it: no replay trains more, unless there are none."""
 
 
 def verify_run(
@@ -123,10 +125,6 @@ def _check_code(run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
     if last.code != here:
         other.insert(0, f"code {last.code[:12]} then, {here[:12]} now")
     yield VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
-
-
-NEAR = 64
-"""Steps behind a checkpoint that count as near to it: no replay trains more, unless there are none."""
 
 
 def check_random_steps(

@@ -31,6 +31,11 @@ BLOCKS = 256
 """Blocks of an import between these bounds: enough for the cores of a few nodes to end at about the same time."""
 MOST_FILES = 16_384
 """Most files of a block."""
+RECEIPTS = "receipts"
+"""Folder of receipts, below that of an unfinished import."""
+MOST_LISTED = 1000
+"""Records of a block that are listed where they are left out; all are counted."""
+_RECEIPT_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True)
@@ -125,13 +130,6 @@ class BlockNumbers:
         block = InputBlock(len(self.blocks), tuple(files), kind, **fields)
         self.blocks.append(block)
         return block
-
-
-RECEIPTS = "receipts"
-"""Folder of receipts, below that of an unfinished import."""
-MOST_LISTED = 1000
-"""Records of a block that are listed where they are left out; all are counted."""
-_RECEIPT_BYTES = 64 * MIB
 
 
 class LeftOut(ManifestRecord):

@@ -20,6 +20,15 @@ from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
 
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
+CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
+"""Remedy for text that is not UTF-8."""
+_PATTERN = re.compile(r"[*?\[]")
+_NO_FOLDER = " is a file; name a folder."
+_ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
+READ_BYTES = 4 << 20
+"""Bytes of a request to an object store, where a file is read in its order."""
+_PAUSES = (0.5, 2.0, 8.0)
+"""Seconds between attempts to read from a URI: the library has tried again by itself before."""
 
 
 class BadRecord(UserError):
@@ -41,10 +50,6 @@ class BadRecord(UserError):
 def not_utf8(start: int, error: UnicodeDecodeError) -> str:
     """Return the reason for bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
     return f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
-
-
-CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
-"""Remedy for text that is not UTF-8."""
 
 
 def file_problem(file: Path) -> str:
@@ -73,11 +78,6 @@ def file_lines(file: Path) -> Iterator[bytes]:
 def visible_name(name: str) -> str:
     r"""Return a file's name as text that UTF-8 can hold: bytes that are none become `\udcff` and the like."""
     return name.encode(errors="backslashreplace").decode()
-
-
-_PATTERN = re.compile(r"[*?\[]")
-_NO_FOLDER = " is a file; name a folder."
-_ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
 
 
 @dataclass(frozen=True, order=True)
@@ -287,12 +287,6 @@ def _expressions(pattern: str) -> Iterator[str]:
 def unreadable(knob: str, place: str, error: Exception) -> UserError:
     """Return the error for a place that a person named and that cannot be read."""
     return UserError(f"{knob}={place} cannot be read ({first_line(error)}); name another file.")
-
-
-READ_BYTES = 4 << 20
-"""Bytes of a request to an object store, where a file is read in its order."""
-_PAUSES = (0.5, 2.0, 8.0)
-"""Seconds between attempts to read from a URI: the library has tried again by itself before."""
 
 
 def open_source(file: SourceFile, limit: int | None = None, buffer: int = READ_BYTES) -> BinaryIO:

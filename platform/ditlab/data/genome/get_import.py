@@ -52,6 +52,12 @@ IRRELEVANT = {"source", "processes", "name"}
 """Options that do not change a store; the source enters by its listing."""
 QUICKER = 16
 """Factor by which scores take less time a byte of input than images, so that more of them make a process worth it."""
+CHUNKS_A_BLOCK = 8
+"""Least chunks (along the peaks) that a block of windows covers: neighbours both read the one between them."""
+READ_BYTES = 8 * 2**20
+"""Bytes of scores read at a time, unless one of the store's chunks is larger."""
+LARGEST = "largest scores"
+"""Key of a receipt's detail: the largest score of each motif over the block's kept peaks, float32, in base64."""
 
 
 def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
@@ -198,10 +204,6 @@ def _finish(
     )
 
 
-CHUNKS_A_BLOCK = 8
-"""Least chunks (along the peaks) that a block of windows covers: neighbours both read the one between them."""
-
-
 @dataclass(frozen=True)
 class KeptPeaks:
     """Peaks that are imported."""
@@ -327,10 +329,6 @@ def _add(
     numbers.add(files, start=start, stop=stop, beside=beside, detail=detail)
 
 
-READ_BYTES = 8 * 2**20
-"""Bytes of scores read at a time, unless one of the store's chunks is larger."""
-
-
 @dataclass(frozen=True)
 class ScoreReader:
     """Reader of scores of a GET store, without state: it travels to the processes that work on blocks."""
@@ -415,10 +413,6 @@ class KeptScores:
         rows = self._rows[kept : np.searchsorted(self._rows, end)]
         chosen = self._scores.read(begin, end)[rows - begin]
         return np.minimum(np.divide(chosen, self._divisors, out=chosen), 1, out=chosen)
-
-
-LARGEST = "largest scores"
-"""Key of a receipt's detail: the largest score of each motif over the block's kept peaks, float32, in base64."""
 
 
 @dataclass(frozen=True)

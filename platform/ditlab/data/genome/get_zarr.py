@@ -19,6 +19,11 @@ from ditlab.errors import UserError
 from ditlab.progress import Progress
 
 PATTERN = r"^(?P<chromosome>.+):(?P<start>[0-9]{1,15})-(?P<end>[0-9]{1,15})$"
+MOST_MOTIFS = 100_000
+NAMES_AT_A_TIME = 65_536
+"""Names of peaks read at a time."""
+KEYS = ("data", "peak_names", "motif_names")
+"""Arrays that every store of GET has."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,6 @@ def _check_order(peaks: Peaks, origin: str) -> None:
             f"{origin} holds {peaks.name(bad)} (peak {bad:,}) before {peaks.name(bad + 1)}, which starts earlier; "
             f"{remedy}"
         )
-
-
-MOST_MOTIFS = 100_000
-NAMES_AT_A_TIME = 65_536
-"""Names of peaks read at a time."""
-KEYS = ("data", "peak_names", "motif_names")
-"""Arrays that every store of GET has."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,14 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
         is_array = isinstance(getattr(found, "shape", None), tuple)
         if is_array and metadata is not None:
             store.limits[key] = ChunkLimits.of(found, metadata)
-            _check_files(files, key, store.limits[key])
+            # A local file that cannot be read (a pipe, a link to nowhere) or is too large is refused.
+            for file in files.below(key):
+                name = file.name.removeprefix(f"{key}/")
+                if name in METADATA:
+                    continue
+                if not file.is_remote and (problem := file_problem(file.path)):
+                    raise RefusedArray(f"{name}: {problem}")
+                (store.limits[key]).check_size(name, file.size)
     except RefusedArray as error:
         raise _refused(files, key, error) from error
     except UNREADABLE as error:
@@ -144,17 +151,6 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     if not is_array:
         raise UserError(f"{files.source}: {key} is no array; copy the store again, or name the folder of another.")
     return ZarrArray(files, key, found)
-
-
-def _check_files(files: ZarrFiles, key: str, limits: ChunkLimits) -> None:
-    """Raise RefusedArray for a local file that cannot be read (a pipe, a link to nowhere), or is too large."""
-    for file in files.below(key):
-        name = file.name.removeprefix(f"{key}/")
-        if name in METADATA:
-            continue
-        if not file.is_remote and (problem := file_problem(file.path)):
-            raise RefusedArray(f"{name}: {problem}")
-        limits.check_size(name, file.size)
 
 
 def _refused(files: ZarrFiles, key: str, error: RefusedArray) -> RefusedSource:

@@ -23,6 +23,32 @@ from ditlab.data.block_imports.source_files import SourceFile, list_folder, read
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB, parse_json
 
+METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
+METADATA_BYTES = 16 * MIB
+"""Most bytes of a file of metadata."""
+COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
+"""Codecs whose chunks are checked to be no larger than their array says (`ChunkLimits`)."""
+NUMBER_FILTERS = (
+    "adler32", "astype", "bitround", "crc32", "crc32c", "delta", "fixedscaleoffset", "fletcher32", "packbits",
+    "quantize", "shuffle", "transpose",
+)  # fmt: skip
+TEXT_FILTERS = ("vlen-bytes", "vlen-utf8")
+"""Filters of text of any length. No other filter of objects is read: pickles run code, the rest is unbounded."""
+CHUNK_BYTES = 2**30
+"""Most bytes of a chunk (of a shard, where it has them) once unpacked."""
+TEXT_BYTES = 256 * MIB
+"""Most bytes of a chunk of text of any length once unpacked."""
+SLACK = 64 * 1024
+"""Bytes that a chunk may have beyond twice its values': headers, checksums, a filter's wider type."""
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+HEADER_BYTES = 32
+_STREAMS: dict[str, Callable[[], Any]] = {
+    "bz2": bz2.BZ2Decompressor,
+    "gzip": lambda: zlib.decompressobj(wbits=31),
+    "lzma": lambda: lzma.LZMADecompressor(memlimit=TEXT_BYTES),
+    "zlib": zlib.decompressobj,
+}
+
 
 @dataclass(frozen=True)
 class ZarrFiles:
@@ -70,19 +96,6 @@ class ZarrFiles:
 def list_zarr(source: str) -> ZarrFiles:
     """List the files of a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
     return ZarrFiles(source, {file.name: file for file in list_folder("--source", source).files})
-
-
-METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
-METADATA_BYTES = 16 * MIB
-"""Most bytes of a file of metadata."""
-COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
-"""Codecs whose chunks are checked to be no larger than their array says (`ChunkLimits`)."""
-NUMBER_FILTERS = (
-    "adler32", "astype", "bitround", "crc32", "crc32c", "delta", "fixedscaleoffset", "fletcher32", "packbits",
-    "quantize", "shuffle", "transpose",
-)  # fmt: skip
-TEXT_FILTERS = ("vlen-bytes", "vlen-utf8")
-"""Filters of text of any length. No other filter of objects is read: pickles run code, the rest is unbounded."""
 
 
 class RefusedArray(ValueError):
@@ -172,16 +185,6 @@ def compressor_of(metadata: Mapping[str, Any]) -> str:
     if metadata.get("zarr_format") == 2:
         return _name(metadata["compressor"], "id") if metadata.get("compressor") else ""
     return next((name for name in _filters(metadata) if name in COMPRESSORS), "")
-
-
-CHUNK_BYTES = 2**30
-"""Most bytes of a chunk (of a shard, where it has them) once unpacked."""
-TEXT_BYTES = 256 * MIB
-"""Most bytes of a chunk of text of any length once unpacked."""
-SLACK = 64 * 1024
-"""Bytes that a chunk may have beyond twice its values': headers, checksums, a filter's wider type."""
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-HEADER_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -303,14 +306,6 @@ def _zstd_streamed_size(chunk: bytes, most: int) -> int:
         while size <= most and (block := stream.read(MIB)):
             size += len(block)
     return size
-
-
-_STREAMS: dict[str, Callable[[], Any]] = {
-    "bz2": bz2.BZ2Decompressor,
-    "gzip": lambda: zlib.decompressobj(wbits=31),
-    "lzma": lambda: lzma.LZMADecompressor(memlimit=TEXT_BYTES),
-    "zlib": zlib.decompressobj,
-}
 
 
 def _unpacked(compressor: str, chunk: bytes, most: int) -> bytes:

@@ -27,6 +27,29 @@ from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
 
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
+FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+"""Pillow's names of the formats that are read; others are not tried, as some start other programs."""
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+ORIENTATION = 0x0112
+"""Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
+BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    MemoryError,
+    ArithmeticError,
+)
+"""Errors of Pillow for files that are no images, or damaged ones."""
+MAX_PIXELS = 64_000_000
+"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
+EMPTY_CAPTION = "an empty caption"
+CAPTION_BYTES = MIB
+"""Most bytes of a caption's file."""
+Reason = Literal["missing_caption", "unreadable", "too_small", "too_large", "damaged_file", "damaged_line"]
 
 
 class ImageSize(NamedTuple):
@@ -101,32 +124,6 @@ class AspectBuckets:
 @lru_cache(maxsize=65536)
 def _choose(buckets: AspectBuckets, height: int, width: int) -> ImageSize | None:
     return buckets.best(height, width)
-
-
-FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
-"""Pillow's names of the formats that are read; others are not tried, as some start other programs."""
-IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
-ORIENTATION = 0x0112
-"""Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
-BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    struct.error,
-    zlib.error,
-    MemoryError,
-    ArithmeticError,
-)
-"""Errors of Pillow for files that are no images, or damaged ones."""
-MAX_PIXELS = 64_000_000
-"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
-EMPTY_CAPTION = "an empty caption"
-CAPTION_BYTES = MIB
-"""Most bytes of a caption's file."""
-
-Reason = Literal["missing_caption", "unreadable", "too_small", "too_large", "damaged_file", "damaged_line"]
 
 
 class TooManyPixels(ValueError):

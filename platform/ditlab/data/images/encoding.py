@@ -46,6 +46,15 @@ if TYPE_CHECKING:
 BATCH_BYTES = 4 * 2**20
 """Bytes of pixels that are encoded at a time, unless one image has more."""
 NO_VALUES = np.zeros((0, 0), np.uint8)
+MEANING = {
+    "text": ("feature", "token of the caption, feature; 0 behind its end"),
+    "text_mask": ("", "true for tokens of the caption"),
+    "text_pooled": ("feature", "of the caption's last token"),
+    "image_features": ("feature", "patch (row by row), feature"),
+}
+"""Unit and description by column."""
+ATTACHMENT_BYTES = 512 * MIB
+"""Most bytes of a file beside a store's shards: its tokeniser."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +170,6 @@ def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[
         yield np.arange(start, min(start + at_once, rows.stop))
 
 
-MEANING = {
-    "text": ("feature", "token of the caption, feature; 0 behind its end"),
-    "text_mask": ("", "true for tokens of the caption"),
-    "text_pooled": ("feature", "of the caption's last token"),
-    "image_features": ("feature", "patch (row by row), feature"),
-}
-"""Unit and description by column."""
-
-
 @dataclass
 class FeatureColumns:
     """Columns `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder."""
@@ -274,10 +274,6 @@ def encoded_parts(
         yield EncodedParts(
             folder, receipts, {part: encoded_columns(store, rules.features()) for part, store in parts.items()}
         )
-
-
-ATTACHMENT_BYTES = 512 * MIB
-"""Most bytes of a file beside a store's shards: its tokeniser."""
 
 
 def encode_store(

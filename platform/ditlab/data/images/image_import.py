@@ -60,6 +60,21 @@ LISTED = 100_000
 SKIPPED_NAME = "skipped.txt"
 IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
 """Options that do not change the images of a store; the source enters by its listing."""
+REASON_NAMES: dict[Reason, str] = {
+    "missing_caption": "missing caption",
+    "unreadable": "unreadable",
+    "too_small": "too small",
+    "too_large": "too large",
+    "damaged_file": "damaged file",
+    "damaged_line": "damaged line",
+}
+"""Names of the counts in a store's facts."""
+CUT = "captions cut"
+"""Name of the count of captions that were longer than their column."""
+SIDE = "largest side of an image that is too small"
+"""Key of a receipt's detail."""
+LABEL = "label"
+"""Name of the column of classes."""
 
 
 def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
@@ -189,21 +204,6 @@ def _nothing_usable(options: ImagesOptions, summary: ImportSummary) -> UserError
     )
 
 
-REASON_NAMES: dict[Reason, str] = {
-    "missing_caption": "missing caption",
-    "unreadable": "unreadable",
-    "too_small": "too small",
-    "too_large": "too large",
-    "damaged_file": "damaged file",
-    "damaged_line": "damaged line",
-}
-"""Names of the counts in a store's facts."""
-CUT = "captions cut"
-"""Name of the count of captions that were longer than their column."""
-SIDE = "largest side of an image that is too small"
-"""Key of a receipt's detail."""
-
-
 @dataclass(frozen=True)
 class ImageRules:
     """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
@@ -274,10 +274,6 @@ def missing_caption(name: str, detail: str, remedy: str) -> RefusedSource:
 def describe(image: SkippedImage) -> LeftOut:
     """Describe an image that is left out."""
     return LeftOut(place=image.name, reason=REASON_NAMES[image.reason], detail=image.detail)
-
-
-LABEL = "label"
-"""Name of the column of classes."""
 
 
 def image_columns(size: ImageSize, caption_length: int, classes: Sequence[str]) -> dict[str, Column]:

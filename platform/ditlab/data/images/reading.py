@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROWS = 16
 """Rows of a Parquet file that are read at a time: an image each."""
+AHEAD = 16
+"""Files behind a URI that are read at once: each takes a request's latency."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,6 @@ def _no_images(file: SourceFile, name: str, kind: object) -> UserError:
 
 def _no_text(file: SourceFile, name: str, kind: object) -> UserError:
     return UserError(f"{file.place}: '{name}' holds {kind}, no text; give --caption-column with a column of text.")
-
-
-AHEAD = 16
-"""Files behind a URI that are read at once: each takes a request's latency."""
 
 
 @dataclass(frozen=True)

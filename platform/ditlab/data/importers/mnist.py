@@ -46,6 +46,19 @@ COLUMNS = {
 
 BATCH_ROWS = 8192
 """Rows written at a time."""
+IMAGES_MAGIC = 2051
+"""0x0803: unsigned bytes, three sizes (images, rows, columns)."""
+LABELS_MAGIC = 2049
+"""0x0801: unsigned bytes, one size."""
+MOST_BYTES = 2**30
+"""Most bytes of a file's data, however it is packed: 1.3 million images of 28x28."""
+CHUNK_BYTES = 2**20
+_CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
+MIRROR_TIMEOUT = 20.0
+"""Seconds without an answer or a byte before a mirror is given up."""
+DOWNLOAD_CHUNK_BYTES = 64 * 1024
+MOST_DOWNLOAD_BYTES = 64 * MIB
+"""Most bytes of a file: MNIST's largest has 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -182,17 +195,6 @@ def _batches(images: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, np.nd
         yield {"image": images[rows, None], "label": labels[rows].astype(np.int64)}
 
 
-IMAGES_MAGIC = 2051
-"""0x0803: unsigned bytes, three sizes (images, rows, columns)."""
-LABELS_MAGIC = 2049
-"""0x0801: unsigned bytes, one size."""
-MOST_BYTES = 2**30
-"""Most bytes of a file's data, however it is packed: 1.3 million images of 28x28."""
-CHUNK_BYTES = 2**20
-
-_CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
-
-
 @dataclass(frozen=True)
 class IdxFile:
     """Content of an idx file."""
@@ -265,13 +267,6 @@ def _sizes(path: Path, header: bytes, magic: int) -> list[int]:
         content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
         raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
     return sizes
-
-
-MIRROR_TIMEOUT = 20.0
-"""Seconds without an answer or a byte before a mirror is given up."""
-DOWNLOAD_CHUNK_BYTES = 64 * 1024
-MOST_DOWNLOAD_BYTES = 64 * MIB
-"""Most bytes of a file: MNIST's largest has 10 MB."""
 
 
 def download(

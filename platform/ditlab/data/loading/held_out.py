@@ -26,6 +26,20 @@ from ditlab.data.stores.view import RowSequence
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import HoldOutClasses
 
+RUN_ROWS = 16
+"""Rows of a run in a small store."""
+MOST_RUNS = 1000
+"""Runs that a large store is cut into."""
+FEWEST_BLOCKS = 256
+"""Fewest blocks that a share is taken of, where the store has so many rows: its own blocks are cut for it."""
+FEWEST_ROWS = 16
+"""Fewest rows of a block that was cut, which share documents or neighbours with one another."""
+TINY = 1024
+"""Rows of a store below which single rows are held out."""
+_KEY = key_of("ditlab.hold-out-blocks")
+WINDOW_BLOCKS = 64
+"""Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
+
 
 def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return (training rows, held-out rows) of a store of `length` rows, int64.
@@ -38,12 +52,6 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     order = keyed_permutation("ditlab.hold-out", length)
     num = max(1, round(length * share)) if share > 0 else 0
     return np.sort(order[num:]), order[:num]
-
-
-RUN_ROWS = 16
-"""Rows of a run in a small store."""
-MOST_RUNS = 1000
-"""Runs that a large store is cut into."""
 
 
 def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -119,15 +127,6 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
     order = rows[np.lexsort((keyed_permutation("ditlab.hold-out", total), places))]
     num = max(1, round(total * share)) if share > 0 else 0
     return np.sort(order[num:]), order[:num]
-
-
-FEWEST_BLOCKS = 256
-"""Fewest blocks that a share is taken of, where the store has so many rows: its own blocks are cut for it."""
-FEWEST_ROWS = 16
-"""Fewest rows of a block that was cut, which share documents or neighbours with one another."""
-TINY = 1024
-"""Rows of a store below which single rows are held out."""
-_KEY = key_of("ditlab.hold-out-blocks")
 
 
 def hold_out_layout(layout: BlockLayout) -> BlockLayout:
@@ -241,10 +240,6 @@ class BlockRows:
 
     def _selected(self, blocks: np.ndarray) -> np.ndarray:
         return self._num_before_blocks(blocks + 1) - self._num_before_blocks(blocks)
-
-
-WINDOW_BLOCKS = 64
-"""Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
 
 
 class ComputedRows(RowSequence):

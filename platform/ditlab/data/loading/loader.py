@@ -25,6 +25,14 @@ from ditlab.data.stores.view import View
 
 StepBatches = list[dict[str, Tensor]]
 """Micro-batches of one optimiser step on one worker, by field name, (micro_size, *shape), in the store's dtype."""
+BLOCK_BYTES = 6_400_000
+"""Most bytes of a step block, unless one step has more.
+
+Waking a thread costs up to 100 microseconds on idle virtual cores, ten steps of small images; 1.6 MB reached 0.6 of the
+throughput that this does, and 12.8 MB no more.
+"""
+NUM_THREADS = 2
+"""Gathering is bound by memory: one thread reached 0.65 of a contiguous copy's throughput, two reach 0.9."""
 
 
 class Loader:
@@ -166,17 +174,6 @@ class StepBlock:
     """Values by column, (steps * rows a step, *shape)."""
     row_ids: np.ndarray
     """Rows of the store that were gathered, int64 (steps * rows a step,)."""
-
-
-BLOCK_BYTES = 6_400_000
-"""Most bytes of a step block, unless one step has more.
-
-Waking a thread costs up to 100 microseconds on idle virtual cores, ten steps of small images; 1.6 MB reached 0.6 of the
-throughput that this does, and 12.8 MB no more.
-"""
-
-NUM_THREADS = 2
-"""Gathering is bound by memory: one thread reached 0.65 of a contiguous copy's throughput, two reach 0.9."""
 
 
 class Prefetcher:

@@ -14,6 +14,19 @@ from typing import Any
 
 import numpy as np
 
+ROUNDS = 8
+"""Rounds of the network."""
+SMALL = 32
+"""Lengths below which a second network follows the first: eight rounds leave pairs in fewer places correlated."""
+_SLICE = 2**14
+"""Places that are permuted at once: their numbers fit a core's cache."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+GROUP = 256
+"""Entries of a group, about: each group takes of every queue its share, in a random order."""
+MOST_UNITS = 2**18
+"""Most units of a shuffle, which has two numbers of each in memory: 4 MiB."""
+
 
 def keyed_permutation(key: str, length: int) -> np.ndarray:
     """Return the permutation of `length` items, int64 (length,), that belongs to a text.
@@ -31,16 +44,6 @@ def keyed_permutation(key: str, length: int) -> np.ndarray:
     words.sort()
     words &= low
     return words.view(np.int64)
-
-
-ROUNDS = 8
-"""Rounds of the network."""
-SMALL = 32
-"""Lengths below which a second network follows the first: eight rounds leave pairs in fewer places correlated."""
-_SLICE = 2**14
-"""Places that are permuted at once: their numbers fit a core's cache."""
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = 2**64 - 1
 
 
 def key_of(text: str) -> int:
@@ -118,10 +121,6 @@ def _network(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.nd
         left, right, a, b = right, left, b, a
     # after an even number of rounds the halves are where they began
     return (left * b + right).astype(np.int64)
-
-
-GROUP = 256
-"""Entries of a group, about: each group takes of every queue its share, in a random order."""
 
 
 class Interleaving:
@@ -260,10 +259,6 @@ class RoundRobin:
         queues, numbers = self.locate(np.array([place]))
         had_its_turn = np.arange(len(self._lengths)) < queues[0]
         return np.minimum(self._lengths, numbers[0] + had_its_turn)
-
-
-MOST_UNITS = 2**18
-"""Most units of a shuffle, which has two numbers of each in memory: 4 MiB."""
 
 
 class WindowedShuffle:

@@ -23,6 +23,8 @@ AHEAD_PAUSE = 1.0
 AHEAD_POLL = 0.05
 MEMORY_BYTES = 256 << 20
 """Most bytes of the hint's blocks that are kept in memory where the cache has no room: each is read many times."""
+THREADS = 8
+"""An object store answers one reader with some 50 to 100 MB/s."""
 
 
 class BlockQueue:
@@ -205,10 +207,6 @@ class _Job:
             error = RuntimeError("the fetcher was closed")
         self.block, self.error = (block if self.is_needed else None), error
         self.done.set()
-
-
-THREADS = 8
-"""An object store answers one reader with some 50 to 100 MB/s."""
 
 
 class BlockFetcher:

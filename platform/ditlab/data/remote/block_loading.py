@@ -25,6 +25,28 @@ from ditlab.data.stores.files import UPLOAD_AGAIN
 from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.remote import RemoteFiles, with_timeouts
 
+STORAGE_WAIT = 300.0
+"""Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
+Result = TypeVar("Result")
+OPEN_FILES = 256
+"""Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
+RENEWAL_INTERVAL = 60.0
+"""Least seconds between two openings of the file system."""
+SILENCE = 10.0
+"""Seconds without a byte after which a request to S3 is given up."""
+NOTICE = 5.0
+"""Seconds of failure after which people read of it."""
+REQUEST_TIMEOUT, SLOWEST = 30.0, 100_000
+"""A request may take so many seconds, and one more for each `SLOWEST` bytes."""
+CLAIM_TIMEOUT = 60.0
+"""Seconds after which a block that another process has claimed is fetched all the same."""
+CLAIM_POLL = 0.01
+MORE_BYTES = 4096
+SHORT_ANSWERS = 3
+"""Answers that are too short after which the file's size is asked for."""
+
 
 @dataclass(frozen=True)
 class BlockRequest:
@@ -45,12 +67,6 @@ class BlockRequest:
     def path(self) -> str:
         """The file below the store's URI."""
         return f"{self.folder}/{self.file}" if self.folder else self.file
-
-
-STORAGE_WAIT = 300.0
-"""Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
 
 
 class RetryState:
@@ -93,9 +109,6 @@ def storage_wait() -> float:
     except ValueError:
         raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.") from None
     return found
-
-
-Result = TypeVar("Result")
 
 
 class TimedCalls:
@@ -155,14 +168,6 @@ class _Runner:
         while (pending := self.calls.get()) is not None:
             pending.run()
             del pending  # holds the content
-
-
-OPEN_FILES = 256
-"""Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
-RENEWAL_INTERVAL = 60.0
-"""Least seconds between two openings of the file system."""
-SILENCE = 10.0
-"""Seconds without a byte after which a request to S3 is given up."""
 
 
 class RangeReader:
@@ -250,18 +255,6 @@ class RangeReader:
                 while len(self._open) > OPEN_FILES:
                     self._open.popitem(last=False)  # closed once nobody reads it
         return file
-
-
-NOTICE = 5.0
-"""Seconds of failure after which people read of it."""
-REQUEST_TIMEOUT, SLOWEST = 30.0, 100_000
-"""A request may take so many seconds, and one more for each `SLOWEST` bytes."""
-CLAIM_TIMEOUT = 60.0
-"""Seconds after which a block that another process has claimed is fetched all the same."""
-CLAIM_POLL = 0.01
-MORE_BYTES = 4096
-SHORT_ANSWERS = 3
-"""Answers that are too short after which the file's size is asked for."""
 
 
 class BlockLoader:

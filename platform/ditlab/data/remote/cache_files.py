@@ -31,6 +31,12 @@ _libc.mmap.argtypes = (
 )  # fmt: skip
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+KEY = re.compile(r"[0-9a-f]{16,128}")
+LOCK_TIMEOUT = 20.0
+"""Seconds after which a lock is given up whose holder is stopped; a holder needs milliseconds."""
+USERS_INTERVAL = 2.0
+"""Seconds after which the processes that use a cache are counted again, where their number need not be exact."""
+ATTEMPTS = 100
 
 
 class MappedBytes:
@@ -109,11 +115,6 @@ def open_locked(path: Path, flags: int, operation: int) -> int | None:
         raise
 
 
-KEY = re.compile(r"[0-9a-f]{16,128}")
-LOCK_TIMEOUT = 20.0
-"""Seconds after which a lock is given up whose holder is stopped; a holder needs milliseconds."""
-
-
 @dataclass(frozen=True)
 class CacheFolder:
     """Paths of a cache: `KEY` is a block, `parts/KEY` one in the making, `users/LIMIT-TOKEN` a process."""
@@ -177,12 +178,6 @@ class CacheFolder:
         if not KEY.fullmatch(key):
             raise ValueError(f"{key!r} is no key of a block")
         return key
-
-
-USERS_INTERVAL = 2.0
-"""Seconds after which the processes that use a cache are counted again, where their number need not be exact."""
-
-ATTEMPTS = 100
 
 
 @dataclass(frozen=True)

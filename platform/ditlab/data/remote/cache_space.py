@@ -32,6 +32,8 @@ CREATE TRIGGER dropped AFTER DELETE ON blocks BEGIN UPDATE total SET bytes = byt
 _VERSION = 1
 JOURNAL_BYTES = 256 * 1024
 """Room kept for SQLite's journal and the ledger's growth within one transaction."""
+MOST_TOUCHES = 32
+"""Uses noted in one transaction: each changes pages of the ledger, which its journal holds meanwhile."""
 
 
 class CacheLedger:
@@ -197,10 +199,6 @@ def _boot() -> str:
         return read_plain(Path("/proc/sys/kernel/random/boot_id"), 100).decode(errors="replace").strip()
     except OSError:
         return "unknown"
-
-
-MOST_TOUCHES = 32
-"""Uses noted in one transaction: each changes pages of the ledger, which its journal holds meanwhile."""
 
 
 class CacheSpace:

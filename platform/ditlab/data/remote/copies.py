@@ -40,6 +40,16 @@ from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append, open_
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
+UNSIZED_BYTES = 256 * MIB
+"""Most bytes of a file whose size no manifest has: a tokeniser, a list for people."""
+PARALLEL_FILES = 8
+"""Files transferred at a time: an object store answers one reader with some 50 to 100 MB/s."""
+Notify = Callable[[str], None]
+"""Function that shows a message to people."""
+STORES = "stores"
+"""Folder of copies below the node's cache."""
+ANNOUNCED_BYTES = 2**30
+"""Bytes from which a copy is announced before it begins."""
 
 
 def read_manifest(files: RemoteFiles) -> ReadFile:
@@ -107,12 +117,6 @@ def describe_store(knob: str, uri: str) -> AnyStore:
     if isinstance(root.manifest, StoreManifest):
         return Store(Path(uri), root.manifest)
     return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])
-
-
-UNSIZED_BYTES = 256 * MIB
-"""Most bytes of a file whose size no manifest has: a tokeniser, a list for people."""
-PARALLEL_FILES = 8
-"""Files transferred at a time: an object store answers one reader with some 50 to 100 MB/s."""
 
 
 class Fetch:
@@ -210,14 +214,6 @@ def _is_there(path: Path, file: StoreFile) -> bool:
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
     except OSError:
         return False
-
-
-Notify = Callable[[str], None]
-"""Function that shows a message to people."""
-STORES = "stores"
-"""Folder of copies below the node's cache."""
-ANNOUNCED_BYTES = 2**30
-"""Bytes from which a copy is announced before it begins."""
 
 
 def write_to_stderr(message: str) -> None:

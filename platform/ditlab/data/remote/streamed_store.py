@@ -46,6 +46,10 @@ MAPPED_SHARE = 0.5
 
 Rows = Mapping[str, np.ndarray]
 """Rows of a block by column, (rows, *shape) each, in the stored dtype."""
+BLOCKS, MANIFESTS = "blocks", "streamed"
+"""Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
+FREE_SHARE = 0.05
+"""Share of the disk that the cache of blocks leaves free."""
 
 
 class StreamedStore(Store):
@@ -189,12 +193,6 @@ class StreamedStore(Store):
         place, length = int(self._first_entry[shard]) * size, int(self.layout.shard_blocks[shard]) * size
         verify = partial(verify_entries, sha256=digest)
         return BlockRequest(digest, self._folder, self.manifest.index.file, place, length, verify)
-
-
-BLOCKS, MANIFESTS = "blocks", "streamed"
-"""Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
-FREE_SHARE = 0.05
-"""Share of the disk that the cache of blocks leaves free."""
 
 
 def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:

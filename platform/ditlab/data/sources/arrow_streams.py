@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
 STATE, SPLITS = "state.json", "dataset_dict.json"
 _MOST_BYTES = 64 * MIB
+MOST_BYTES = 1024 * MIB
+"""Most bytes of a record batch: `datasets` writes 1,000 rows a batch, of images about 100 MiB."""
+HEAD_READ_BYTES = 2**16
+"""Bytes of a request behind a URI where heads alone are read."""
+_MOST_HEAD = 16 * MIB
+_FILE = b"ARROW1\0\0"
+"""First bytes of Arrow's file format, whose messages are those of a stream."""
+_CONTINUED = b"\xff\xff\xff\xff"
+_DICTIONARY, _RECORD_BATCH = 2, 3
+_KIND, _HEADER, _BODY = 1, 2, 3
+_ROWS, _COMPRESSION = 0, 3
+"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
 
 
 def saved_files(state: SourceFile, files: Mapping[str, SourceFile]) -> list[SourceFile] | None:
@@ -69,20 +81,6 @@ def _json(file: SourceFile) -> Any:
         return parse_json(read_source(file, _MOST_BYTES))
     except (OSError, ValueError) as error:
         raise UserError(f"{file.place} cannot be read ({first_line(error)}); copy it again.") from error
-
-
-MOST_BYTES = 1024 * MIB
-"""Most bytes of a record batch: `datasets` writes 1,000 rows a batch, of images about 100 MiB."""
-HEAD_READ_BYTES = 2**16
-"""Bytes of a request behind a URI where heads alone are read."""
-_MOST_HEAD = 16 * MIB
-_FILE = b"ARROW1\0\0"
-"""First bytes of Arrow's file format, whose messages are those of a stream."""
-_CONTINUED = b"\xff\xff\xff\xff"
-_DICTIONARY, _RECORD_BATCH = 2, 3
-_KIND, _HEADER, _BODY = 1, 2, 3
-_ROWS, _COMPRESSION = 0, 3
-"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
 
 
 class BatchPlace(NamedTuple):

@@ -12,6 +12,10 @@ from ditlab.data.block_imports.source_files import CONVERT, LINE_BYTES, BadRecor
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB
 
+READ_BYTES = MIB
+"""Bytes that are read at a time, and in which a place for a cut is looked for."""
+_SPACES = b" \t\n\r\v\f"
+
 
 def byte_ranges(size: int, most_bytes: int) -> list[tuple[int, int]]:
     """Cut a file of `size` bytes into ranges of at most `most_bytes`, about equally long."""
@@ -74,11 +78,6 @@ def parse_line(line: bytes, begin: int, name: str, place: str, keys: dict[str, s
             near = nearest(key, list(record))
             raise BadRecord(f"{place}: has no key '{key}'; {near} Give {flag}.", place, f"has no key '{key}'")
     return tuple(record[key] for key in keys.values())
-
-
-READ_BYTES = MIB
-"""Bytes that are read at a time, and in which a place for a cut is looked for."""
-_SPACES = b" \t\n\r\v\f"
 
 
 def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[str]:

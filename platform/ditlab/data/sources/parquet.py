@@ -28,6 +28,14 @@ MOST_UNPACKED = 4 * MIB
 """Bytes from which a page's ratio of compression is looked at: writers make pages of 1 MiB."""
 MOST_RATIO = 100
 """Largest ratio of compression of a large page: text has 3 to 10, images have 1."""
+_HEADER_BYTES = (4096, 16 << 20)
+"""Bytes that are read for a header at first, and the most that Parquet's readers take one to have."""
+_DEEPEST = 16
+"""Levels of structures within each other; a page's header has three."""
+_BOOLEANS, _NUMBERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 7, 8, (9, 10), 11, 12
+_BYTE, _I32 = 3, 5
+_UNPACKED, _PACKED = 2, 3
+"""Fields of `PageHeader`: the sizes in bytes of the page behind it."""
 
 
 def parquet_batches(
@@ -122,16 +130,6 @@ def _opened(file: Path | SourceFile) -> Iterator[tuple[Path | BinaryIO, int]]:
 def _unreadable(file: Path | SourceFile, reason: str) -> BadRecord:
     reason = f"no Parquet file that can be read ({reason})"
     return BadRecord(f"{_name(file)} is {reason}; copy it again.", _name(file), reason)
-
-
-_HEADER_BYTES = (4096, 16 << 20)
-"""Bytes that are read for a header at first, and the most that Parquet's readers take one to have."""
-_DEEPEST = 16
-"""Levels of structures within each other; a page's header has three."""
-_BOOLEANS, _NUMBERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = (1, 2), (4, 5, 6), 7, 8, (9, 10), 11, 12
-_BYTE, _I32 = 3, 5
-_UNPACKED, _PACKED = 2, 3
-"""Fields of `PageHeader`: the sizes in bytes of the page behind it."""
 
 
 class ParquetPage(NamedTuple):

@@ -30,6 +30,11 @@ TEXT_KINDS = (*KINDS, "txt")
 """Kinds of files that hold documents."""
 _THREADS = 16
 """Files whose ends or heads are read at once: behind a URI each read waits for an answer."""
+RecordKind = Literal["parquet", "arrow", "jsonl", "mds"]
+"""Kind of a block whose files hold records."""
+RECORD_KINDS: tuple[str, ...] = get_args(RecordKind)
+ROWS = 64
+"""Rows of a table that are read at a time: a web page each, a few hundred kilobytes together."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +170,6 @@ def _cuts(edges: list[int], allowed: int) -> list[int]:
         if place - cuts[-1] > 1 and edges[place] - edges[cuts[-1]] > allowed:
             cuts.append(place - 1)
     return [*cuts, len(edges) - 1]
-
-
-RecordKind = Literal["parquet", "arrow", "jsonl", "mds"]
-"""Kind of a block whose files hold records."""
-RECORD_KINDS: tuple[str, ...] = get_args(RecordKind)
-ROWS = 64
-"""Rows of a table that are read at a time: a web page each, a few hundred kilobytes together."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,11 @@ BLOCK_BYTES = 4 * 2**20
 """Size of a block: one request of an object store, whose latency of 50 ms is then little beside the transfer."""
 WHOLE_BYTES = 64 * 2**20
 """Most bytes of a store that is written as a single block, and of one that is verified whole when it is opened."""
+DIGEST_BYTES = 32
+KEPT_SHARDS = 4096
+"""Shards whose entries are kept in memory: some 20 MB, where a shard of 256 MiB has 64 blocks of 4 MiB."""
+ReadRange = Callable[[int, int], bytes]
+"""Function that returns bytes of the index file, by offset and length."""
 
 
 def block_rows(row_bytes: int) -> int:
@@ -84,14 +89,6 @@ class BlockLayout:
     @cached_property
     def _block_ends(self) -> np.ndarray:
         return np.cumsum(self.shard_blocks)
-
-
-DIGEST_BYTES = 32
-KEPT_SHARDS = 4096
-"""Shards whose entries are kept in memory: some 20 MB, where a shard of 256 MiB has 64 blocks of 4 MiB."""
-
-ReadRange = Callable[[int, int], bytes]
-"""Function that returns bytes of the index file, by offset and length."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,19 @@ from ditlab.storage.plain_files import MIB, read_plain
 
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
+MANIFEST_NAME = "store.json"
+BUCKETS_NAME = "buckets.json"
+BLOCK_VERSION = 3
+"""First version of the format whose rows lie in blocks."""
+FORMAT_VERSION = 3
+"""Version that is written: rows in blocks that are hashed one by one. Read as well: version 2, with a checksum over the
+manifest and one hash for each column, and version 1, without the checksum."""
+DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
+MOST = 2**60
+"""Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
+MANIFEST_BYTES = 64 * MIB
+"""Most bytes of a manifest: a store of 60 TB has about as many."""
+IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
 def plain_name(name: str) -> str:
@@ -41,16 +54,6 @@ def folder_name(text: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
-
-MANIFEST_NAME = "store.json"
-BUCKETS_NAME = "buckets.json"
-BLOCK_VERSION = 3
-"""First version of the format whose rows lie in blocks."""
-FORMAT_VERSION = 3
-"""Version that is written: rows in blocks that are hashed one by one. Read as well: version 2, with a checksum over the
-manifest and one hash for each column, and version 1, without the checksum."""
-
-DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 
 
 class ManifestRecord(BaseModel):
@@ -371,10 +374,6 @@ def _merged_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     )
 
 
-MOST = 2**60
-"""Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
-
-
 def check_store(manifest: StoreManifest) -> None:
     """Raise ValueError, naming the key, for numbers of a plain store that contradict each other."""
     _check_numbers({"rows": manifest.rows}, least=1)
@@ -446,10 +445,6 @@ def _check_numbers(numbers: Mapping[str, int], least: int = 0) -> None:
 
 
 RecordType = TypeVar("RecordType", bound=ManifestRecord)
-
-MANIFEST_BYTES = 64 * MIB
-"""Most bytes of a manifest: a store of 60 TB has about as many."""
-IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
 def format_manifest(manifest: StoreManifest | BucketsManifest) -> bytes:

@@ -88,7 +88,14 @@ class StoreWriter:
         """Append rows: every column, an array or a tensor, as (rows, *shape) in its own dtype."""
         try:
             if self._series is None:
-                self._hold(batch)
+                # Keep rows until they are more than one block may have; from then on write blocks.
+                for name, column in self._columns.items():
+                    checked(name, column, batch[name])
+                copied = {name: as_array(values).copy() for name, values in batch.items()}
+                self._held.append(copied)
+                self._held_bytes += sum(values.nbytes for values in copied.values())
+                if self._held_bytes > WHOLE_BYTES:
+                    self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
             else:
                 self._series.append(batch, most_rows=self._shard_rows)
         except OSError as error:
@@ -114,16 +121,6 @@ class StoreWriter:
         while self._held:
             series.append(self._held.pop(0))
         return series
-
-    def _hold(self, batch: Mapping[str, Any]) -> None:
-        """Keep rows until they are more than one block may have; from then on write blocks."""
-        for name, column in self._columns.items():
-            checked(name, column, batch[name])
-        copied = {name: as_array(values).copy() for name, values in batch.items()}
-        self._held.append(copied)
-        self._held_bytes += sum(values.nbytes for values in copied.values())
-        if self._held_bytes > WHOLE_BYTES:
-            self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
 
     def _finish(self) -> None:
         series = self._series or self._begin(max(1, sum(len(next(iter(held.values()))) for held in self._held)))

@@ -18,6 +18,10 @@ PIECE_LENGTH = 2**18
 
 Document = Iterable[str]
 """Text of a document, in blocks of any size."""
+LeaveOut = Callable[[BadRecord], None]
+"""Function that counts a record which cannot be read, or raises it where none may be left out."""
+IN_MEMORY = 2**26
+"""Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,6 @@ def _cut(text: str) -> int:
                 return at + behind
             at = text.rfind(mark, 1, at)
     return PIECE_LENGTH
-
-
-LeaveOut = Callable[[BadRecord], None]
-"""Function that counts a record which cannot be read, or raises it where none may be left out."""
-IN_MEMORY = 2**26
-"""Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
 
 def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterator[TextPiece]:

@@ -39,6 +39,14 @@ DEFAULT_VOCABULARY = 4096
 """Vocabulary of a BPE, the default in `spec.importing` and `spec.data`."""
 LEARNING_BYTES = 2**29
 """Bytes of text that a BPE learns from: of a corpus n times as large, every n-th piece."""
+UNREADABLE = "unreadable"
+"""Reason for which documents are left out."""
+DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
+"""Names of the sums of blocks."""
+REST, FIRST = "rest", "first problem"
+"""Keys of a receipt's detail: tokens that filled no row, in base64; the message on the first unreadable document."""
+_tokenizer: Tokenizer
+"""Tokeniser of a process that tokenises."""
 
 
 class Corpus(Protocol):
@@ -178,14 +186,6 @@ def _with_progress(read: Iterable[TextPiece], what: str, total: int | None, prog
         yield piece
         done += piece.num_bytes
         progress(what, done, total)
-
-
-UNREADABLE = "unreadable"
-"""Reason for which documents are left out."""
-DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
-"""Names of the sums of blocks."""
-REST, FIRST = "rest", "first problem"
-"""Keys of a receipt's detail: tokens that filled no row, in base64; the message on the first unreadable document."""
 
 
 def token_columns(tokenizer: Tokenizer, length: int) -> dict[str, Column]:
@@ -350,10 +350,6 @@ def _groups(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
 def _encode_group(tokenizer: Tokenizer, group: list[TextPiece]) -> np.ndarray:
     end = np.array([tokenizer.end], tokenizer.dtype)
     return np.concatenate([part for piece in group for part in (tokenizer.ids(piece.text), end[: piece.last])])
-
-
-_tokenizer: Tokenizer
-"""Tokeniser of a process that tokenises."""
 
 
 def _start(content: bytes) -> None:

@@ -31,6 +31,12 @@ END_TEXT = "<|endoftext|>"
 """Text of an end token."""
 FORMAT = "ditlab-tokenizer"
 """Value of `format` in the file of a byte tokeniser."""
+END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
+"""Names of the token that ends a document; the first that a tokeniser has is taken, as its file names none."""
+SMALLEST_BPE = 257
+"""Smallest vocabulary of a BPE: the 256 bytes and the end token."""
+TOKENIZER_BYTES = 256 * MIB
+"""Most bytes of a tokeniser's file: the largest published ones have about 40 MB."""
 
 
 class Tokenizer(ABC):
@@ -107,12 +113,6 @@ class ByteTokenizer(Tokenizer):
     def _text(self, ids: list[int]) -> str:
         documents = bytes(ids).split(bytes([self.end]))
         return END_TEXT.join(document.decode(errors="replace") for document in documents)
-
-
-END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
-"""Names of the token that ends a document; the first that a tokeniser has is taken, as its file names none."""
-SMALLEST_BPE = 257
-"""Smallest vocabulary of a BPE: the 256 bytes and the end token."""
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -206,10 +206,6 @@ def _library() -> ModuleType:
             "`pip install 'ditlab[text]'` brings it."
         ) from error
     return tokenizers
-
-
-TOKENIZER_BYTES = 256 * MIB
-"""Most bytes of a tokeniser's file: the largest published ones have about 40 MB."""
 
 
 def open_tokenizer(path: Path) -> Tokenizer:

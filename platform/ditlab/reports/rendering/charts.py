@@ -31,6 +31,8 @@ _MAX_POINTS = 4000
 """Points of a curve from which on only the lowest and highest of neighbours are drawn."""
 _BAR_INCHES = 0.26
 _CHARACTER_INCHES = 0.075
+_FEW, _MANY = 12.0, 1000.0
+"""Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
 
 
 def lines_size(panel: Lines, dpi: int) -> PanelSize:
@@ -185,10 +187,6 @@ def _label(label: str) -> str | None:
     name = one_line(label, NAME_CHARACTERS)
     # Matplotlib skips labels that begin with an underscore.
     return f"\u200a{name}" if name.startswith("_") else name or None
-
-
-_FEW, _MANY = 12.0, 1000.0
-"""Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
 
 
 def set_log_ticks(axis: Axis, low: float, high: float) -> None:

@@ -49,6 +49,24 @@ _CHARACTERS = 52
 """Characters of a line in a box; text of more is cut."""
 _WHOLE_SIZE = (30, 42)
 """Characters of a box's first and second line up to which they have their size; longer ones are smaller."""
+_CELL_POINTS = 8.0
+_CELL_INCHES = (0.21, 0.2)
+"""(width, height) of a cell with a text of one character."""
+_CELL_CHARACTERS = 6
+_UPRIGHT_CHARACTERS = 2
+"""Longest names of columns that are not turned: those of heads and of digits."""
+_FONT = "monospace"
+_LINE_SPACING = 1.3
+_LINE_INCHES = TEXT_POINTS * _LINE_SPACING / 72
+_GAP_INCHES = 0.09
+_TEXT_COLUMNS = 96
+"""Characters per line."""
+_PASSAGE_LINES = 40
+"""Most lines shown of one text; the text file holds all of it."""
+_PANEL_LINES = 240
+COLOURS = LIGHT.curves
+"""Colours of curves on a light page."""
+_TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
 def diagram_size(panel: Diagram, dpi: int) -> PanelSize:
@@ -115,14 +133,6 @@ def _ends(start: Box, end: Box) -> tuple[tuple[float, float], tuple[float, float
     return (start.column, start.row + sign * half_height), (end.column, end.row - sign * half_height)
 
 
-_CELL_POINTS = 8.0
-_CELL_INCHES = (0.21, 0.2)
-"""(width, height) of a cell with a text of one character."""
-_CELL_CHARACTERS = 6
-_UPRIGHT_CHARACTERS = 2
-"""Longest names of columns that are not turned: those of heads and of digits."""
-
-
 def heatmap_margin(panel: Heatmap) -> float:
     """Return the width in inches of all that stands beside a heat map: labels, colour bar and its unit."""
     names = max((len(name) for name in _names(panel.y_names)), default=0)
@@ -169,7 +179,14 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
     if panel.y_names:
         axes.set_yticks(range(len(panel.y_names)), _names(panel.y_names), parse_math=False)
     if panel.mark is not None:
-        _mark(panel, axes, theme)
+        assert panel.mark is not None
+        rows, columns = panel.values.shape
+        left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
+        width, height = (right - left) / columns, (bottom - top) / rows
+        row, column = panel.mark
+        corner = (left + column * width, top + row * height)
+        for colour, line in (("white", 3.5), (theme.mark, 2.0)):
+            axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
     _write_cells(panel, image, axes)
     label_axes(axes, panel.x_label, panel.y_label, theme)
     # An inset keeps to the map's own box, which an equal aspect makes smaller than the space reserved for it.
@@ -217,29 +234,6 @@ def _write_cells(panel: Heatmap, image: AxesImage, axes: Axes) -> None:
                     column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
                     color=text_on(red, green, blue), parse_math=False, clip_on=True,
                 )  # fmt: skip
-
-
-def _mark(panel: Heatmap, axes: Axes, theme: Theme) -> None:
-    assert panel.mark is not None
-    rows, columns = panel.values.shape
-    left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    width, height = (right - left) / columns, (bottom - top) / rows
-    row, column = panel.mark
-    corner = (left + column * width, top + row * height)
-    for colour, line in (("white", 3.5), (theme.mark, 2.0)):
-        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
-
-
-_FONT = "monospace"
-_LINE_SPACING = 1.3
-_LINE_INCHES = TEXT_POINTS * _LINE_SPACING / 72
-_GAP_INCHES = 0.09
-
-_TEXT_COLUMNS = 96
-"""Characters per line."""
-_PASSAGE_LINES = 40
-"""Most lines shown of one text; the text file holds all of it."""
-_PANEL_LINES = 240
 
 
 def text_size(panel: Text, dpi: int) -> PanelSize:
@@ -290,12 +284,6 @@ def _text_lines(panel: Text) -> list[list[str]]:
         passages.append(lines)
         left -= len(lines)
     return passages
-
-
-COLOURS = LIGHT.curves
-"""Colours of curves on a light page."""
-
-_TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
 def panel_size(panel: Panel, dpi: int) -> PanelSize:

@@ -50,6 +50,11 @@ _BAR_GAP = 0.3
 """Inches between a colour bar and what stands at its right."""
 _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
+PictureFormat = Literal["png", "svg", "pdf"]
+FORMATS: tuple[PictureFormat, ...] = ("png", "svg", "pdf")
+_SETTINGS = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
+_lock = threading.Lock()
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
@@ -159,14 +164,6 @@ def _write(
         images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content.getvalue())
-
-
-PictureFormat = Literal["png", "svg", "pdf"]
-FORMATS: tuple[PictureFormat, ...] = ("png", "svg", "pdf")
-
-_SETTINGS = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
-_lock = threading.Lock()
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def save_formats(

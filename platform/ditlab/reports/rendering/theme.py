@@ -29,6 +29,10 @@ TEXT_POINTS = 9.0
 LINE_WIDTH = 1.8
 GRID_WIDTH = 0.8
 _LABEL_CHARACTERS = 100
+TITLE_CHARACTERS = 300
+NAME_CHARACTERS = 40
+_GAPS = re.compile(r"(?<!=)\s+(?!=)")
+"""Spaces at which a line may end: not those of `t = 0.5`."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +144,6 @@ class PanelSize(NamedTuple):
     height: float
 
 
-TITLE_CHARACTERS = 300
-NAME_CHARACTERS = 40
-
-
 def one_line(text: str, most: int, family: str = "sans-serif") -> str:
     """Return the text on one line, of at most `most` characters, the last of which say that it was cut."""
     # Cut before the split: a text may be a whole book.
@@ -160,10 +160,6 @@ def printable(text: str, family: str = "sans-serif") -> str:
 @cache
 def _glyphs(family: str) -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
-
-
-_GAPS = re.compile(r"(?<!=)\s+(?!=)")
-"""Spaces at which a line may end: not those of `t = 0.5`."""
 
 
 @lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
