@@ -38,7 +38,7 @@ and biases of norms, `bias` every other bias, `scalar` what is left, such as a t
 
 
 @dataclass(frozen=True)
-class FieldKnobs:
+class FieldOptions:
     """Settings that a field's sizes follow, as dotted paths in an experiment: `model.image_size`. Empty: none."""
 
     shape: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class BatchField:
     """Divisor of the sizes of ANY axes, such as a patch size."""
     at_most: int | None = None
     """Largest size of an ANY axis; None: any."""
-    knobs: FieldKnobs = FieldKnobs()
+    options: FieldOptions = FieldOptions()
     """Settings to change where data do not fit."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from denoisers.contract import BatchField, FieldKnobs, ModelSpec, PositiveInt
+from denoisers.contract import BatchField, FieldOptions, ModelSpec, PositiveInt
 
 
 class ImageModelSpec(ModelSpec):
@@ -29,15 +29,9 @@ class ImageModelSpec(ModelSpec):
         return (self.channels, self.image_size, self.image_size)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        image = BatchField(
-            "image",
-            self.image_shape,
-            "float32",
-            value_range=(-1.0, 1.0),
-            unit="pixel intensity",
-            knobs=FieldKnobs(shape=("model.channels", "model.image_size", "model.image_size")),
-        )
+        options = FieldOptions(shape=("model.channels", "model.image_size", "model.image_size"))
+        image = BatchField("image", self.image_shape, "float32", (-1.0, 1.0), "pixel intensity", options=options)
         if self.num_classes is None:
             return (image,)
-        knobs = FieldKnobs(num_classes="model.num_classes")
-        return (image, BatchField("label", (), "int64", unit="class index", num_classes=self.num_classes, knobs=knobs))
+        options = FieldOptions(num_classes="model.num_classes")
+        return (image, BatchField("label", (), "int64", None, "class index", self.num_classes, options=options))

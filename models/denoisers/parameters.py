@@ -81,12 +81,9 @@ def count_network(network: Network, objective_modules: nn.Module | None = None) 
     trainable = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     training_only = {}
     if objective_modules is not None:
-        training_only = {name: _size(child) for name, child in objective_modules.named_children()}
+        children = objective_modules.named_children()
+        training_only = {name: sum(each.numel() for each in child.parameters()) for name, child in children}
     return ParameterCount(sum(components.values()), trainable, components, training_only)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class RunFolder:
 
     @property
     def receipt_rows(self) -> Path:
-        """Receipts of the steps, 40 bytes each (`ditlab.receipts.rows`)."""
+        """Receipts of the steps, 40 bytes each (`ditlab.receipts.records`)."""
         return self.receipts / "steps.bin"
 
     @property

@@ -1,4 +1,4 @@
-"""Wrong specs are refused with the knob, its value and the remedy."""
+"""Wrong specs are refused with the option, its value and the remedy."""
 
 import pytest
 from pydantic import ValidationError
@@ -28,14 +28,14 @@ from denoisers.unet.spec import UNetSamplingSpec, UNetSpec
         (DiTObjectiveSpec, {"weights": {"velocity": 0.0}}, "set objective.weights.velocity to 1."),
     ],
 )  # fmt: skip
-def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message):
+def test_messages_name_the_option_its_value_and_the_remedy(spec, changes, message):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "changes", "knob"),
+    ("spec", "changes", "option"),
     [
         (DiTSpec, {"num_classes": 0}, "num_classes"),
         (DiTSpec, {"label_dropout": 1.0}, "label_dropout"),
@@ -56,10 +56,10 @@ def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message)
         (UNetSamplingSpec, {"guidance": -1.0}, "guidance"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, option):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
-    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob
+    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == option
 
 
 def test_specs_survive_the_way_through_json():

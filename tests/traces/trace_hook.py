@@ -36,7 +36,7 @@ _validations = 0
 
 
 def _name(path: str) -> str | None:
-    """`ditlab/training/loop.py` of an absolute path below one of the roots; None of any other."""
+    """`ditlab/training/trainer.py` of an absolute path below one of the roots; None of any other."""
     if path not in _files:
         root = next((root for root in ROOTS if path.startswith(root + os.sep)), None)
         _files[path] = None if root is None else str(Path(path).relative_to(Path(root).parent))

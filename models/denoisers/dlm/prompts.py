@@ -43,14 +43,14 @@ class Clamp:
 
 @dataclass(frozen=True)
 class SampleLength:
-    """Number of tokens of a sample, and the knob that sets it."""
+    """Number of tokens of a sample, and the option that sets it."""
 
-    knob: str
+    option: str
     tokens: int
 
     def __str__(self) -> str:
-        """`KNOB=VALUE`, for messages."""
-        return f"{self.knob}={self.tokens}"
+        """`OPTION=VALUE`, for messages."""
+        return f"{self.option}={self.tokens}"
 
 
 @dataclass(frozen=True)

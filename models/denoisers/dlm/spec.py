@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import (
     BatchField,
-    FieldKnobs,
+    FieldOptions,
     ModelSpec,
     NoiseSource,
     ObjectiveSpec,
@@ -150,10 +150,8 @@ class DLMSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        knobs = FieldKnobs(shape=("model.length",), num_classes="model.vocabulary")
-        return (
-            BatchField("tokens", (self.length,), "int64", unit="token index", num_classes=self.vocabulary, knobs=knobs),
-        )
+        options = FieldOptions(shape=("model.length",), num_classes="model.vocabulary")
+        return (BatchField("tokens", (self.length,), "int64", None, "token index", self.vocabulary, options=options),)
 
 
 class DLMWeights(Spec):

@@ -11,7 +11,7 @@ from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import (
     ANY,
     BatchField,
-    FieldKnobs,
+    FieldOptions,
     ModelSpec,
     ObjectiveSpec,
     PositiveInt,
@@ -137,31 +137,31 @@ class PixelHDMSpec(ModelSpec):
         """Patches along a side of an example image, of EXAMPLE_SIDE pixels where the network takes images as large."""
         return min(EXAMPLE_SIDE // self.patch_size, self.max_patches) or 1
 
-    def check_size(self, height: int, width: int, knobs: tuple[str, str] = ("height", "width")) -> None:
-        """Raise ValueError unless the network takes images of this size; `knobs` are the caller's names of its sides.
+    def check_size(self, height: int, width: int, options: tuple[str, str] = ("height", "width")) -> None:
+        """Raise ValueError unless the network takes images of this size; `options` are the caller's names of its sides.
 
         A side is a multiple of the patch size, and `max_resolution` at most.
         """
-        for knob, side in zip(knobs, (height, width), strict=True):
-            check_multiple(knob, side, self.patch_size, f"model.patch_size={self.patch_size}")
+        for option, side in zip(options, (height, width), strict=True):
+            check_multiple(option, side, self.patch_size, f"model.patch_size={self.patch_size}")
             if not 0 < side <= self.max_resolution:
                 raise ValueError(
-                    f"{knob}={side} is not between 1 and model.max_resolution={self.max_resolution}; "
-                    f"set {knob} to {self.max_resolution} or less, or train with a higher model.max_resolution."
+                    f"{option}={side} is not between 1 and model.max_resolution={self.max_resolution}; "
+                    f"set {option} to {self.max_resolution} or less, or train with a higher model.max_resolution."
                 )
 
-    def check_texts(self, knob: str, texts: Sequence[str]) -> None:
+    def check_texts(self, option: str, texts: Sequence[str]) -> None:
         """Raise ValueError for a text without a character, and for one too long for a learned encoder."""
         for text in texts:
             if not text.strip():
-                raise ValueError(f"{knob}={text!r} holds no text; write one, or leave it out.")
+                raise ValueError(f"{option}={text!r} holds no text; write one, or leave it out.")
             try:
                 num_bytes = len(text.encode())
             except UnicodeEncodeError as error:
-                raise ValueError(f"{knob}={text!r} is no text in UTF-8; write it anew.") from error
+                raise ValueError(f"{option}={text!r} is no text in UTF-8; write it anew.") from error
             if self.text_encoder == "learned" and num_bytes > self.text_length:
                 raise ValueError(
-                    f"{knob}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
+                    f"{option}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
                     f"(model.text_length={self.text_length}); shorten it."
                 )
 
@@ -174,26 +174,26 @@ class PixelHDMSpec(ModelSpec):
             unit="pixel intensity",
             multiple_of=self.patch_size,
             at_most=self.max_resolution,
-            knobs=FieldKnobs(multiple_of="model.patch_size", at_most="model.max_resolution"),
+            options=FieldOptions(multiple_of="model.patch_size", at_most="model.max_resolution"),
         )
         return (image, *self._text_fields())
 
     def _text_fields(self) -> tuple[BatchField, ...]:
         length, shape = self.text_length, ("", "model.width")
-        of_length = FieldKnobs(at_most="model.text_length")
+        of_length = FieldOptions(at_most="model.text_length")
         if self.text_encoder == "learned":
             unit = "byte of UTF-8, 0 behind the end"
-            return (BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, knobs=of_length),)
-        features = FieldKnobs(shape, at_most="model.text_length")
+            return (BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, options=of_length),)
+        features = FieldOptions(shape, at_most="model.text_length")
         return (
             BatchField(
-                "text", (ANY, self.width), "float32", None, "feature of a token", at_most=length, knobs=features
+                "text", (ANY, self.width), "float32", None, "feature of a token", at_most=length, options=features
             ),
             BatchField(
-                "text_mask", (ANY,), "bool", None, "true for tokens, not padding", at_most=length, knobs=of_length
+                "text_mask", (ANY,), "bool", None, "true for tokens, not padding", at_most=length, options=of_length
             ),
             BatchField(
-                "text_pooled", (self.width,), "float32", None, "feature of a caption", knobs=FieldKnobs(shape[1:])
+                "text_pooled", (self.width,), "float32", None, "feature of a caption", options=FieldOptions(shape[1:])
             ),
         )
 

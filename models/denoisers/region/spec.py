@@ -11,7 +11,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
-from denoisers.contract import BatchField, FieldKnobs, ModelSpec, ObjectiveSpec, PositiveInt, SamplingSpec, Spec, Weight
+from denoisers.contract import (
+    BatchField,
+    FieldOptions,
+    ModelSpec,
+    ObjectiveSpec,
+    PositiveInt,
+    SamplingSpec,
+    Spec,
+    Weight,
+)
 from denoisers.processes.specs import LinearBetas
 
 MaskRatio = Annotated[float, Field(gt=0, le=1)]
@@ -98,10 +107,11 @@ class RegionSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        window, knobs = (self.num_regions, self.num_features), ("model.num_regions", "model.num_features")
+        window, names = (self.num_regions, self.num_features), ("model.num_regions", "model.num_features")
+        unit = "share of the feature's maximum"
         return (
-            BatchField("regions", window, "float32", unit="share of the feature's maximum", knobs=FieldKnobs(knobs)),
-            BatchField("present", window[:1], "bool", unit="region, not padding", knobs=FieldKnobs(knobs[:1])),
+            BatchField("regions", window, "float32", None, unit, options=FieldOptions(names)),
+            BatchField("present", window[:1], "bool", None, "region, not padding", options=FieldOptions(names[:1])),
         )
 
 

@@ -20,7 +20,7 @@ class Receipts:
     """Rows and attempts of a run, in the order in which they were written."""
 
     rows: np.ndarray
-    """Every step that was done, also those done again, (rows,) of `rows.ROW`."""
+    """Every step that was done, also those done again, (rows,) of `records.ROW`."""
     attempts: dict[int, RecordedAttempt]
     """Attempts by number."""
     damage: str
@@ -28,11 +28,11 @@ class Receipts:
 
     @cached_property
     def steps(self) -> np.ndarray:
-        """The last row of each step, ascending, (steps,) of `rows.ROW`."""
+        """The last row of each step, ascending, (steps,) of `records.ROW`."""
         return _last_of_each(self.rows)
 
     def of_step(self, step: int) -> np.ndarray:
-        """Return every row of a step, the first one first, (rows,) of `rows.ROW`."""
+        """Return every row of a step, the first one first, (rows,) of `records.ROW`."""
         return self.rows[self.rows["step"] == step]
 
     def history(self, step: int, since: int = 0) -> np.ndarray:
@@ -41,7 +41,7 @@ class Receipts:
         Of a step that was done several times, the last one before. Raises UserError where a row is missing.
 
         Returns:
-            Rows, ascending, (step - since,) of `rows.ROW`.
+            Rows, ascending, (step - since,) of `records.ROW`.
         """
         found = np.flatnonzero(self.rows["step"] == step)
         before = self.rows[: found[-1] + 1] if len(found) else self.rows[:0]

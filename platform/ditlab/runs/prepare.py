@@ -258,7 +258,7 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
 def check_network(experiment: Experiment) -> None:
     """Raises UserError where this machine lacks the configured network interface.
 
-    Nodes of a cluster are checked by `ditlab.cluster.nodes.survey`, once connected.
+    Nodes of a cluster are checked by `ditlab.cluster.survey`, once connected.
     """
     interface = experiment.resources.network.interface
     if interface and interface not in (existing := [name for _, name in socket.if_nameindex()]):

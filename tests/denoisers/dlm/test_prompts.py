@@ -1,4 +1,4 @@
-"""Prompts: positions of their tokens, and refusals with the knob, its value and the remedy."""
+"""Prompts: positions of their tokens, and refusals with the option, its value and the remedy."""
 
 import dataclasses
 

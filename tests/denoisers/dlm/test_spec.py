@@ -1,4 +1,4 @@
-"""The language model's specs: batch fields, and refusals with the knob, its value and the remedy."""
+"""The language model's specs: batch fields, and refusals with the option, its value and the remedy."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_batch_fields():
         ({"mlp_ratio": 1.333}, "set model.mlp_ratio to 1.3320312 for a width of 682."),
     ],
 )  # fmt: skip
-def test_messages_name_the_knob_its_value_and_the_remedy(changes, message):
+def test_messages_name_the_option_its_value_and_the_remedy(changes, message):
     with pytest.raises(ValidationError) as caught:
         DLMSpec(**changes)
     assert caught.value.error_count() == 1
@@ -37,7 +37,7 @@ def test_messages_name_the_knob_its_value_and_the_remedy(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("spec", "changes", "knob"),
+    ("spec", "changes", "option"),
     [
         (DLMSpec, {"vocabulary": 1}, "vocabulary"),
         (DLMSpec, {"length": 0}, "length"),
@@ -52,10 +52,10 @@ def test_messages_name_the_knob_its_value_and_the_remedy(changes, message):
         (DLMObjectiveSpec, {"weights": {"score_entropy": 0.0}}, "weights.score_entropy"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, option):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
-    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob
+    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == option
 
 
 def test_scale_by_sigma_is_refused_with_the_reason():

@@ -1,4 +1,4 @@
-"""PixelHDM's specs: the base setting, and what is refused with the knob, its value and the remedy."""
+"""PixelHDM's specs: the base setting, and what is refused with the option, its value and the remedy."""
 
 import pytest
 from pydantic import ValidationError
@@ -40,14 +40,14 @@ from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec,
          "take its place; set sampling.min_scale to 0.5 or less."),
     ],
 )  # fmt: skip
-def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message):
+def test_messages_name_the_option_its_value_and_the_remedy(spec, changes, message):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "changes", "knob"),
+    ("spec", "changes", "option"),
     [
         (PixelHDMSpec, {"gate": "none"}, "gate"),
         (PixelHDMSpec, {"condition_dropout": 1.0}, "condition_dropout"),
@@ -63,10 +63,10 @@ def test_messages_name_the_knob_its_value_and_the_remedy(spec, changes, message)
         (PixelHDMSamplingSpec, {"guidance_schedule": "cubic"}, "guidance_schedule"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(spec, changes, knob):
+def test_values_out_of_range_are_refused_by_name(spec, changes, option):
     with pytest.raises(ValidationError) as caught:
         spec.model_validate(changes)
-    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == knob
+    assert ".".join(str(part) for part in caught.value.errors()[0]["loc"]) == option
 
 
 @pytest.mark.parametrize("spec", [FAMILY.model, FAMILY.objective, FAMILY.sampling])

@@ -86,7 +86,7 @@ def _fitting_sizes(field: BatchField, shape: tuple[int, ...]) -> dict[str, int]:
     """Return new sizes by option with which a field has a shape; {} where its options cannot give it."""
     if len(shape) != len(field.shape):
         return {}
-    options = field.knobs.shape or ("",) * len(shape)
+    options = field.options.shape or ("",) * len(shape)
     sizes: dict[str, int] = {}
     changed = set()
     for option, ours, theirs in zip(options, field.shape, shape, strict=True):
@@ -108,14 +108,14 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
         held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
         for size in (shape[axis] for axis in axes):
             if size % field.multiple_of:
-                option = _assignment(field.knobs.multiple_of, settable)
+                option = _assignment(field.options.multiple_of, settable)
                 fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
                 return (
                     f"{held}, and {size} is not divisible by {option}{field.multiple_of}; "
                     f"{_setting(option, fits) if fits > 1 else ''}import the data with sizes that are."
                 )
             if field.at_most is not None and size > field.at_most:
-                option = _assignment(field.knobs.at_most, settable)
+                option = _assignment(field.options.at_most, settable)
                 return (
                     f"{held}, and {size} is over {option}{field.at_most}, the most that the model takes; "
                     f"{_setting(option, max(sizes))}import the data with smaller sizes."
@@ -153,8 +153,8 @@ def _vocabulary_problem(field: BatchField, column: StoredColumn, settable: bool)
     if not field.shape or theirs is None or ours is None or theirs == ours:
         return ""
     remedy = "import the data with the model's own tokeniser."
-    if field.knobs.num_classes and settable:
-        remedy = f"set {field.knobs.num_classes} to {theirs} or import the data with another tokeniser."
+    if field.options.num_classes and settable:
+        remedy = f"set {field.options.num_classes} to {theirs} or import the data with another tokeniser."
     return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
 
 
@@ -162,7 +162,7 @@ def _class_problem(field: BatchField, column: StoredColumn) -> str:
     low, high = column.statistics.min, column.statistics.max
     if field.num_classes is None or (low >= 0 and high < field.num_classes):
         return ""
-    option = field.knobs.num_classes
+    option = field.options.num_classes
     setting = f"set {option} to {high + 1:.0f} or " if option else ""
     return (
         f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {field.num_classes} classes; "

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from denoisers.contract import BatchField, FieldKnobs, ModelSpec
+from denoisers.contract import BatchField, FieldOptions, ModelSpec
 from ditlab.data.import_request import ImportRequest
 from ditlab.data.importing import run_import
 from ditlab.data.loading.batches import check_fields
@@ -179,8 +179,8 @@ class LanguageLike(ModelSpec):
     vocabulary: int = 50257
 
     def batch_fields(self):
-        knobs = FieldKnobs(("model.length",), num_classes="model.vocabulary")
-        return (BatchField("tokens", (self.length,), "int64", num_classes=self.vocabulary, knobs=knobs),)
+        options = FieldOptions(("model.length",), num_classes="model.vocabulary")
+        return (BatchField("tokens", (self.length,), "int64", num_classes=self.vocabulary, options=options),)
 
 
 def test_another_vocabulary_names_the_setting(importing, tmp_path):

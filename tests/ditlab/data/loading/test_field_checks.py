@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from denoisers.contract import ANY, BatchField, FieldKnobs, ModelSpec
+from denoisers.contract import ANY, BatchField, FieldOptions, ModelSpec
 from denoisers.dit.spec import DiTSpec
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source
@@ -48,7 +48,7 @@ def test_fields_that_fit_pass(view):
         (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model takes bool"),
         (BatchField("label", (), "float32", (-1, 1)), "holds label without a value_range"),
         (
-            BatchField("label", (), "int64", num_classes=3, knobs=FieldKnobs(num_classes="model.num_classes")),
+            BatchField("label", (), "int64", num_classes=3, options=FieldOptions(num_classes="model.num_classes")),
             "holds label from 0 to 4, but the model has 3 classes; set model.num_classes to 5 or change data.",
         ),
     ],
@@ -66,10 +66,10 @@ class RegionLike(ModelSpec):
     num_features: int = 283
 
     def batch_fields(self):
-        knobs = ("model.num_regions", "model.num_features")
+        options = ("model.num_regions", "model.num_features")
         return (
-            BatchField("regions", (self.num_regions, self.num_features), "float32", knobs=FieldKnobs(knobs)),
-            BatchField("present", (self.num_regions,), "bool", knobs=FieldKnobs(knobs[:1])),
+            BatchField("regions", (self.num_regions, self.num_features), "float32", options=FieldOptions(options)),
+            BatchField("present", (self.num_regions,), "bool", options=FieldOptions(options[:1])),
         )
 
 
@@ -122,9 +122,11 @@ class ImagesLike(ModelSpec):
                 (-1, 1),
                 multiple_of=self.patch_size,
                 at_most=self.max_resolution,
-                knobs=FieldKnobs(multiple_of="model.patch_size", at_most="model.max_resolution"),
+                options=FieldOptions(multiple_of="model.patch_size", at_most="model.max_resolution"),
             ),
-            BatchField("words", (ANY,), "float32", at_most=self.num_words, knobs=FieldKnobs(at_most="model.num_words")),
+            BatchField(
+                "words", (ANY,), "float32", at_most=self.num_words, options=FieldOptions(at_most="model.num_words")
+            ),
         )
 
 
@@ -163,8 +165,8 @@ def test_sizes_that_the_model_cannot_take_are_named_with_the_knob(tmp_path, mode
         check_images(tmp_path, model)
 
 
-def test_sizes_without_a_knob_and_of_a_single_bucket(tmp_path):
-    """Fields without knobs name no setting; sides of 9 and 7 leave no patch to set."""
+def test_sizes_without_a_option_and_of_a_single_bucket(tmp_path):
+    """Fields without options name no setting; sides of 9 and 7 leave no patch to set."""
     words = BatchField("words", (ANY,), "float32", at_most=5)
     with pytest.raises(
         UserError, match=r"set holds words \(8,\), and 8 is over 5, the most that the model takes; import"
