@@ -38,15 +38,6 @@ TIME = 0.25
 NUM_TIMES = 101
 
 
-def draw_features(inputs: FigureInputs) -> Figure:
-    """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
-    network = inputs.network
-    assert isinstance(network, DiT)
-    rows = network.spec.num_rows
-    last = network.transformer_blocks()[-1]
-    return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
-
-
 def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
     """Return the makers of a trained network's figures by kind."""
     return {
@@ -71,6 +62,15 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
     }
+
+
+def draw_features(inputs: FigureInputs) -> Figure:
+    """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
+    network = inputs.network
+    assert isinstance(network, DiT)
+    rows = network.spec.num_rows
+    last = network.transformer_blocks()[-1]
+    return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:

@@ -39,12 +39,44 @@ NUM_SAMPLES = 4
 MAX_TOKENS = 40
 """Columns of a table of tokens."""
 NUM_FRAMES = 14
-TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+DENOISING_TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Times t from which the network guesses a text."""
 NUM_TIMES = 101
-TIME = 0.5
+ATTENTION_TIME = 0.5
+"""Time t of the text whose attention is drawn."""
 MAX_ATTENDED_TOKENS = 128
 MAX_VECTORS = 400
 SPACE, NEWLINE = "␣", "↵"
+
+
+def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind; `name` is that of the noise schedule."""
+    return {
+        "samples": draw_samples,
+        "trajectory": partial(draw_trajectory, text=text),
+        "denoising": partial(draw_denoising, noise=noise, text=text),
+        "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
+        "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
+        "attention": partial(draw_attention, noise=noise),
+        "attention_steps": partial(draw_attention_steps, noise=noise),
+        "adaln": partial(draw_adaln, noise=noise),
+        "features": partial(draw_features, text=text),
+    }
+
+
+def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass, and
+    the attention mask of a block-causal network."""
+    noise = DLMObjectiveSpec().noise
+    figures = {
+        "noise_schedule": noise_schedule_figure(sigma_schedule(noise), spec.vocabulary, noise.kind),
+        "positions": rotary_figure(spec.head_width, spec.length),
+        "time_embedding": time_figure(
+            spec.time_width, layout="cos_sin", denominator="half", last=noise.sigma_max, label="noise sigma"
+        ),
+        "forward_pass": forward_pass_figure(spec),
+    }
+    return figures if spec.block_size is None else {**figures, "attention_mask": attention_mask_figure(spec)}
 
 
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -79,36 +111,6 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
     title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
     return Figure(panels, title=title)
-
-
-def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[str, FigureMaker]:
-    """Return the makers of a trained network's figures by kind; `name` is that of the noise schedule."""
-    return {
-        "samples": draw_samples,
-        "trajectory": partial(draw_trajectory, text=text),
-        "denoising": partial(draw_denoising, noise=noise, text=text),
-        "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
-        "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
-        "attention": partial(draw_attention, noise=noise),
-        "attention_steps": partial(draw_attention_steps, noise=noise),
-        "adaln": partial(draw_adaln, noise=noise),
-        "features": partial(draw_features, text=text),
-    }
-
-
-def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass, and
-    the attention mask of a block-causal network."""
-    noise = DLMObjectiveSpec().noise
-    figures = {
-        "noise_schedule": noise_schedule_figure(sigma_schedule(noise), spec.vocabulary, noise.kind),
-        "positions": rotary_figure(spec.head_width, spec.length),
-        "time_embedding": time_figure(
-            spec.time_width, layout="cos_sin", denominator="half", last=noise.sigma_max, label="noise sigma"
-        ),
-        "forward_pass": forward_pass_figure(spec),
-    }
-    return figures if spec.block_size is None else {**figures, "attention_mask": attention_mask_figure(spec)}
 
 
 def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> Figure:
@@ -174,13 +176,12 @@ def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
 
 def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | None) -> Figure:
     """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every place."""
-    network = inputs.network
-    assert isinstance(network, DLM)
+    network = _network(inputs)
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
     moved, guessed, texts, guesses, names = [], [], [], [], []
     num = first = 0
-    for time in TIMES:
+    for time in DENOISING_TIMES:
         inputs.generator.set_state(state)  # a token that has moved stays so as noise rises
         sigma = noise.schedule.sigma_at(time)
         noised = noise_sequence(network, x0, sigma, noise.schedule, inputs.generator)
@@ -232,7 +233,7 @@ def noise_schedule_figure(schedule: SigmaSchedule, vocabulary: int, name: str) -
 def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at t = 0.5."""
     layers = _attend(inputs, noise)
-    title = f"Attention over {layers[0].x.shape[0]} tokens of a text, noised at t = {TIME:g}"
+    title = f"Attention over {layers[0].x.shape[0]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
     return sequence_attention_figure(layers, "token", title)
 
 
@@ -285,7 +286,7 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
-    noised = noise_sequence(network, x0, noise.schedule.sigma_at(TIME), noise.schedule, inputs.generator)
+    noised = noise_sequence(network, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule, inputs.generator)
     attentions = [each.attention for each in network.transformer_blocks()]
     with torch.no_grad():
         documents = noise.documents(x0)

@@ -54,6 +54,7 @@ GATE_TIMES = (0.1, 0.5, 0.9)
 NUM_GATED = 8
 """Most images over which gates are averaged."""
 NOISE = 0.25
+"""Share of noise in the images whose features and attention are drawn."""
 NUM_IMAGES = 32
 NUM_ROWS = 4
 NUM_TIMES = 101
@@ -62,6 +63,40 @@ MAX_SHOWN = 64
 DISTANCES = 64
 NUM_GUIDANCE_TIMES = 401
 MAX_IMAGES = 16
+
+
+def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind."""
+    return {
+        "samples": draw_samples,
+        "trajectory": draw_trajectory,
+        "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
+        "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
+        "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs, objective, NUM_GATED)),
+        "patches": draw_patches,
+        "attention": draw_attention,
+        "attention_steps": draw_attention_steps,
+        "attention_gates": draw_attention_gates,
+        "adaln": draw_adaln,
+        "features": draw_features,
+        "paths": partial(draw_paths, objective=objective),
+        "noise_schedule": lambda inputs: flow_schedule_figure(objective.time, noise_at=0),
+        "guidance": draw_guidance,
+        "frequency_weights": lambda inputs: frequency_weights_figure(objective.frequency.quality),
+    }
+
+
+def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: noise, guidance, positions, time, frequency weights, the forward pass."""
+    objective = PixelHDMObjectiveSpec()
+    figures = {
+        "noise_schedule": flow_schedule_figure(objective.time, noise_at=0),
+        "guidance": guidance_figure(PixelHDMSamplingSpec()),
+        "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
+        "frequency_weights": frequency_weights_figure(objective.frequency.quality),
+        "forward_pass": forward_pass_figure(spec),
+    }
+    return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -83,8 +118,7 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
 
     Means over the patches of the batch's first images, noised; text is left out.
     """
-    network = inputs.network
-    assert isinstance(network, PixelHDM)
+    network = trained_network(inputs)
     paths = {
         "Patch path": [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))],
         "Pixel path": [block.compaction.attention for block in cast("list[PixelBlock]", list(network.pixel_blocks))],
@@ -106,11 +140,6 @@ def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
     return Heatmap(gates, title, "head", "block", limits=(0.0, 1.0), x_names=heads, y_names=blocks, unit="mean gate")
 
 
-def draw_frequency_weights(_inputs: FigureInputs, quality: int) -> Figure:
-    """Draw `frequency_weights`, which depend on the quality alone, not on training."""
-    return frequency_weights_figure(quality)
-
-
 def frequency_weights_figure(quality: int) -> Figure:
     """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
     steps, weights = quantisation_tables(quality), frequency_weights(quality).values.numpy()
@@ -129,44 +158,10 @@ def frequency_weights_figure(quality: int) -> Figure:
     return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
 
 
-def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
-    """Return the makers of a trained network's figures by kind."""
-    return {
-        "samples": draw_samples,
-        "trajectory": draw_trajectory,
-        "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
-        "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
-        "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs, objective, NUM_GATED)),
-        "patches": draw_patches,
-        "attention": draw_attention,
-        "attention_steps": draw_attention_steps,
-        "attention_gates": draw_attention_gates,
-        "adaln": draw_adaln,
-        "features": draw_features,
-        "paths": partial(draw_paths, objective=objective),
-        "noise_schedule": lambda inputs: flow_schedule_figure(objective.time, noise_at=0),
-        "guidance": draw_guidance,
-        "frequency_weights": partial(draw_frequency_weights, quality=objective.frequency.quality),
-    }
-
-
 def draw_guidance(inputs: FigureInputs) -> Figure:
     """Draw `guidance`: the scale over time by schedule, under the run's settings of sampling."""
     assert isinstance(inputs.sampler, PixelHDMSampler)
     return guidance_figure(inputs.sampler.spec)
-
-
-def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: noise, guidance, positions, time, frequency weights, the forward pass."""
-    objective = PixelHDMObjectiveSpec()
-    figures = {
-        "noise_schedule": flow_schedule_figure(objective.time, noise_at=0),
-        "guidance": guidance_figure(PixelHDMSamplingSpec()),
-        "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
-        "frequency_weights": frequency_weights_figure(objective.frequency.quality),
-        "forward_pass": forward_pass_figure(spec),
-    }
-    return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
 
 
 def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:

@@ -30,12 +30,11 @@ MAX_WINDOWS = 4
 """Rows of an imputation figure."""
 NUM_FRAMES = 8
 """Steps of a trajectory."""
-
-
 ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
 """Remark on `RegionSpec.predicts_one_thing`, for titles."""
 NUM_TIMES = 101
 MASKED = 0.5
+"""Share of a window's regions that figures of the network mask."""
 MAX_REGIONS = 256
 """Regions whose attention is drawn: maps of 900 would take a gigabyte."""
 STRIP_SHARES = (0.1, 0.4, 0.8)
@@ -44,6 +43,37 @@ MOST_TIMES = 3.0
 """The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
 NUM_LEVELS = 20
 MAX_NOISED_WINDOWS = 32
+
+
+def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind; some need a network that takes noise away."""
+    schedule = linear_schedule(objective.noise)
+    makers: dict[str, FigureMaker] = {
+        "imputation": draw_imputation,
+        "attention": partial(draw_attention, schedule=schedule),
+        "attention_steps": partial(draw_attention_steps, schedule=schedule),
+        "adaln": partial(draw_adaln, schedule=schedule),
+        "features": draw_features,
+        "noise_schedule": lambda inputs: noise_schedule_figure(schedule),
+    }
+    if model.corruption == "ddpm":
+        makers["trajectory"] = draw_trajectory
+        makers["denoising"] = partial(draw_denoising, schedule=schedule)
+        makers["loss_by_time"] = partial(draw_loss_by_time, schedule=schedule)
+    return makers
+
+
+def static_figures(spec: RegionSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: the noise schedule, positions, the sinusoid of t, the forward pass."""
+    noise = LinearBetas()
+    return {
+        "noise_schedule": noise_schedule_figure(linear_schedule(noise)),
+        "positions": positions_figure(spec),
+        "time_embedding": time_figure(
+            spec.time_width, layout="cos_sin", denominator="half", last=float(noise.steps - 1), label="timestep t"
+        ),
+        "forward_pass": forward_pass_figure(spec),
+    }
 
 
 def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
@@ -98,37 +128,6 @@ def positions_figure(spec: RegionSpec) -> Figure:
     ]
     unused = "" if spec.positions == "sinusoidal" else " (model.positions=none: unused)"
     return Figure(panels, title=f"Where a region is: a sinusoid of its place in the window{unused}")
-
-
-def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str, FigureMaker]:
-    """Return the makers of a trained network's figures by kind; some need a network that takes noise away."""
-    schedule = linear_schedule(objective.noise)
-    makers: dict[str, FigureMaker] = {
-        "imputation": draw_imputation,
-        "attention": partial(draw_attention, schedule=schedule),
-        "attention_steps": partial(draw_attention_steps, schedule=schedule),
-        "adaln": partial(draw_adaln, schedule=schedule),
-        "features": draw_features,
-        "noise_schedule": lambda inputs: noise_schedule_figure(schedule),
-    }
-    if model.corruption == "ddpm":
-        makers["trajectory"] = draw_trajectory
-        makers["denoising"] = partial(draw_denoising, schedule=schedule)
-        makers["loss_by_time"] = partial(draw_loss_by_time, schedule=schedule)
-    return makers
-
-
-def static_figures(spec: RegionSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: the noise schedule, positions, the sinusoid of t, the forward pass."""
-    noise = LinearBetas()
-    return {
-        "noise_schedule": noise_schedule_figure(linear_schedule(noise)),
-        "positions": positions_figure(spec),
-        "time_embedding": time_figure(
-            spec.time_width, layout="cos_sin", denominator="half", last=float(noise.steps - 1), label="timestep t"
-        ),
-        "forward_pass": forward_pass_figure(spec),
-    }
 
 
 def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatmap:
@@ -223,15 +222,16 @@ def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     keep = present[0]
     last = schedule.num_steps - 1
     limits = (0.0, max(float(regions.max()), 1e-6))
-    upper: list[Panel] = [_window(regions[0, keep], "measured", limits)]
-    lower: list[Panel] = [_window(regions[0, keep], "measured", limits)]
+    measured = _panel(regions[0, keep].cpu().numpy().T, "measured", limits)
+    upper: list[Panel] = [measured]
+    lower: list[Panel] = [measured]
     for share in STRIP_SHARES:
         t = torch.full((1,), round(share * last), device=regions.device)
         x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
         guess = _guess(inputs, x_t, mask, t, present, regions)
         error = float((guess - regions)[mask].square().mean())
-        upper.append(_window(x_t[0, keep], f"t = {int(t)}", limits))
-        lower.append(_window(guess[0, keep], f"guess, MSE {error:.3f}", limits))
+        upper.append(_panel(x_t[0, keep].cpu().numpy().T, f"t = {int(t)}", limits))
+        lower.append(_panel(guess[0, keep].cpu().numpy().T, f"guess, MSE {error:.3f}", limits))
     title = f"A window with {int(mask.sum())} of {int(keep.sum())} regions noised, and the network's guess of them"
     return Figure([*upper, *lower], title=title, columns=len(STRIP_SHARES) + 1)
 
@@ -283,12 +283,6 @@ def _by_window(guess: Tensor, regions: Tensor, mask: Tensor) -> np.ndarray:
     squared = (guess - regions).square().mean(-1) * mask
     error: np.ndarray = (squared.sum(1) / mask.sum(1).clamp(min=1)).double().cpu().numpy()
     return error
-
-
-def _window(values: Tensor, title: str, limits: tuple[float, float]) -> Heatmap:
-    shown = values.cpu().numpy().T
-    extent = (0.0, float(shown.shape[1]), float(shown.shape[0]), 0.0)
-    return Heatmap(shown, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
 
 
 def forward_pass_figure(spec: RegionSpec) -> Figure:

@@ -19,6 +19,20 @@ from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 NUM_TIMES = 101
 
 
+def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:
+    """Return the makers of a trained network's figures by kind."""
+    return {**velocity_makers(objective.time), "time_shift": draw_time_shift, "features": draw_features}
+
+
+def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
+    """Draw the kinds that need no weights: the sinusoid of time, the noise schedule, the forward pass."""
+    return {
+        "time_embedding": time_figure(spec.time_width, spec.time_scale),
+        "noise_schedule": flow_schedule_figure(UNetObjectiveSpec().time),
+        "forward_pass": forward_pass_figure(spec),
+    }
+
+
 def draw_time_shift(inputs: FigureInputs) -> Figure:
     """Draw `time_shift`: each residual block's shift of its channels over t.
 
@@ -52,20 +66,6 @@ def draw_features(inputs: FigureInputs) -> Figure:
         return pixels.flatten(2).transpose(1, 2), *pixels.shape[2:]
 
     return draw_features_of(inputs, network.middle2, to_tokens, "in the middle")
-
-
-def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:
-    """Return the makers of a trained network's figures by kind."""
-    return {**velocity_makers(objective.time), "time_shift": draw_time_shift, "features": draw_features}
-
-
-def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: the sinusoid of time, the noise schedule, the forward pass."""
-    return {
-        "time_embedding": time_figure(spec.time_width, spec.time_scale),
-        "noise_schedule": flow_schedule_figure(UNetObjectiveSpec().time),
-        "forward_pass": forward_pass_figure(spec),
-    }
 
 
 def forward_pass_figure(spec: UNetSpec) -> Figure:
