@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from denoisers.processes.solvers import StepCallback, ignore
 from denoisers.processes.specs import LinearBetas
 from denoisers.tensors import Constant
 
@@ -20,8 +21,6 @@ Denoise = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the estimate of x0, in x_t's shape."""
 Draw = Callable[[Tensor], Tensor]
 """Standard normal numbers in the shape of a tensor."""
-StepCallback = Callable[[Tensor], None]
-"""Called with the state after every step."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,8 @@ def timesteps(num_steps: int, taken: int) -> list[int]:
     return [round(t) for t in torch.linspace(num_steps - 1, 0, taken, dtype=torch.float64).tolist()]
 
 
-def _ignore(x: Tensor) -> None:
-    """Record nothing."""
-
-
 def sample_ddpm(
-    denoise: Denoise, schedule: NoiseSchedule, x: Tensor, steps: list[int], draw: Draw, record: StepCallback = _ignore
+    denoise: Denoise, schedule: NoiseSchedule, x: Tensor, steps: list[int], draw: Draw, record: StepCallback = ignore
 ) -> Tensor:
     """Ancestral sampling: every step is a draw of q(x_s | x_t, x0), whose variance is the posterior's (eq. 6 and 7).
 
@@ -98,7 +93,7 @@ def sample_ddim(
     steps: list[int],
     draw: Draw,
     eta: float = 0.0,
-    record: StepCallback = _ignore,
+    record: StepCallback = ignore,
 ) -> Tensor:
     """DDIM (Song et al. 2021, arXiv:2010.02502, eq. 12 and 16); eta 0 draws nothing, eta 1 is ancestral sampling."""
     for t, s in pairwise([*steps, -1]):
