@@ -1,6 +1,6 @@
 """Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported, compared by their metrics.
 
-Metrics under averages of several lengths need no training again.
+Comparing averages of several lengths needs no training again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems
 def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, str]:
     """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one not installed.
 
-    `packages` are those of an experiment's parts (`spec.plugin_packages`).
+    `packages` are those of an experiment's parts (`spec.plugins.plugin_packages`).
     """
     found = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
     if not with_code:

@@ -212,7 +212,11 @@ def _law(spec: MotifsData) -> str:
 
 
 class PythonDocs:
-    """Corpus of a document for each topic, by name, then for each module, by path, docstrings in source order."""
+    """Corpus of a document for each topic, by name, then for each module, by path, docstrings in source order.
+
+    It is the language reference as `help()` shows it (pydoc_data.topics), and the docstrings of the standard library,
+    read from its source files without importing them. It is the same for every installation of one Python version.
+    """
 
     origin = "data.corpus=python-docs"
 

@@ -1,7 +1,8 @@
 """Optimisers over a module's parameters: groups by role, AdamW, and Muon on ZeRO's partitions.
 
 Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises matrices by Newton-Schulz iterations, whole
-or in the slices that workers hold. Each matrix is worked on by one worker, and all get the same bits.
+or in the slices that workers hold. Each worker keeps the momentum of its own slices. Matrices are worked on a round at
+a time, which bounds the memory; each by one worker, and all get the same bits.
 """
 
 from __future__ import annotations

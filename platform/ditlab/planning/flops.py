@@ -21,7 +21,7 @@ from ditlab.planning.meta_step import MetaForm, MetaStep
 from ditlab.spec.experiment import Experiment
 
 NUM_ITERATIONS = 5
-"""As many as `engine.optimisers.newton_schulz` does."""
+"""As many as `orthogonalise` in `engine/optimizers.py` does."""
 
 
 @dataclass(frozen=True)

@@ -235,8 +235,8 @@ class Sweep(Spec):
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top.
 
-    Raises UserError, naming file and knob, for what is wrong in its own fields; what they mean for the experiment is
-    `ditlab.spec.sweep.space.check_sweep`'s.
+    Raises UserError, naming file and field, for what is wrong in its own fields; what they mean for the experiment is
+    `ditlab.spec.sweep_space.check_sweep`'s.
     """
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:

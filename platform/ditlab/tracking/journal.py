@@ -1,6 +1,9 @@
 """A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact. Imports no mlflow.
 
-One JSON object a line, in the order of the events. Torn and damaged lines are passed over. A journal can be read whole,
+One JSON object a line, in the order of the events, with a checksum at its end, but for lines written before there were
+any. Of a `metrics` record, `values` go to MLflow; `held`, which most records lack, stay here, as thinning chose. An
+`overview` repeats figures under names that all families share, for MLflow alone. Paths inside the run's folder are
+relative to it. NaN and infinities are strings. Torn and damaged lines are passed over. A journal can be read whole,
 from an offset on, or from its end.
 """
 

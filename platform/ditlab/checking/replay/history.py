@@ -220,7 +220,8 @@ def with_unwritten(
     """Return the executions with those of journaled steps that no row accounts for, behind their attempt's rows.
 
     The journal has each step once, by the first attempt that came so far. Where that attempt's row has other numbers,
-    one before it had come so far already; where no attempt's rows reach the step, the last one has.
+    one before it had come so far already; where no attempt's rows reach the step, the last one has. A step's loss is
+    journaled before its row is written: a kill in between costs the row, a power failure those not yet on the disk.
     """
     rows = {(execution.attempt, execution.step): execution for execution in executions}
     ends = {number: attempt.step for number, attempt in sorted(attempts.items())}
