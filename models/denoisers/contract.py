@@ -6,8 +6,8 @@ A family's `family.py` joins its specs and builds its parts:
 
     FAMILY = DiTFamily()
 
-In this order: batch fields and specs; network, noise and text; rows and requests; objective, loss components
-and times; samplers; evaluators; the family itself. Shapes in this module leave out the batch dimension unless they say otherwise.
+In this order: batch fields and specs; network, noise and text; rows and requests; objective, loss components and times;
+samplers; evaluators; the family itself. Shapes in this module leave out the batch dimension unless they say otherwise.
 """
 
 from __future__ import annotations
