@@ -1,4 +1,4 @@
-"""Names of Ray that are no part of its interface: the one file that uses them.
+"""Names of Ray that are no part of its interface: the one file that uses them, but for what a subclass inherits.
 
 Each function imports what it needs, so that this module costs nothing. `INTERNALS` lists the names; a test fails when
 one of them moves, and `checked` says so in a sentence where a command meets it first.
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ INTERNALS = (
     "ray.train.v2._internal.exceptions:WorkerGroupStartupFailedError",
     "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
     "ray.train.v2._internal.exceptions:WorkerHealthCheckTimeoutError",
+    "ray.tune.execution.tune_controller:TuneController._schedule_trial_train",
+    "ray.tune.schedulers.pbt:PopulationBasedTraining._get_new_config",
+    "ray.tune.schedulers.pbt:PopulationBasedTraining._quantiles",
+    "ray.tune.schedulers.pbt:PopulationBasedTraining._save_trial_state",
 )
-"""`module:name` of each."""
+"""`module:name` of each; `sweeps.search` inherits those of PopulationBasedTraining, and the attributes below."""
+INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
+"""Attributes of an instance of PopulationBasedTraining; `_metric` of MedianStoppingRule, too."""
 NAMESPACE = b"ditlab"
 """Namespace of our keys in Ray's key-value store."""
 
@@ -56,7 +63,7 @@ def checked(name: str) -> Any:
     assert name in INTERNALS, name
     module, _, attribute = name.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return attrgetter(attribute)(import_module(module))
     except (ImportError, AttributeError) as error:
         import ray
 
@@ -133,6 +140,12 @@ def start_errors() -> tuple[type[Exception], type[Exception], type[Exception]]:
         checked(f"{module}:WorkerGroupStartupTimeoutError"),
     )
     return failed, late, checked(f"{module}:WorkerHealthCheckTimeoutError")
+
+
+def schedule_training(controller: Any, trial: Any) -> None:
+    """Make Tune's controller train a trial that waits in its process."""
+    checked("ray.tune.execution.tune_controller:TuneController._schedule_trial_train")
+    controller._schedule_trial_train(trial)
 
 
 def kv_put(key: bytes, value: bytes, overwrite: bool = True) -> None:

@@ -24,6 +24,7 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import Searcher
 
+from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
@@ -342,7 +343,7 @@ class Population(PopulationBasedTraining):
             if trial in lower:
                 self._take_over(controller, trial, self._random(trial).choice(sorted(upper, key=_number)))
             else:
-                controller._schedule_trial_train(trial)
+                schedule_training(controller, trial)
 
     def _catch_up(self, controller: Any, waiting: list[Any], front: int) -> None:
         """Train the trials that are behind, after a resume or a lost process, up to the others' step first."""
@@ -352,7 +353,7 @@ class Population(PopulationBasedTraining):
                 self._waiting.append(trial)
             else:
                 state.last_perturbation_time = front - self._perturbation_interval
-                controller._schedule_trial_train(trial)
+                schedule_training(controller, trial)
 
     def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:
         """Restart the trial from the donor's checkpoint. Tune reuses one process a perturbation; others start anew."""

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from ray.tune.schedulers import MedianStoppingRule, PopulationBasedTraining
 
 from ditlab.cluster import ray_internals
-from ditlab.cluster.ray_internals import INTERNALS, checked
+from ditlab.cluster.ray_internals import INHERITED, INTERNALS, checked
 
 PLATFORM = Path(ray_internals.__file__).parents[1]
 
@@ -16,6 +17,15 @@ def test_a_name_is_there(name):
     assert checked(name) is not None
 
 
+def test_what_is_none_without_a_cluster_is_there():
+    checked("ray._private.worker:_global_node")
+
+
+def test_what_the_schedulers_of_sweeps_inherit_is_there():
+    assert set(INHERITED) <= vars(PopulationBasedTraining(hyperparam_mutations={"lr": [1]})).keys()
+    assert "_metric" in vars(MedianStoppingRule())
+
+
 def test_a_name_that_has_moved_is_one_sentence_with_the_version(monkeypatch):
     monkeypatch.setattr(ray_internals, "INTERNALS", ("ray._private.worker:gone",))
     with pytest.raises(RuntimeError, match=r"Ray 2\.\d+\.\d+ has moved ray\._private\.worker\.gone.*pip install 'ray"):
@@ -23,7 +33,7 @@ def test_a_name_that_has_moved_is_one_sentence_with_the_version(monkeypatch):
 
 
 def test_no_other_file_uses_them():
-    private = re.compile(r"\bray\.(_private|_raylet|experimental)|\b_internal\b|internal_kv")
+    private = re.compile(r"\bray\.(_private|_raylet|experimental)|\b_internal\b|internal_kv|_schedule_trial_train")
     found = {
         str(path.relative_to(PLATFORM)): line
         for path in PLATFORM.rglob("*.py")
