@@ -244,6 +244,18 @@ def draw_attention_steps(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}")
 
 
+def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
+    network = _network(inputs)
+    block = network.spec.block_size or 1
+    num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
+    x0 = inputs.batch["tokens"][:1, :num]
+    noised = noise_sequence(network, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule, inputs.generator)
+    attentions = [each.attention for each in network.transformer_blocks()]
+    with torch.no_grad():
+        documents = noise.documents(x0)
+        return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=documents))
+
+
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `adaln`: the middle block's modulation before attention over t, and the change of every block's with t."""
     network = _network(inputs)
@@ -281,18 +293,6 @@ def _mask_panel(mask: Tensor, title: str, remark: str) -> Heatmap:
     return Heatmap(mask.float().numpy(), title, labels[0], labels[1], limits=(0.0, 1.0), unit="attends")
 
 
-def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
-    network = _network(inputs)
-    block = network.spec.block_size or 1
-    num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
-    x0 = inputs.batch["tokens"][:1, :num]
-    noised = noise_sequence(network, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule, inputs.generator)
-    attentions = [each.attention for each in network.transformer_blocks()]
-    with torch.no_grad():
-        documents = noise.documents(x0)
-        return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=documents))
-
-
 def _network(inputs: FigureInputs) -> DLM:
     network = inputs.network
     assert isinstance(network, DLM)
@@ -301,14 +301,12 @@ def _network(inputs: FigureInputs) -> DLM:
 
 @dataclass(frozen=True)
 class NoisedSequence:
-    """One noised sequence."""
+    """One noised sequence: L tokens, N segments with a noise level of their own."""
 
-    x0: Tensor
-    """(1, L)."""
     x: Tensor
-    """(1, L)."""
+    """Tokens (1, L)."""
     sigma: Tensor
-    """(1, N)."""
+    """Noise levels (1, N)."""
     first: int
     """First token with the noise level in question; those before are context."""
 
@@ -321,12 +319,12 @@ def noise_sequence(
     move, jump = torch.rand(2, *x0.shape, generator=generator, device=generator.device).to(x0.device)
     if block is None or block >= x0.shape[1]:
         levels = torch.full((1, 1), sigma, device=x0.device)
-        return NoisedSequence(x0, corrupt(x0, levels, move, jump, network.spec.vocabulary), levels, 0)
+        return NoisedSequence(corrupt(x0, levels, move, jump, network.spec.vocabulary), levels, 0)
     first = x0.shape[1] - block
     levels = torch.full((1, x0.shape[1] // block), schedule.sigma_min, device=x0.device)
     levels[:, -1] = sigma
     noised = corrupt(x0, levels[:, -1:], move, jump, network.spec.vocabulary)
-    return NoisedSequence(x0, torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
+    return NoisedSequence(torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
 
 
 def token_text(token: int, text: TextCodec | None) -> str:

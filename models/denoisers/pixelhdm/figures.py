@@ -56,13 +56,18 @@ NUM_GATED = 8
 NOISE = 0.25
 """Share of noise in the images whose features and attention are drawn."""
 NUM_IMAGES = 32
+"""Images whose features are drawn."""
 NUM_ROWS = 4
+"""Images of `paths`, a row each."""
 NUM_TIMES = 101
+"""Times of `adaln`."""
 MAX_SHOWN = 64
-"""Patches shown in sequence, and rows and columns of positions."""
+"""Patches shown in sequence."""
 DISTANCES = 64
+"""Distances at which positions are compared."""
 NUM_GUIDANCE_TIMES = 401
 MAX_IMAGES = 16
+"""Most images of a velocity probe."""
 
 
 def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
@@ -113,6 +118,18 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
     return trajectory_figure(samples.trajectory, [*times, *projected])
 
 
+def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
+    """Draw samples of the batch's first captions: at most `most`, and no more than one batch of the sampler."""
+    sampler = inputs.sampler
+    assert isinstance(sampler, PixelHDMSampler)
+    num = min(most, len(inputs.batch["image"]), sampler.max_batch_size or most)
+    conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
+    if "caption" in conditions:
+        conditions["prompt"] = conditions["caption"]
+    conditions["size"] = torch.tensor([sampler.size]).expand(num, 2)
+    return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
+
+
 def draw_attention_gates(inputs: FigureInputs) -> Figure:
     """Draw `attention_gates`: the mean gate of each head in every block of both paths, at three times.
 
@@ -133,6 +150,28 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
         for number, time in enumerate(GATE_TIMES)
     ]
     return Figure(panels, title="How open attention's gates are (0.5 before training)", columns=len(GATE_TIMES))
+
+
+def _mean_gates(
+    network: PixelHDM, paths: list[list[GatedAttention]], batch: Mapping[str, Tensor], noise: Tensor, time: float
+) -> list[np.ndarray]:
+    """Mean gates (blocks, heads) of every path in a forward pass at one time."""
+    num_patches = noise[0, 0].numel() // network.spec.patch_size**2
+    means: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(module, GatedAttention)
+        gates = module.gates(args[0][:, -num_patches:])  # text, where there is any, stands first
+        means[module] = gates.float().mean((0, 1, 3))
+
+    handles = [attention.register_forward_pre_hook(keep) for path in paths for attention in path]
+    try:
+        t = torch.full((len(noise),), time, device=noise.device)
+        network(interpolate(batch["image"], noise, t, noise_at=0), t, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]
 
 
 def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
@@ -156,46 +195,6 @@ def frequency_weights_figure(quality: int) -> Figure:
         for name, table in (("Y", weights[0]), ("Cb and Cr", weights[1]))
     ]
     return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
-
-
-def draw_guidance(inputs: FigureInputs) -> Figure:
-    """Draw `guidance`: the scale over time by schedule, under the run's settings of sampling."""
-    assert isinstance(inputs.sampler, PixelHDMSampler)
-    return guidance_figure(inputs.sampler.spec)
-
-
-def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
-    """Draw samples of the batch's first captions: at most `most`, and no more than one batch of the sampler."""
-    sampler = inputs.sampler
-    assert isinstance(sampler, PixelHDMSampler)
-    num = min(most, len(inputs.batch["image"]), sampler.max_batch_size or most)
-    conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
-    if "caption" in conditions:
-        conditions["prompt"] = conditions["caption"]
-    conditions["size"] = torch.tensor([sampler.size]).expand(num, 2)
-    return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
-
-
-def _mean_gates(
-    network: PixelHDM, paths: list[list[GatedAttention]], batch: Mapping[str, Tensor], noise: Tensor, time: float
-) -> list[np.ndarray]:
-    """Mean gates (blocks, heads) of every path in a forward pass at one time."""
-    num_patches = noise[0, 0].numel() // network.spec.patch_size**2
-    means: dict[nn.Module, Tensor] = {}
-
-    def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, GatedAttention)
-        gates = module.gates(args[0][:, -num_patches:])  # text, where there is any, stands first
-        means[module] = gates.float().mean((0, 1, 3))
-
-    handles = [attention.register_forward_pre_hook(keep) for path in paths for attention in path]
-    try:
-        t = torch.full((len(noise),), time, device=noise.device)
-        network(interpolate(batch["image"], noise, t, noise_at=0), t, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
@@ -326,6 +325,12 @@ def draw_patches(inputs: FigureInputs) -> Figure:
     return Figure(panels, title="An image as patches and as pixels", columns=3)
 
 
+def _weights(values: np.ndarray, title: str, y_label: str) -> Heatmap:
+    outputs, entries = values.shape
+    extent = (0.0, float(outputs), float(entries), 0.0)
+    return Heatmap(values.T, title, "output", y_label, extent, diverging=True, unit="weight")
+
+
 def positions_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row and column."""
     names = ("text position", "row", "column")
@@ -360,10 +365,10 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
 
 
-def _weights(values: np.ndarray, title: str, y_label: str) -> Heatmap:
-    outputs, entries = values.shape
-    extent = (0.0, float(outputs), float(entries), 0.0)
-    return Heatmap(values.T, title, "output", y_label, extent, diverging=True, unit="weight")
+def draw_guidance(inputs: FigureInputs) -> Figure:
+    """Draw `guidance`: the scale over time by schedule, under the run's settings of sampling."""
+    assert isinstance(inputs.sampler, PixelHDMSampler)
+    return guidance_figure(inputs.sampler.spec)
 
 
 def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:

@@ -30,9 +30,8 @@ from ditlab.home import Home
 from ditlab.progress import ignore_progress
 from ditlab.spec.data import CaptionedDigitsData, HoldOutClasses, MotifsData, TextData
 
-STORE_NAME = "digits"
-
-COLUMNS = {
+DIGITS_NAME = "digits"
+DIGITS_COLUMNS = {
     "image": Column(
         dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
     ),
@@ -51,7 +50,7 @@ COLOURS = {
 """Shares of red, green and blue in the ink; the ground is black."""
 INK = 16
 """Largest value of scikit-learn's digits."""
-LEFT_OUT = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
+OMITTED = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
 """Packages left out: those that not every installation has, and tests."""
 REPEATED = 80
 """Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
@@ -64,7 +63,7 @@ def open_digits(home: Home, verify: bool = True) -> Store:
 
     Two processes may write them at once: they write the same files, and renames are atomic.
     """
-    path = home.stores / STORE_NAME
+    path = home.stores / DIGITS_NAME
     if not (path / MANIFEST_NAME).exists():
         write_digits(home.ensure().stores)
     return Store.open(path, verify)
@@ -86,10 +85,10 @@ def write_digits(out: Path) -> WrittenStore:
         note="embedded in scikit-learn (sklearn.datasets.load_digits)",
     )
     return write_store(
-        out / STORE_NAME,
-        COLUMNS,
+        out / DIGITS_NAME,
+        DIGITS_COLUMNS,
         [batch],
-        name=STORE_NAME,
+        name=DIGITS_NAME,
         description="1,797 handwritten digits, 8x8 grey values",
         source=source,
     )
@@ -118,13 +117,13 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
         columns = {
             "image": pixels,
             CAPTION: caption_column(longest),
-            "digit": _classes("the digit", DIGITS),
-            "colour": _classes("of the ink", colours),
+            "digit": _class_column("the digit", DIGITS),
+            "colour": _class_column("of the ink", colours),
         }
         write_store(
             path,
             columns,
-            _batches(spec.size, colours, longest),
+            _captioned_batches(spec.size, colours, longest),
             name=path.name,
             description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
             source=Source(
@@ -137,7 +136,7 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
     return Store.open(path, verify)
 
 
-def _classes(description: str, names: tuple[str, ...]) -> Column:
+def _class_column(description: str, names: tuple[str, ...]) -> Column:
     return Column(dtype="int64", num_classes=len(names), unit="class index", description=description, names=names)
 
 
@@ -145,7 +144,7 @@ def _caption(colour: str, digit: str) -> bytes:
     return f"a {colour} {digit}".encode()
 
 
-def _batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterator[dict[str, np.ndarray]]:
+def _captioned_batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterator[dict[str, np.ndarray]]:
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -168,7 +167,7 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
 
     Two processes may write it at once: they write the same files.
     """
-    path = home.stores / store_name(spec)
+    path = home.stores / motifs_store_name(spec)
     if not (path / MANIFEST_NAME).exists():
         home.ensure()
         law, names = PlantedModules(spec), feature_names(spec.motifs)
@@ -185,7 +184,9 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             name=path.name,
             description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
             source=Source(
-                kind="motifs", license="none: the numbers are generated", note=f"drawn from {_law(spec)} by ditlab"
+                kind="motifs",
+                license="none: the numbers are generated",
+                note=f"drawn from {_motifs_law(spec)} by ditlab",
             ),
         )
     return Store.open(path, verify)
@@ -201,14 +202,36 @@ def chromosome_names(spec: MotifsData) -> list[str]:
     return [chromosome_name(index) for index in range(spec.chromosomes)]
 
 
-def store_name(spec: MotifsData) -> str:
+def motifs_store_name(spec: MotifsData) -> str:
     """Return the store's name: `motifs-` and a hash of all that its contents depend on."""
-    return f"motifs-{hashlib.sha256(_law(spec).encode()).hexdigest()[:12]}"
+    return f"motifs-{hashlib.sha256(_motifs_law(spec).encode()).hexdigest()[:12]}"
 
 
-def _law(spec: MotifsData) -> str:
+def _motifs_law(spec: MotifsData) -> str:
     drawn = spec.model_dump(exclude={"kind", "hold_out"})
     return f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in sorted(drawn.items()))
+
+
+def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Two processes may write it at once: they write the same files.
+    """
+    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
+    name = f"python-docs-{request.label}"
+    if not (home.stores / name / MANIFEST_NAME).exists():
+        version = platform.python_version()
+        source = Source(
+            kind="text",
+            citation=f"the documentation that Python {version} carries",
+            license="PSF-2.0",
+            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
+        )
+        description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
+        write_token_store(
+            home.ensure().stores, name, PythonDocs(), request, lambda: source, description, ignore_progress
+        )
+    return Store.open(home.stores / name, verify)
 
 
 class PythonDocs:
@@ -231,7 +254,7 @@ class PythonDocs:
     @cached_property
     def _texts(self) -> list[str]:
         seen: set[str] = set()
-        documents = (*_topics(), *_modules(Path(sysconfig.get_path("stdlib"))))
+        documents = (*_topics(), *_module_docs(Path(sysconfig.get_path("stdlib"))))
         texts = ("\n\n".join(_unseen(entries, seen)) for entries in documents)
         return [text for text in texts if text]
 
@@ -244,18 +267,18 @@ def _topics() -> Iterator[list[Entry]]:
     yield from ([("", topics[name])] for name in sorted(topics))
 
 
-def _modules(library: Path) -> Iterator[list[Entry]]:
+def _module_docs(library: Path) -> Iterator[list[Entry]]:
     for file in sorted(_source_files(library)):
         name = ".".join(file.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
         yield list(_docstrings(ast.parse(file.read_bytes()), name))
 
 
 def _source_files(library: Path) -> Iterator[Path]:
-    for package in sys.stdlib_module_names - LEFT_OUT:
+    for package in sys.stdlib_module_names - OMITTED:
         if (module := library / f"{package}.py").is_file():
             yield module
         inside = (library / package).rglob("*.py")
-        yield from (file for file in inside if LEFT_OUT.isdisjoint(file.relative_to(library).parts))
+        yield from (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:
@@ -283,25 +306,3 @@ def _unseen(entries: Iterable[Entry], seen: set[str]) -> Iterator[str]:
         seen.add(whole)
         if kept:
             yield "\n".join([*filter(None, [heading]), "\n\n".join(kept)])
-
-
-def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use.
-
-    Two processes may write it at once: they write the same files.
-    """
-    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
-    name = f"python-docs-{request.label}"
-    if not (home.stores / name / MANIFEST_NAME).exists():
-        version = platform.python_version()
-        source = Source(
-            kind="text",
-            citation=f"the documentation that Python {version} carries",
-            license="PSF-2.0",
-            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
-        )
-        description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
-        write_token_store(
-            home.ensure().stores, name, PythonDocs(), request, lambda: source, description, ignore_progress
-        )
-    return Store.open(home.stores / name, verify)

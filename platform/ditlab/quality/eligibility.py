@@ -23,7 +23,7 @@ FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
 CLASSIFIER_DISTANCES = ("quality/frechet", "quality/kernel", "quality/kernel_error")
 """Frechet and kernel distance on the classifier's features (lower is better), and the latter's standard error."""
 ENCODER_DISTANCES = ("quality/frechet_dino", "quality/kernel_dino", "quality/kernel_dino_error")
-"""The same on features of the image encoder that the experiment names (DINOv3)."""
+"""Frechet and kernel distance on features of the experiment's image encoder (DINOv3), and the latter's error."""
 NEAREST = ("quality/nearest", "quality/nearest_held_out")
 """Distance of samples, and of held-out images, to the nearest training image: `nearest` far below `nearest_held_out`
 is copying."""

@@ -14,8 +14,8 @@ from ditlab.reports.parts import NamedPicture, Slide, data_uri
 from ditlab.reports.rendering.description import read_description
 from ditlab.reports.run_records import SampleSeries
 from ditlab.secrets import hide
-from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, read_plain
-from ditlab.tracking.journal import JournalContent, is_relative, stays_below
+from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, is_relative, read_plain, stays_below
+from ditlab.tracking.journal import JournalContent
 
 MOST_STEPS = 60
 """Steps whose samples a page shows."""

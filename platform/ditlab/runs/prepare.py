@@ -188,7 +188,7 @@ def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> Run
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
-    """The same experiment with absolute paths and a tracking address, for other working directories and environments.
+    """Return an experiment with absolute paths and a tracking address, for other working directories and environments.
 
     An address of None stays None, so that DITLAB_HOME can be moved. Nothing is validated again.
     """
@@ -210,7 +210,7 @@ def _with_paths(section: Spec, values: Mapping[str, Any]) -> Spec:
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
-    """The same experiment, tracked at another address. Raises UserError for an address that holds a secret."""
+    """Return an experiment with another tracking address. Raises UserError for an address that holds a secret."""
     try:
         refuse_secrets({"tracking": {"uri": uri}})
     except ValueError as error:

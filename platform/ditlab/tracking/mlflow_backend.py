@@ -12,9 +12,9 @@ from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.storage.plain_files import MIB, holds_plain_files, is_relative, read_plain, stays_below
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
-from ditlab.tracking.journal import JournalRecord, holds_plain_files, is_relative, stays_below
+from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import connect, forget_artifact_folder, is_missing, is_refusal
 from ditlab.tracking.mlflow_images import read_image, send_image
 from ditlab.tracking.mlflow_models import DIGEST_LENGTH, send_model, send_note

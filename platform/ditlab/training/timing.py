@@ -24,27 +24,31 @@ from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
+# Throughput
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
-MEMORY = 30.0
+TIME_CONSTANT = 30.0
 """Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
+# Slow workers
 FACTOR = 1.5
 """Times the median of the other workers that a slow worker's own work takes."""
 LEAST_STEPS = 5
 """Steps in a row."""
 LEAST_LOSS = 1.0
 """Seconds that it has cost in these steps: short steps of a busy machine differ by more than the factor."""
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Utilisation
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+COUNTED_AFTER = 2.0
+"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
+# Phases
 INTERVAL = 1.0
 """Least seconds between two logged points: short steps would fill the journal with their times."""
 SHARE = 1e-4
 """Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
-COUNTED_AFTER = 2.0
-"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
 _OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
-_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
+_NUM_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
 _SECOND = 1_000_000_000  # nanoseconds
 
 
@@ -56,7 +60,7 @@ class ThroughputMeter:
         self._since, self._steps, self._reported = clock(), 0, 0.0
         self.samples_per_second = 0.0
         self.seconds_per_sample = 0.0
-        """Average of which stretches fade within `MEMORY`: what the time left is told from."""
+        """Average of which stretches fade within `TIME_CONSTANT`: what the time left is told from."""
 
     def restart(self) -> None:
         """Begin a new stretch: the time since the last step was spent on something else."""
@@ -68,7 +72,7 @@ class ThroughputMeter:
         elapsed = self._clock() - self._since
         if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
             samples = self._steps * self._batch_size
-            share = 1 - math.exp(-elapsed / MEMORY) if self.seconds_per_sample else 1.0
+            share = 1 - math.exp(-elapsed / TIME_CONSTANT) if self.seconds_per_sample else 1.0
             self.seconds_per_sample += share * (elapsed / samples - self.seconds_per_sample)
             self.samples_per_second = samples / elapsed
             self._since, self._steps = self._clock(), 0
@@ -187,7 +191,7 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     except Exception as error:  # a family of another package may do on the meta device what fails there
         warn(f"perf/mfu is left out: the operations of {experiment.model.family} cannot be counted ({error}).")
         return None
-    rate = matrix_rate(rank.device, _TYPES[experiment.training.precision])
+    rate = matrix_rate(rank.device, _DTYPES[experiment.training.precision])
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
 
 
@@ -208,7 +212,7 @@ class PhaseLog(StepHook):
         self._begin = self._logged = now()
         self._work: StepWork | None = None
         self._is_counted = False
-        self._own = [0] * _NUMBERS
+        self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
         self._waited, self._num_waits = 0.0, 0
         self._memory_at = -INTERVAL
@@ -301,7 +305,7 @@ class PhaseLog(StepHook):
         return values
 
     def _sent(self) -> list[int]:
-        sent, self._own = self._own, [0] * _NUMBERS
+        sent, self._own = self._own, [0] * _NUM_NUMBERS
         if self._now() - self._memory_at >= INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             self._memory_at = self._now()
             sent[-1] = peak_memory(self._rank.device)

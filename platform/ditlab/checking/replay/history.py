@@ -173,7 +173,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
         skipped = [replace(default, step=step, skipped=True) for step in _skipped_steps(journal)]
         return RecordedRun(StepHistory(skipped, default, last, first, note), {}, journal, data)
     attempts = receipts.attempts
-    executions = with_unwritten(_executions(receipts), attempts, journal)
+    executions = with_unwritten(_recorded_executions(receipts), attempts, journal)
     problems = [receipts.damage] if receipts.damage else []
     if num_lost := int((~np.isin(receipts.rows["attempt"], list(attempts))).sum()):
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
@@ -189,7 +189,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
     )  # fmt: skip
 
 
-def _executions(receipts: Receipts) -> list[Execution]:
+def _recorded_executions(receipts: Receipts) -> list[Execution]:
     """Executions of all rows whose attempt is known; the rest is replayed by the spec."""
     found = []
     for row in receipts.rows:
@@ -244,7 +244,7 @@ def with_unwritten(
         if number := next(iter(alike or open_ends), None):
             reached[number] = step
     added = {
-        number: [_execution(step, attempts[number]) for step in range(ends[number] + 1, reached[number] + 1)]
+        number: [_unwritten_execution(step, attempts[number]) for step in range(ends[number] + 1, reached[number] + 1)]
         for number in ends
     }
     return _inserted(executions, added)
@@ -290,7 +290,7 @@ def _same(recorded: float | None, journaled: float) -> bool:
     return bool(one == two or (np.isnan(one) and np.isnan(two)))
 
 
-def _execution(step: int, attempt: RecordedAttempt) -> Execution:
+def _unwritten_execution(step: int, attempt: RecordedAttempt) -> Execution:
     skipped = step in attempt.left_out
     return Execution(step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None, skipped=skipped)
 

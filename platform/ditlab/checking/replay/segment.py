@@ -235,7 +235,7 @@ class ReplayedStep:
     rows: np.ndarray
     """Rows of the training store by place in the global batch, int64 (batch.size,)."""
     indices: np.ndarray
-    """The same samples by their index in the training view."""
+    """Index of each row's sample in the training view, int64, in the shape of `rows`."""
     samples: tuple[SampleLoss, ...] = ()
     """Samples by place; empty where the step was not measured sample by sample."""
     norms: Mapping[str, ParameterNorms] | None = None

@@ -91,7 +91,7 @@ class ObservedSteps:
     rows: dict[int, np.ndarray] = field(default_factory=dict)
     """Rows of the training store, int64 (samples of this worker,), in the order of its places."""
     indices: dict[int, np.ndarray] = field(default_factory=dict)
-    """The same samples by their index in the training view."""
+    """Index of each row's sample in the training view, in the shape of `rows`."""
     samples: dict[int, list[SampleLoss]] = field(default_factory=dict)
     norms: dict[int, dict[str, ParameterNorms]] = field(default_factory=dict)
     """Alike on all workers."""

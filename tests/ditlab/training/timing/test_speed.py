@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.training.timing import MEMORY, ThroughputMeter
+from ditlab.training.timing import TIME_CONSTANT, ThroughputMeter
 
 
 class Clock:
@@ -31,7 +31,7 @@ def test_a_change_that_lasts_is_believed():
     clock = Clock()
     meter = ThroughputMeter(10, clock)
     for seconds in (2.0, 8.0):
-        for _ in range(int(5 * MEMORY / seconds)):
+        for _ in range(int(5 * TIME_CONSTANT / seconds)):
             clock.now += seconds
             meter.count_step()
     assert meter.seconds_per_sample == pytest.approx(0.8, rel=0.02)
