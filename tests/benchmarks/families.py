@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ditlab.planning.data_shape import DataShape
+from ditlab.planning.meta_step import DataShape
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 

@@ -23,7 +23,7 @@ from denoisers.figures import Bars, Figure
 from ditlab.analysis.step_runner import StepRunner, open_steps
 from ditlab.engine.phase_clock import PHASES
 from ditlab.home import Home
-from ditlab.planning.matrix_rate import matrix_rate
+from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.spec.experiment import Experiment
 

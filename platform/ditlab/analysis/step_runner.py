@@ -28,7 +28,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.matrix_rate import matrix_rate
+from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import plan_run

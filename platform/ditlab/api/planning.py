@@ -20,12 +20,12 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work
 from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
+from ditlab.planning.meta_step import DataShape
 from ditlab.planning.plan import Plan, make_plan, write_recommended
-from ditlab.planning.settings import Machine, Planner
+from ditlab.planning.settings import Planner
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.start import first_step
@@ -73,6 +73,8 @@ def plan(
     if gpus is not None and gpus < 1:
         raise UserError(f"--gpus={gpus} leaves nothing to plan for; give 1 or more.")
     device = _device(experiment, gpu, gpus, say)
+    if gpu_memory is not None:
+        device = replace(device, memory=device_memory(gpu_memory))
     experiment = _on_device(experiment, device, gpus)
     home = Home.from_environment()
     data = _data(experiment, home, say)
@@ -80,13 +82,12 @@ def plan(
     with building():
         steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
         encoders = encoder_work(experiment, shape, home.caches / "encoders")
-        planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, None), encoders)
+        planner = Planner(experiment, shape, device, assumed_rates(device, experiment.training.precision), encoders)
         if measure:
-            rates = _measured_rates(experiment, shape, home, planner)
-            planner = Planner(experiment, shape, _machine(experiment, device, gpu_memory, rates), encoders)
+            planner.rates = _measured_rates(experiment, shape, home, planner)
         steps = None if steps is None else steps - first_step(experiment.start)
         size = folder_size(data.train.store.path) if data else None
-        return make_plan(planner, experiment, planner.machine, steps, size)
+        return make_plan(planner, experiment, steps, size)
 
 
 def _device(experiment: Experiment, name: str | None, workers: int | None, say: Callable[[str], None]) -> Device:
@@ -123,12 +124,6 @@ def _data(experiment: Experiment, home: Home, say: Callable[[str], None]) -> Dat
     except UserError as error:
         say(f"the data are not here, so their sizes are assumed: {error}")
         return None
-
-
-def _machine(experiment: Experiment, device: Device, memory: str | None, rates: Rates | None) -> Machine:
-    if memory is not None:
-        device = replace(device, memory=device_memory(memory))
-    return Machine(device, device.memory, rates or assumed_rates(device, experiment.training.precision))
 
 
 def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
@@ -213,7 +208,7 @@ def draw_plan(plan: Plan, path: Path) -> Path:
 
     bars = []
     for each in plan.settings:
-        peak = each.memory.worker.peak
+        peak = each.memory.peak
         parts = {
             "parameters": peak.parameters, "gradients": peak.gradients, "optimiser": peak.optimizer,
             "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
@@ -224,9 +219,9 @@ def draw_plan(plan: Plan, path: Path) -> Path:
         chosen = plan.recommended
         same = chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing)
         bars.append(MemoryBar(each.label, parts, same))
-    device = plan.machine.device
+    title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):
-        return draw_memory(bars, plan.machine.memory, f"{plan.experiment.name} on {plan.workers} x {device.name}", path)
+        return draw_memory(bars, plan.device.memory, title, path)
 
 
 def profile(

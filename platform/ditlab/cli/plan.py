@@ -112,8 +112,8 @@ def plan_table(plan: Plan, width: int) -> Table:
     """Memory and time by setting; sizes in GiB. In few columns the parts of the state are one sum."""
     wide = width >= WIDE
     parts = ["params", "grads", "optim", "EMA"] if wide else ["state"]
-    device = plan.machine.device
-    title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.machine.memory)})"
+    device = plan.device
+    title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.device.memory)})"
     heads = [
         "ZeRO",
         "ckpt",
@@ -146,10 +146,10 @@ def _chosen(plan: Plan) -> PlannedSetting | None:
 
 
 def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
-    peak = setting.memory.worker.peak
+    peak = setting.memory.peak
     state = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
     mark = "*" if setting is _chosen(plan) else ""
-    host = setting.memory.worker.host
+    host = setting.memory.host
     margin = [setting.margin] if wide else []
     numbers = [*(state if wide else [sum(state)]), peak.activations, peak.workspace, *margin]
     most = f"{setting.largest_micro:,}" if setting.largest_micro else "none"
@@ -175,23 +175,23 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
     lines.append(
         f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {_three(1000 * seconds)} ms, "
-        f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.machine.rates.source}"
+        f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.rates.source}"
     )
     whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
     if whole is None or hours is None:
         lines.append("run: of unknown length, as the data that its epochs are of are not here")
     else:
-        unit = "GPU" if plan.machine.device.is_gpu else "worker"
+        unit = "GPU" if plan.device.is_gpu else "worker"
         cost = f", cost {hours * price:,.2f}" if price is not None else ""
         lines.append(
-            f"run: {plan.size.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
+            f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
             "evaluations and saves"
         )
-    data = "" if plan.size.data_bytes is None else f"; data {size(plan.size.data_bytes)}"
-    number = "" if plan.size.snapshots is None else f"{plan.size.snapshots} of "
-    kept = f"; snapshots of averages {number}{size(plan.size.snapshot_bytes)}" if plan.size.snapshot_bytes else ""
+    data = "" if plan.data_bytes is None else f"; data {size(plan.data_bytes)}"
+    number = "" if plan.snapshots is None else f"{plan.snapshots} of "
+    kept = f"; snapshots of averages {number}{size(plan.snapshot_bytes)}" if plan.snapshot_bytes else ""
     lines.append(
-        f"files: checkpoint {size(plan.size.checkpoint_bytes)}, {plan.size.checkpoints} kept{kept}{data}; host copy of "
+        f"files: checkpoint {size(plan.checkpoint_bytes)}, {plan.checkpoints} kept{kept}{data}; host copy of "
         f"a checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
     )
     return [*lines, f"left out: {'; '.join(plan.left_out)}"]
@@ -216,25 +216,25 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "fits": own.fits,
         "per_gpu_bytes": own.total,
         "step_seconds": own.seconds.total,
-        "gpu": plan.machine.device.name,
+        "gpu": plan.device.name,
         "gpus": plan.workers,
-        "gpu_memory": plan.machine.memory,
+        "gpu_memory": plan.device.memory,
         "parameters": plan.parameters,
-        "rates": plan.machine.rates.source,
+        "rates": plan.rates.source,
         "own": _setting_dict(own),
         "recommended": chosen and _setting_dict(chosen),
         "why": plan.why,
         "settings": [_setting_dict(each) for each in plan.settings],
         "samples_per_second": plan.experiment.batch.size / (chosen or own).seconds.total,
-        "steps": plan.size.steps,
+        "steps": plan.steps,
         "run_seconds": plan.run_seconds(chosen or own),
         "gpu_hours": hours,
         "cost": None if price is None or hours is None else hours * price,
-        "checkpoint_bytes": plan.size.checkpoint_bytes,
-        "checkpoints_kept": plan.size.checkpoints,
-        "snapshot_bytes": plan.size.snapshot_bytes,
-        "snapshots": plan.size.snapshots,
-        "data_bytes": plan.size.data_bytes,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "checkpoints_kept": plan.checkpoints,
+        "snapshot_bytes": plan.snapshot_bytes,
+        "snapshots": plan.snapshots,
+        "data_bytes": plan.data_bytes,
         "encoder_flops": plan.encoder_flops,
         "optimizer_flops": plan.optimizer_flops,
         "left_out": list(plan.left_out),
@@ -242,7 +242,7 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
 
 
 def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
-    worker = setting.memory.worker
+    worker = setting.memory
     return {
         "stage": setting.zero.stage,
         "offload": setting.zero.offload,

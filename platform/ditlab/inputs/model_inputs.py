@@ -26,7 +26,7 @@ from ditlab.encoders.features import FeatureExtractor, ImageFeatureShape, TextFe
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.data_shape import DataShape
+from ditlab.planning.meta_step import DataShape
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment

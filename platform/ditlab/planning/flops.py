@@ -1,23 +1,23 @@
-"""Floating-point operations of a step: counted on the meta device, and those of Muon's iterations.
+"""Floating-point operations of a step, and the rate at which this device does those of a large matrix product.
 
-Operations are counted over the plain network and its loss. Muon's Newton-Schulz iterations are those of Jordan et al.
-2024 (kellerjordan.github.io/posts/muon).
+Operations are counted on the meta device over the plain network and its loss. Muon's Newton-Schulz iterations are
+those of Jordan et al. 2024 (kellerjordan.github.io/posts/muon).
 """
 
 from __future__ import annotations
 
-import json
 import math
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from denoisers.parameters import ParameterRole
-from ditlab.planning.data_shape import DataShape
-from ditlab.planning.meta_step import MetaForm, MetaStep
+from ditlab.planning.meta_step import DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
 
 NUM_ITERATIONS = 5
@@ -80,11 +80,9 @@ _counts: dict[str, StepFlops] = {}
 def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlops:
     """Count the passes of one micro-batch, once a process; what is recomputed counts as backward."""
     size = experiment.micro_size
-    specs = [each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)]
-    text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
-    key = json.dumps([specs, size, data.of_experiment(experiment), text, recomputes])
+    key = data.step_key(experiment, size, recomputes)
     if key not in _counts:
-        step = MetaStep(experiment, data, MetaForm(recomputes=recomputes))
+        step = MetaStep(experiment, data, recomputes=recomputes)
         counter = FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED)
         with counter, step.reading(size):
             total = step.loss(step.batch(size))
@@ -102,3 +100,44 @@ def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
     rows = shape[1 if role.is_transposed else 0] // role.num_parts
     short, long = sorted((rows, math.prod(shape) // (rows * role.num_parts)))
     return NUM_ITERATIONS * role.num_parts * 2 * short * short * (2 * long + short)
+
+
+LARGEST_PRODUCT = {"cpu": 2048, "cuda": 8192}
+"""Rows and columns of the product, by type of device: large enough that a larger one is no faster."""
+PRODUCT_SECONDS = 0.2
+"""Seconds that one product may take; a slower machine takes a smaller one."""
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
+
+    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, where one takes at most 0.2 s. Measured once a process for each
+    device, type and number of threads; a second at most.
+    """
+    return _matrix_rate(device, dtype, torch.get_num_threads())
+
+
+@cache
+def _matrix_rate(device: torch.device, dtype: torch.dtype, _num_threads: int) -> float:
+    size = 256
+    seconds = _product_seconds(device, dtype, size)
+    while size < LARGEST_PRODUCT.get(device.type, 2048) and seconds * 8 <= PRODUCT_SECONDS:
+        size *= 2
+        seconds = _product_seconds(device, dtype, size)
+    return 2 * size**3 / seconds
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Seconds of the fastest of three products of matrices (size, size): other work of the machine only slows them."""
+    # Random values: on GPUs the power that zeros would save becomes speed that no training has.
+    noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
+    a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=noise) for _ in range(2))
+    out = torch.empty_like(a)
+
+    def product() -> None:
+        torch.mm(a, b, out=out)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    with torch.no_grad():
+        return min(timeit.repeat(product, number=1, repeat=4)[1:])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.encoders.checkpoint import EncoderCheckpoint
-from ditlab.planning.compiled_blocks import FusedAttention
-from ditlab.planning.data_shape import DataShape
-from ditlab.planning.meta_step import DTYPES, AnsweredReads
+from ditlab.planning.meta_step import DTYPES, AnsweredReads, DataShape, FusedAttention
 from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
@@ -88,22 +85,14 @@ def _counted(experiment: Experiment, data: DataShape, kind: str, checkpoint: Enc
         inputs["use_cache"] = False
     else:
         inputs = {"pixel_values": torch.empty(1, *shapes["image"], device="meta")}
-    flops, pass_bytes, features = _one_pass(network, inputs)
-    weights = sum(each.nbytes for each in [*network.parameters(), *network.buffers()])
-    return EncoderWork(weights, pass_bytes, flops, spec.cache * features)
-
-
-def _one_pass(network: nn.Module, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return operations, most bytes at once and bytes of the features of one sample's pass."""
-    tracker = LiveBytes("meta")
-    counter = FlopCounterMode(display=False)
+    tensors = [*network.parameters(), *network.buffers()]
+    tracker, counter = LiveBytes("meta"), FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
         with counter:
             network(**inputs)
         with tracker, FusedAttention():
-            for value in [*network.parameters(), *network.buffers(), *inputs.values()]:
-                if isinstance(value, Tensor):
-                    tracker.add(value)
+            tracker.add_all((tensors, inputs))
             before = tracker.live
             features = network(**inputs).last_hidden_state
-    return counter.get_total_flops(), tracker.peak - before, features.nbytes
+    weights = sum(each.nbytes for each in tensors)
+    return EncoderWork(weights, tracker.peak - before, counter.get_total_flops(), spec.cache * features.nbytes)

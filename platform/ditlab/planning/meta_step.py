@@ -1,28 +1,60 @@
 """A training step on the meta device: shapes and dtypes of every tensor, no values, no memory.
 
-Activations may wait in the host's memory for the backward pass.
+Blocks are traced as they are: what compilation fuses is not known here.
 """
 
 from __future__ import annotations
 
-import weakref
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from ditlab.planning.compiled_blocks import FusedAttention
-from ditlab.planning.data_shape import DataShape
+from denoisers.contract import ANY, TextCodec
 from ditlab.spec.experiment import Experiment
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """Shapes of batch fields that the data decide and the spec does not, and their text."""
+
+    fields: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of one sample by field, padding included; for fields with axes of any size."""
+    columns: frozenset[str] | None = None
+    """Names of the fields that the data hold; None where they are not here."""
+    text: TextCodec | None = None
+    """Codec of the data's tokens; None where they hold no text."""
+
+    def of_experiment(self, experiment: Experiment) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one sample of every batch field of model and loss.
+
+        Where the data are not known, an axis of any size is what the loss assumes, else as long as `at_most` allows.
+        """
+        known = {**experiment.objective.assumed_shapes(experiment.model, self.fields), **self.fields}
+        shapes = {}
+        for each in experiment.batch_fields():
+            longest = each.at_most or each.multiple_of
+            shapes[each.name] = known.get(each.name, tuple(longest if size == ANY else size for size in each.shape))
+        return shapes
+
+    def step_key(self, experiment: Experiment, size: int, *form: object) -> str:
+        """Return what decides a step of `size` samples on the meta device, as a text: a key for what was counted."""
+        specs = [
+            each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)
+        ]
+        text = self.text and (self.text.vocabulary, self.text.end, self.text.packing)
+        return json.dumps([specs, size, self.of_experiment(experiment), text, repr(form)])
 
 
 class MetaNoise:
@@ -47,51 +79,58 @@ class AnsweredReads(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not torch.ops.aten._local_scalar_dense.default:
             return function(*args, **(kwargs or {}))
-        if args[0].dtype == torch.bool:
-            return True
-        return next(self._integers)
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
+        return True if args[0].dtype == torch.bool else next(self._integers)
 
 
-@dataclass(frozen=True)
-class MetaForm:
-    """How a step is computed."""
+class FusedAttention(TorchFunctionMode):
+    """Attention by the fused kernel that CPUs have; GPUs' keep as much.
 
-    dtype: torch.dtype = torch.float32
-    """Type of the parameters."""
-    has_fused_attention: bool = False
-    """True for attention as fused kernels compute it, False for the matrix products that torch's counter counts."""
-    recomputes: bool = False
-    """True where activations are checkpointed."""
-    is_compiled: bool = False
-    """True where blocks are compiled."""
-    offloads: bool = False
-    """True where activations wait in the host's memory."""
+    The meta device would compute queries by keys as a matrix and keep it.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is nn.functional.scaled_dot_product_attention:
+            function = self._attend
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+        if options.pop("enable_gqa", False):
+            repeats = query.shape[-3] // key.shape[-3]
+            key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output: Tensor = kernel(query, key, value, attn_mask=attn_mask, **options)[0]
+        return output
 
 
 class MetaStep:
     """Network and loss of an experiment on the meta device, and a batch for them."""
 
-    def __init__(self, experiment: Experiment, data: DataShape, form: MetaForm) -> None:
-        """Build both. Raises ValueError for a loss that does not fit its model."""
-        self._form, family = form, experiment.family
-        self.dtype = dtype = form.dtype
-        self.offloaded = OffloadedTensors()
-        """Activations in the host's memory."""
+    def __init__(
+        self, experiment: Experiment, data: DataShape, dtype: torch.dtype = torch.float32,
+        *, has_fused_attention: bool = False, recomputes: bool = False, offloads: bool = False,
+    ) -> None:  # fmt: skip
+        """Build both. Raises ValueError for a loss that does not fit its model.
+
+        `has_fused_attention`: attention as fused kernels compute it, else the matrix products that torch's counter
+        counts. `recomputes`: activations of blocks are checkpointed. `offloads`: they wait in the host's memory.
+        """
+        family = experiment.family
+        self.dtype = dtype
+        self.moved = 0
+        """Bytes of activations that were copied to the host."""
+        self.host = 0
+        """Bytes that they take there: torch takes pinned memory by powers of two."""
         self._experiment, self._shapes = experiment, data.of_experiment(experiment)
+        self._has_fused_attention, self._recomputes, self._offloads = has_fused_attention, recomputes, offloads
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
         if self._objective.modules is not None:
             self._objective.modules.to(dtype)
-        if form.is_compiled:
-            from ditlab.planning.compiled_blocks import compile_on_meta  # imports torch's compiler: 1 s
-
-            compile_on_meta(self.network, f"{experiment.model!r} {dtype}")
-        if form.recomputes or form.offloads:
+        if recomputes or offloads:
             for module in self.network.checkpointed_modules():
                 module.forward = partial(self._forward, module.forward)
 
@@ -133,57 +172,23 @@ class MetaStep:
     @contextmanager
     def _modes(self) -> Iterator[None]:
         """Make tensors on the meta device inside, and compute attention as it should be."""
-        with torch.device("meta"), FusedAttention() if self._form.has_fused_attention else nullcontext():
+        with torch.device("meta"), FusedAttention() if self._has_fused_attention else nullcontext():
             yield
 
     def _forward(self, forward: Any, *inputs: Any, **named: Any) -> Any:
         """Compute a block whose activations are recomputed, or wait in the host's memory, as the engine does."""
-        with self.offloaded.hooks() if self._form.offloads else nullcontext():
-            if not self._form.recomputes:
+        with saved_tensors_hooks(self._pack, self._unpack) if self._offloads else nullcontext():
+            if not self._recomputes:
                 return forward(*inputs, **named)
             # Modes of functions are not active in a backward pass, where the block is computed again.
             contexts = partial(lambda modes: (nullcontext(), modes()), self._modes)
             return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
-
-@dataclass(frozen=True, eq=False)
-class WaitingTensor:
-    """Copy of a tensor in the host's memory."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-class OffloadedTensors:
-    """Count of the tensors that torch's `save_on_cpu` would keep in pinned memory, and a stand-in for it.
-
-    Every tensor that an operation keeps is copied, parameters and those that were copied for another one included.
-    """
-
-    def __init__(self) -> None:
-        self.live = 0
-        """Bytes in the host's memory."""
-        self.peak = 0
-        """Most bytes that were there at once."""
-        self.moved = 0
-        """Bytes copied to the host so far; as many come back."""
-
-    def hooks(self) -> AbstractContextManager[None]:
-        """Keep what operations save inside in the host's memory."""
-        hooks: AbstractContextManager[None] = saved_tensors_hooks(self._pack, self._unpack)
-        return hooks
-
-    def _pack(self, tensor: Tensor) -> WaitingTensor:
+    def _pack(self, tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+        """Count a kept tensor that torch's `save_on_cpu` would copy, and let it go."""
         self.moved += tensor.nbytes
-        size = 1 << max(0, tensor.nbytes - 1).bit_length()  # torch takes pinned memory by powers of two
-        waiting = WaitingTensor(tuple(tensor.shape), tensor.dtype)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(waiting, self._freed, size)
-        return waiting
+        self.host += 1 << max(0, tensor.nbytes - 1).bit_length()
+        return tensor.shape, tensor.dtype
 
-    def _freed(self, size: int) -> None:
-        self.live -= size
-
-    def _unpack(self, waiting: WaitingTensor) -> Tensor:
-        return torch.empty(waiting.shape, dtype=waiting.dtype, device="meta")
+    def _unpack(self, packed: tuple[torch.Size, torch.dtype]) -> Tensor:
+        return torch.empty(packed[0], dtype=packed[1], device="meta")

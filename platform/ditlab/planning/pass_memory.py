@@ -5,7 +5,6 @@ The bytes of the tensors that are alive, and their peak, are counted on any devi
 
 from __future__ import annotations
 
-import json
 import weakref
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -17,9 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from denoisers.contract import ANY
-from ditlab.planning.data_shape import DataShape
-from ditlab.planning.meta_step import DTYPES, MetaForm, MetaStep
-from ditlab.spec.compiling import compile_decision
+from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
 
 
@@ -34,6 +31,8 @@ class LiveBytes(TorchDispatchMode):
         """Bytes alive."""
         self.peak = 0
         """Most bytes that were alive at once since the start, or `restart`."""
+        self.operations = 0
+        """Operations so far."""
         self._storages: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def restart(self) -> None:
@@ -46,33 +45,27 @@ class LiveBytes(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         key, size = id(storage), storage.nbytes()
-        known = self._storages.get(key)
-        if known is None:
+        reference, before = self._storages.get(key, (None, 0))
+        if reference is None:
             reference = weakref.ref(storage, partial(self._freed, key))
-        elif known[1] == size:
-            return
-        else:
-            reference = known[0]
-            self.live -= known[1]
         self._storages[key] = reference, size
-        self.live += size
+        self.live += size - before
         self.peak = max(self.peak, self.live)
+
+    def add_all(self, tree: Any) -> None:
+        """Count every tensor that a container holds."""
+        for value in tree_iter(tree):
+            if isinstance(value, Tensor):
+                self.add(value)
 
     def _freed(self, key: int, _: Any) -> None:
         self.live -= self._storages.pop(key)[1]
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in tree_iter((args, kwargs)):
-            if isinstance(value, Tensor):
-                self.add(value)
+        self.operations += 1
+        self.add_all((args, kwargs))
         result = function(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, torch.Tensor):
-                self.add(value)
+        self.add_all(result)
         return result
 
 
@@ -91,7 +84,7 @@ class PassMemory:
     operations: int
     """Operations that are done one after the other, each at least a kernel."""
     host: int
-    """Most bytes of activations in the host's memory at once, beside the device's."""
+    """Bytes that activations take in the host's memory, beside the device's."""
     moved: int
     """Bytes of activations that are copied to the host; as many come back."""
 
@@ -106,62 +99,56 @@ _traces: dict[str, PassMemory] = {}
 
 def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool) -> PassMemory:
     """Trace the passes of a micro-batch of `size` samples as the engine computes them: in the experiment's precision,
-    with its blocks checkpointed, compiled or offloaded where it says so.
+    with its blocks checkpointed or offloaded where it says so; compiled ones take less.
 
     Kept for the process. Raises ValueError for a loss that does not fit its model.
     """
-    specs = [each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)]
-    text = data.text and (data.text.vocabulary, data.text.end, data.text.packing)
-    form = MetaForm(
-        DTYPES[experiment.training.precision],
-        has_fused_attention=True,
-        recomputes=experiment.engine.activation_checkpointing,
-        is_compiled=compile_decision(experiment, "cuda" if on_gpu else "cpu").is_compiled,
-        offloads=on_gpu and experiment.engine.activation_offload == "cpu",  # on a CPU they are there already
-    )
-    key = json.dumps([specs, size, data.of_experiment(experiment), text, repr(form)])
-    if key not in _traces:
-        _traces[key] = _trace(MetaStep(experiment, data, form), size)
-    return _traces[key]
-
-
-def _trace(step: MetaStep, size: int) -> PassMemory:
+    dtype = DTYPES[experiment.training.precision]
+    recomputes = experiment.engine.activation_checkpointing
+    offloads = on_gpu and experiment.engine.activation_offload == "cpu"  # on a CPU they are there already
+    key = data.step_key(experiment, size, dtype, recomputes, offloads)
+    if key in _traces:
+        return _traces[key]
+    step = MetaStep(experiment, data, dtype, has_fused_attention=True, recomputes=recomputes, offloads=offloads)
     tracker = _PassTracker()
     for parameter in step.parameters():
         parameter.register_post_accumulate_grad_hook(tracker.take)
     with step.reading(size), tracker:
-        for value in step.tensors():
-            tracker.add(value)
-        tracker.begin()
+        tracker.begin(step)
         batch = step.batch(size)
-        for value in batch.values():
-            tracker.add(value)
+        tracker.add_all(batch)
         total = step.loss(batch)
         activations = tracker.live - tracker.before
         total.backward()
-    return PassMemory(
+    _traces[key] = PassMemory(
         activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before, tracker.operations,
-        step.offloaded.peak, step.offloaded.moved,
+        step.host, step.moved,
     )  # fmt: skip
+    return _traces[key]
+
+
+_evaluations: dict[str, int] = {}
 
 
 def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int:
     """Trace a forward pass of `size` samples without gradients: the most bytes at once beside the parameters.
 
     The larger one of a pass of the loss and, where the spec alone decides the sizes, a pass of the network that keeps
-    its whole output, as samplers do.
+    its whole output, as samplers do. Kept for the process.
     """
-    step = MetaStep(experiment, data, MetaForm(DTYPES[experiment.training.precision], has_fused_attention=True))
-    tracker = _PassTracker()
-    with step.reading(size), tracker, torch.no_grad():
-        for value in step.tensors():
-            tracker.add(value)
-        tracker.begin()
-        step.loss(step.batch(size))
-        if not any(ANY in field.shape for field in experiment.batch_fields()):
-            inputs = experiment.family.example_inputs(experiment.model, size)
-            step.network(*(each.to(step.dtype) if each.is_floating_point() else each for each in inputs))
-    return tracker.fresh
+    dtype = DTYPES[experiment.training.precision]
+    key = data.step_key(experiment, size, dtype)
+    if key not in _evaluations:
+        step = MetaStep(experiment, data, dtype, has_fused_attention=True)
+        tracker = _PassTracker()
+        with step.reading(size), tracker, torch.no_grad():
+            tracker.begin(step)
+            step.loss(step.batch(size))
+            if not any(ANY in field.shape for field in experiment.batch_fields()):
+                inputs = experiment.family.example_inputs(experiment.model, size)
+                step.network(*(each.to(dtype) if each.is_floating_point() else each for each in inputs))
+        _evaluations[key] = tracker.fresh
+    return _evaluations[key]
 
 
 class _PassTracker(LiveBytes):
@@ -169,18 +156,14 @@ class _PassTracker(LiveBytes):
 
     def __init__(self) -> None:
         super().__init__("meta")
-        self.before = self.given = self.given_at_peak = self.fresh = self.operations = 0
+        self.before = self.given = self.given_at_peak = self.fresh = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations += 1
-        result = function(*args, **(kwargs or {}))  # whose arguments are known: all of them were made inside
-        for value in tree_iter(result):
-            if isinstance(value, Tensor):
-                self.add(value)
-        return result
-
-    def begin(self) -> None:
+    def begin(self, step: MetaStep) -> None:
+        """Count what is there between passes, and the peak from it on."""
+        for value in step.tensors():
+            self.add(value)
         self.before = self.live
+        self.fresh = 0
         self.restart()
 
     def take(self, parameter: Tensor) -> None:

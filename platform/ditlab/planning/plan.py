@@ -10,8 +10,9 @@ from typing import Any
 
 from ditlab.averages import snapshot_steps
 from ditlab.errors import UserError
-from ditlab.planning.hardware import GPUS
-from ditlab.planning.settings import SETTINGS, Machine, PlannedSetting, Planner, checkpoint_bytes, snapshot_bytes
+from ditlab.planning.hardware import GPUS, Device
+from ditlab.planning.settings import SETTINGS, PlannedSetting, Planner, checkpoint_bytes, snapshot_bytes
+from ditlab.planning.step_time import Rates
 from ditlab.planning.worker_memory import ZeroSetting
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
@@ -24,9 +25,21 @@ MOST_WORKERS = 4096
 
 
 @dataclass(frozen=True)
-class RunSize:
-    """Length of a run and sizes of its files."""
+class Plan:
+    """Memory, time and cost of a run on a kind of device."""
 
+    experiment: Experiment
+    device: Device
+    rates: Rates
+    parameters: int
+    own: PlannedSetting
+    """The spec as it is."""
+    settings: Sequence[PlannedSetting]
+    """Every setting, with and without activation checkpointing."""
+    recommended: PlannedSetting | None
+    """Setting to take; None where nothing fits."""
+    why: str
+    """Reason for it in a sentence, or what would make the run fit."""
     steps: int | None
     """Optimiser steps; None where they depend on data that are not here."""
     data_bytes: int | None
@@ -39,24 +52,6 @@ class RunSize:
     """Bytes of one snapshot of averages; 0 where none are kept."""
     snapshots: int | None
     """Snapshots of averages, all kept; None for a run of unknown length."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Memory, time and cost of a run on a machine."""
-
-    experiment: Experiment
-    machine: Machine
-    parameters: int
-    own: PlannedSetting
-    """The spec as it is."""
-    settings: Sequence[PlannedSetting]
-    """Every setting, with and without activation checkpointing."""
-    recommended: PlannedSetting | None
-    """Setting to take; None where nothing fits."""
-    why: str
-    """Reason for it in a sentence, or what would make the run fit."""
-    size: RunSize
     encoder_flops: int
     """Operations of frozen encoders in a step."""
     optimizer_flops: int
@@ -71,7 +66,7 @@ class Plan:
 
     def run_seconds(self, setting: PlannedSetting) -> float | None:
         """Return the duration of all steps under a setting, without evaluations and saves."""
-        return None if self.size.steps is None else self.size.steps * setting.seconds.total
+        return None if self.steps is None else self.steps * setting.seconds.total
 
     def gpu_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all workers together."""
@@ -79,31 +74,28 @@ class Plan:
         return None if seconds is None else seconds * self.workers / 3600
 
 
-def make_plan(planner: Planner, experiment: Experiment, machine: Machine, steps: int | None, data: int | None) -> Plan:
+def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
     """Plan all settings and choose one."""
-    own, settings = planner.own(), tuple(planner.settings())
-    averages = experiment.training.averages
+    own, settings, sizes = planner.own(), tuple(planner.settings()), planner.sizes
+    recommended, why = choose(own, settings, planner)
+    averages, keep_every = experiment.training.averages, experiment.checkpoint.keep_every
     snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if averages and steps else None
-    keep_every = experiment.checkpoint.keep_every
-    num_kept = experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0)
-    size = RunSize(
-        steps, data, checkpoint_bytes(experiment, planner.sizes), num_kept,
-        snapshot_bytes(experiment, planner.sizes), snapshots if averages else 0,
-    )  # fmt: skip
-    recommended, why = choose(own, settings, planner, machine)
     return Plan(
-        experiment, machine, planner.sizes.total, own, settings, recommended, why, size, planner.encoder_flops,
-        sum(planner.sizes.iterations), planner.left_out(),
+        experiment, planner.device, planner.rates, sizes.total, own, settings, recommended, why, steps, data_bytes,
+        checkpoint_bytes=checkpoint_bytes(experiment, sizes),
+        checkpoints=experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0),
+        snapshot_bytes=snapshot_bytes(experiment, sizes), snapshots=snapshots if averages else 0,
+        encoder_flops=planner.encoder_flops, optimizer_flops=sum(sizes.iterations), left_out=planner.left_out(),
     )  # fmt: skip
 
 
 def choose(
-    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner, machine: Machine
+    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner
 ) -> tuple[PlannedSetting | None, str]:
     """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as fast; and say why."""
     fitting = [each for each in settings if each.fits]
     if not fitting:
-        return None, what_would_fit(planner, machine)
+        return None, what_would_fit(planner)
     fastest = min(fitting, key=lambda each: each.seconds.total)
     limit = fastest.seconds.total * SLOWER
     if own.fits and own.seconds.total <= limit:
@@ -119,7 +111,7 @@ def choose(
     return best, reason
 
 
-def what_would_fit(planner: Planner, machine: Machine) -> str:
+def what_would_fit(planner: Planner) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
     least, zero, checkpointing = min(
         ((planner.least_total(zero, checkpointing), zero, checkpointing)
@@ -130,26 +122,16 @@ def what_would_fit(planner: Planner, machine: Machine) -> str:
     )  # fmt: skip
     label = f"stage {zero.label}{', checkpointing' if checkpointing else ''}"
     larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
-    ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and machine.device.is_gpu else []
-    if workers := _enough_workers(planner, machine):
+    ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and planner.device.is_gpu else []
+    powers = (2**power for power in range(MOST_WORKERS.bit_length()) if 2**power > planner.workers)
+    takes = ((each, planner.with_workers(each).least_total(ZeroSetting(3), True)) for each in powers)
+    if workers := next((each for each, total in takes if total <= planner.device.memory), 0):
         ways.append(f"--gpus {workers} with stage 3 and checkpointing")
     ways.append("a smaller network, or smaller images or shorter sequences")
     return (
         f"nothing fits: with micro-batches of {planner.micro_sizes[0]} the least is {least / 2**30:,.2f} GiB a worker "
-        f"({label}), and {machine.memory / 2**30:,.2f} GiB are there; it would fit with {', or '.join(ways)}."
+        f"({label}), and {planner.device.memory / 2**30:,.2f} GiB are there; it would fit with {', or '.join(ways)}."
     )
-
-
-def _enough_workers(planner: Planner, machine: Machine) -> int:
-    """Return the least power of two of workers on which the run fits without offload; 0 where none is enough."""
-    workers = 1
-    while workers <= planner.workers:
-        workers *= 2
-    while workers <= MOST_WORKERS:
-        if planner.with_workers(workers).least_total(ZeroSetting(3), True) <= machine.memory:
-            return workers
-        workers *= 2
-    return 0
 
 
 def recommended_experiment(plan: Plan) -> Experiment:

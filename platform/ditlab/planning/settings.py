@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from denoisers.parameters import parameter_roles
-from ditlab.planning.data_shape import DataShape
 from ditlab.planning.flops import StepFlops, newton_schulz_flops, step_flops
 from ditlab.planning.frozen_encoders import NO_ENCODERS, EncoderWork
 from ditlab.planning.hardware import Device
-from ditlab.planning.meta_step import DTYPES, MetaForm, MetaStep
+from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
 from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
 from ditlab.planning.worker_memory import (
@@ -23,10 +23,11 @@ from ditlab.planning.worker_memory import (
     WorkerShape,
     ZeroSetting,
     evaluation_peak,
+    larger_parts,
     passes_peak,
+    peak_during,
     state_memory,
     update_peak,
-    with_encoders,
 )
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
@@ -46,17 +47,6 @@ FARTHEST = 4
 GPU_GAPS, CPU_GAPS = 0.05, 0.3
 """Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of digits/dit grew by
 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
-_evaluated: dict[str, int] = {}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Devices that a run is planned for."""
-
-    device: Device
-    memory: int
-    """Bytes of each worker's device."""
-    rates: Rates
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ class PlannedSetting:
     """Samples of a micro-batch."""
     largest_micro: int
     """Largest micro-batch that fits, a divisor of a worker's part of the batch; 0 where none does."""
-    memory: SettingMemory
+    memory: WorkerMemory
     margin: int
     """Bytes that are left free beside the tensors."""
     total: int
@@ -86,13 +76,14 @@ class PlannedSetting:
 
 
 class Planner:
-    """Memory and time of an experiment's settings on a machine, traced as far as they are asked for."""
+    """Memory and time of an experiment's settings on a device, traced as far as they are asked for."""
 
     def __init__(
-        self, experiment: Experiment, data: DataShape, machine: Machine, encoders: EncoderWork = NO_ENCODERS
+        self, experiment: Experiment, data: DataShape, device: Device, rates: Rates, encoders: EncoderWork = NO_ENCODERS
     ) -> None:
         """Raises ValueError for a loss that does not fit its model."""
-        self._experiment, self._data, self.machine, self._encoders = experiment, data, machine, encoders
+        self._experiment, self._data, self._encoders = experiment, data, encoders
+        self.device, self.rates = device, rates
         self.sizes: ParameterSizes = parameter_sizes(experiment, data)
         self.offloads = experiment.optimizer.kind != "muon"  # which is refused with offload
         self.workers = experiment.resources.max_workers
@@ -129,20 +120,21 @@ class Planner:
         batch = experiment.batch.model_copy(update={"micro": micro})
         flops = step_flops(experiment.model_copy(update={"batch": batch}), self._data)
         seconds = step_seconds(
-            flops, self.sizes, zero, self.machine.device, self.machine.rates, self.workers,
+            flops, self.sizes, zero, self.device, self.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
             DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro), self.encoder_flops,
         )  # fmt: skip
         largest = self._largest_micro(zero, checkpointing)
-        fits = total <= self.machine.memory
-        return PlannedSetting(zero, checkpointing, micro, largest, memory, margin, total, fits, seconds, flops)
+        return PlannedSetting(
+            zero, checkpointing, micro, largest, memory, margin, total, total <= self.device.memory, seconds, flops
+        )
 
     def with_workers(self, workers: int) -> Planner:
         """Return a planner of the same run on more workers, whose micro-batches are of one sample."""
         resources = self._experiment.resources.model_copy(update={"workers": workers})
         batch = self._experiment.batch.model_copy(update={"micro": 1})
         changed = self._experiment.model_copy(update={"resources": resources, "batch": batch})
-        return Planner(changed, self._data, self.machine, self._encoders)
+        return Planner(changed, self._data, self.device, self.rates, self._encoders)
 
     def least_total(self, zero: ZeroSetting, checkpointing: bool) -> int:
         """Return the bytes of each worker's device at the smallest micro-batch."""
@@ -150,11 +142,11 @@ class Planner:
 
     def left_out(self) -> list[str]:
         """Return what the plan does not count, each as the end of `left out: `."""
-        engine, is_gpu = self._experiment.engine, self.machine.device.is_gpu
+        engine, is_gpu = self._experiment.engine, self.device.is_gpu
         found = [*self._encoders.left_out, "memory within a kernel"]
         if compile_decision(self._experiment, "cuda" if is_gpu else "cpu").is_compiled:
-            speed = "" if self.machine.rates.is_measured else ", and what compiled blocks save in time"
-            found.append(f"the first step's compilation{speed}")
+            saved = "memory" if self.rates.is_measured else "memory and time"
+            found.append(f"what compiled blocks save in {saved}, and the first step's compilation")
         if is_gpu and engine.activation_offload == "cpu":
             found.append("what of the activations' ways to the host and back the passes hide")
         return found
@@ -162,25 +154,20 @@ class Planner:
     def _largest_micro(self, zero: ZeroSetting, checkpointing: bool) -> int:
         """Find the largest micro-batch that fits by bisection: more samples never take less."""
 
-        def fits(number: int) -> bool:
-            return self._memory(zero, checkpointing, self.micro_sizes[number - 1])[2] <= self.machine.memory
+        def exceeds(index: int) -> bool:
+            return self._memory(zero, checkpointing, self.micro_sizes[index])[2] > self.device.memory
 
-        own = self.micro_sizes.index(self._experiment.micro_size) + 1
-        low, high = (own, len(self.micro_sizes)) if fits(own) else (0, own - 1)
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle - 1)
-        return self.micro_sizes[low - 1] if low else 0
+        own, num = self.micro_sizes.index(self._experiment.micro_size), len(self.micro_sizes)
+        fitting = bisect_left(range(num), True, *((0, own) if exceeds(own) else (own + 1, num)), key=exceeds)
+        return self.micro_sizes[fitting - 1] if fitting else 0
 
-    def _memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[SettingMemory, int, int]:
+    def _memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[WorkerMemory, int, int]:
         """Return memory, margin and total of one worker's device."""
-        experiment, device = self._with(checkpointing), self.machine.device
+        experiment, is_gpu = self._with(checkpointing), self.device.is_gpu
         passes = self._passes(experiment, micro)
-        memory = setting_memory(experiment, self._data, zero, micro, device.is_gpu, self.sizes, passes)
-        at_once = self._encoders.at_once(micro, device.is_gpu)
-        memory = replace(memory, worker=with_encoders(memory.worker, memory.state, self._encoders, at_once))
-        peak = memory.worker.peak.total + (0 if device.is_gpu else memory.worker.host)
-        free, gaps = (GPU_MARGIN, GPU_GAPS) if device.is_gpu else (CPU_MARGIN, CPU_GAPS)
+        memory = setting_memory(experiment, self._data, zero, micro, is_gpu, self.sizes, passes, self._encoders)
+        peak = memory.peak.total + (0 if is_gpu else memory.host)
+        free, gaps = (GPU_MARGIN, GPU_GAPS) if is_gpu else (CPU_MARGIN, CPU_GAPS)
         margin = free + int(gaps * peak)
         return memory, margin, peak + margin
 
@@ -190,12 +177,11 @@ class Planner:
         The line goes through its own and the next sizes up to FARTHEST times as large. Memory is a maximum of straight
         lines, so that nothing between the two takes more.
         """
-        own = experiment.micro_size
+        own, is_gpu = experiment.micro_size, self.device.is_gpu
         if micro <= own:
-            return pass_memory(experiment, self._data, micro, self.machine.device.is_gpu)
+            return pass_memory(experiment, self._data, micro, is_gpu)
         above = [each for each in self.micro_sizes if each > own]
         far = max((each for each in above if each <= FARTHEST * own), default=above[0])
-        is_gpu = self.machine.device.is_gpu
         near, end = (pass_memory(experiment, self._data, size, is_gpu) for size in (own, far))
         return near.between(end, (micro - own) / (far - own))
 
@@ -204,19 +190,9 @@ class Planner:
         return self._experiment.model_copy(update={"engine": engine})
 
 
-@dataclass(frozen=True)
-class SettingMemory:
-    """Memory of one worker under one setting."""
-
-    state: StateMemory
-    worker: WorkerMemory
-    checkpoint_copy: int
-    """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when it is blocking."""
-
-
 def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
     """Return the sizes of everything that is trained, on the meta device."""
-    step = MetaStep(experiment, data, MetaForm())
+    step = MetaStep(experiment, data)
     groups: dict[GroupRates, list[int]] = {}
     iterations: list[int] = []
     for module in step.modules():
@@ -231,27 +207,25 @@ def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
 
 def setting_memory(
     experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
-    sizes: ParameterSizes | None = None, passes: PassMemory | None = None,
-) -> SettingMemory:  # fmt: skip
-    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers.
-
-    `sizes` and `passes` save the traces where they are known.
-    """
-    sizes = sizes or parameter_sizes(experiment, data)
-    passes = passes or pass_memory(experiment, data, micro, on_gpu)
+    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork = NO_ENCODERS,
+) -> WorkerMemory:  # fmt: skip
+    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
     workers = experiment.resources.max_workers
     compute = DTYPES[experiment.training.precision].itemsize
-    accumulates = experiment.batch.size > micro * workers
-    shape = WorkerShape(setting, workers, compute, accumulates, on_gpu)
-    state = state_memory(sizes, setting, workers, compute, num_averages(experiment), accumulates)
+    shape = WorkerShape(setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
+    state = state_memory(sizes, shape, num_averages(experiment))
     copy = checkpoint_copy(experiment, sizes, setting)
-    worker = WorkerMemory(
+    peaks = [
         passes_peak(sizes, state, passes, shape),
         update_peak(sizes, state, shape),
         _evaluation(experiment, data, sizes, state, micro, shape),
-        state.host + copy + passes.host,
-    )
-    return SettingMemory(state, worker, copy)
+    ]
+    host = state.host.total + copy + passes.host
+    if encoders.weights:
+        peaks[0] = larger_parts(peaks[0], peak_during(state, encoders.pass_bytes * encoders.at_once(micro, on_gpu)))
+        peaks = [replace(parts, encoders=encoders.weights) for parts in peaks]
+        host += encoders.host
+    return WorkerMemory(*peaks, host, state, copy)
 
 
 def num_averages(experiment: Experiment) -> int:
@@ -279,21 +253,14 @@ def checkpoint_copy(experiment: Experiment, sizes: ParameterSizes, setting: Zero
     return (checkpoint_bytes(experiment, sizes) + snapshot_bytes(experiment, sizes)) // parts
 
 
-def evaluated_at_once(experiment: Experiment, micro: int) -> Sequence[int]:
-    """Return the sizes of the forward passes of an evaluation: held-out batches, and the samples of the grid."""
-    evaluation = experiment.evaluation
-    guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
-    drawn = max(evaluation.samples, micro if evaluation.quality else 0)
-    return [micro, guided * drawn]
-
-
 def _evaluation(
     experiment: Experiment, data: DataShape, sizes: ParameterSizes, state: StateMemory, micro: int, shape: WorkerShape,
 ) -> MemoryParts:  # fmt: skip
-    if experiment.evaluation.every is None:
-        return MemoryParts(0, 0, 0, 0, 0, 0)
-    largest = max(evaluated_at_once(experiment, micro))
-    key = repr((experiment.content_hash(), data.of_experiment(experiment), largest))
-    if key not in _evaluated:
-        _evaluated[key] = evaluation_memory(experiment, data, largest)
-    return evaluation_peak(sizes, state, _evaluated[key], experiment.training.ema is not None, shape)
+    """Return the peak of an evaluation: of held-out batches, or of the samples of the grid."""
+    evaluation = experiment.evaluation
+    if evaluation.every is None:
+        return MemoryParts()
+    guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
+    drawn = max(evaluation.samples, micro if evaluation.quality else 0)
+    pass_bytes = evaluation_memory(experiment, data, max(micro, guided * drawn))
+    return evaluation_peak(sizes, state, pass_bytes, experiment.training.ema is not None, shape)

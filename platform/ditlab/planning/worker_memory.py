@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
-from ditlab.planning.frozen_encoders import EncoderWork
 from ditlab.planning.pass_memory import PassMemory
 from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.optimization import GATHERED_VALUES
@@ -111,80 +110,20 @@ class ParameterSizes:
 
 
 @dataclass(frozen=True)
-class StateMemory:
-    """Bytes of the state of one worker, between two steps."""
-
-    parameters: int
-    """Weights that the network computes with, on the device."""
-    gradients: int
-    """Gradients that are kept from step to step, on the device: ZeRO-3's partition."""
-    optimizer: int
-    """Master weights and moments, on the device."""
-    average: int
-    """Averages of the weights, on the device."""
-    buffers: int
-    """Buffers of the engine that are there always, on the device."""
-    host_parameters: int
-    host_gradients: int
-    host_optimizer: int
-    host_average: int
-    host_buffers: int
-    swapped: int
-    """Bytes in files."""
-
-    @property
-    def device(self) -> int:
-        """All on the device."""
-        return self.parameters + self.gradients + self.optimizer + self.average + self.buffers
-
-    @property
-    def host(self) -> int:
-        """All in host memory that is not the device's."""
-        return self.host_parameters + self.host_gradients + self.host_optimizer + self.host_average + self.host_buffers
-
-
-def state_memory(
-    sizes: ParameterSizes, setting: ZeroSetting, workers: int, compute: int, num_averages: int, accumulates: bool
-) -> StateMemory:
-    """Return the state of one of `workers`; `compute`: bytes of a value of the compute dtype."""
-    stage, share = setting.stage, sizes.share(setting.stage, workers)
-    bucket = compute * min(sizes.total, LARGEST_BUCKET)
-    optimizer = sizes.moment_bytes(stage, workers) + (MASTER * share if stage else 0)
-    average = MASTER * (share if stage else sizes.total) * num_averages
-    weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * workers)
-    partition = compute * share if stage == 3 else 0
-    kept_whole = compute * sizes.small if stage == 3 and workers > 1 else 0
-    buffers = bucket + kept_whole if stage == 3 else 0
-    if setting.offload == "none":
-        return StateMemory(weights, partition, optimizer, average, buffers, 0, 0, 0, 0, 0, 0)
-    # the CPU gets gradients in float32 and, at stages 1 and 2, the new weights in the compute dtype
-    largest = compute * sizes.largest
-    host_gradients = MASTER * share + partition
-    if stage == 2 and accumulates:
-        host_gradients += compute * share
-    host_buffers = 0 if stage == 3 else compute * share + largest
-    in_files = optimizer if setting.offload == "nvme" else 0
-    if in_files:
-        host_buffers += SWAP_BUFFERS * MASTER * min(share, SUB_GROUP)
-    moved = weights if setting.offload_parameters != "none" else 0
-    return StateMemory(
-        parameters=weights - moved, gradients=0, optimizer=0, average=0, buffers=buffers if stage == 3 else largest,
-        host_parameters=moved, host_gradients=host_gradients, host_optimizer=optimizer - in_files,
-        host_average=average, host_buffers=host_buffers, swapped=in_files,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class MemoryParts:
-    """Bytes on one device at a peak, by what holds them."""
+    """Bytes of one device, or of its host, by what holds them."""
 
-    parameters: int
-    gradients: int
-    optimizer: int
-    average: int
-    activations: int
+    parameters: int = 0
+    """Weights that the network computes with."""
+    gradients: int = 0
+    """Gradients; between two steps those that are kept: ZeRO-3's partition."""
+    optimizer: int = 0
+    """Master weights and moments."""
+    average: int = 0
+    """Averages of the weights."""
+    activations: int = 0
     """Kept from the forward to the backward pass."""
-    workspace: int
+    workspace: int = 0
     """Temporary tensors, the loss' among them, and buffers of the engine."""
     encoders: int = 0
     """Weights of frozen encoders."""
@@ -193,6 +132,60 @@ class MemoryParts:
     def total(self) -> int:
         """All together."""
         return sum(astuple(self))
+
+    def plus(self, **more: int) -> MemoryParts:
+        """Return the parts with more bytes of those that are named."""
+        return replace(self, **{name: getattr(self, name) + size for name, size in more.items()})
+
+
+@dataclass(frozen=True)
+class WorkerShape:
+    """Facts that decide a worker's memory beside the sizes of parameters and the passes."""
+
+    setting: ZeroSetting
+    workers: int
+    compute: int
+    """Bytes of a value of the compute dtype."""
+    accumulates: bool
+    """True where a worker's step has several micro-batches."""
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class StateMemory:
+    """Bytes of the state of one worker, between two steps."""
+
+    device: MemoryParts
+    host: MemoryParts
+    """In host memory that is not the device's."""
+    swapped: int
+    """Bytes in files."""
+
+
+def state_memory(sizes: ParameterSizes, shape: WorkerShape, num_averages: int) -> StateMemory:
+    """Return the state of one worker that keeps so many averages of the weights."""
+    setting, compute = shape.setting, shape.compute
+    stage, share = setting.stage, sizes.share(setting.stage, shape.workers)
+    optimizer = sizes.moment_bytes(stage, shape.workers) + (MASTER * share if stage else 0)
+    average = MASTER * (share if stage else sizes.total) * num_averages
+    weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * shape.workers)
+    partition = compute * share if stage == 3 else 0
+    kept_whole = compute * sizes.small if stage == 3 and shape.workers > 1 else 0
+    buffers = compute * min(sizes.total, LARGEST_BUCKET) + kept_whole if stage == 3 else 0
+    if setting.offload == "none":
+        return StateMemory(MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts(), 0)
+    # the CPU gets gradients in float32 and, at stages 1 and 2, the new weights in the compute dtype
+    largest = compute * sizes.largest
+    gradients = MASTER * share + partition
+    if stage == 2 and shape.accumulates:
+        gradients += compute * share
+    host_buffers = 0 if stage == 3 else compute * share + largest
+    in_files = optimizer if setting.offload == "nvme" else 0
+    if in_files:
+        host_buffers += SWAP_BUFFERS * MASTER * min(share, SUB_GROUP)
+    moved = weights if setting.offload_parameters != "none" else 0
+    device = MemoryParts(parameters=weights - moved, workspace=buffers if stage == 3 else largest)
+    return StateMemory(device, MemoryParts(moved, gradients, optimizer - in_files, average, 0, host_buffers), in_files)
 
 
 @dataclass(frozen=True)
@@ -207,6 +200,10 @@ class WorkerMemory:
     """Evaluation with averaged weights; all zero without evaluations."""
     host: int
     """Host memory of offloaded state and of the checkpoint's copy; 0 where the device is the host."""
+    state: StateMemory
+    """Between two steps."""
+    checkpoint_copy: int
+    """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when it is blocking."""
 
     @property
     def peak(self) -> MemoryParts:
@@ -219,19 +216,6 @@ class WorkerMemory:
         return next(name for name in ("passes", "update", "evaluation") if getattr(self, name) is self.peak)
 
 
-@dataclass(frozen=True)
-class WorkerShape:
-    """Facts that decide a worker's memory beside its state and its passes."""
-
-    setting: ZeroSetting
-    workers: int
-    compute: int
-    """Bytes of a value of the compute dtype."""
-    accumulates: bool
-    """True where a worker's step has several micro-batches."""
-    on_gpu: bool
-
-
 def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, shape: WorkerShape) -> MemoryParts:
     """Return the peak of forward and backward passes, or of the reduction of gradients behind them."""
     stage, compute, several = shape.setting.stage, shape.compute, shape.workers > 1
@@ -239,44 +223,43 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
     bucket = compute * min(sizes.total, LARGEST_BUCKET)
     # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous bucket.
     contiguous = stage in (1, 2) and (shape.on_gpu or shape.setting.offload != "none")
-    fresh = _during(state, passes.peak, passes.gradients_at_peak, passes.activations)
-    dropped = _during(state, passes.peak_without_gradients, 0, passes.activations)
+    fresh = peak_during(state, passes.peak, passes.gradients_at_peak, passes.activations)
+    dropped = peak_during(state, passes.peak_without_gradients, 0, passes.activations)
     if stage == 3:
         gathered = _gathered(sizes, shape) if several or shape.setting.offload_parameters != "none" else 0
         copies = bucket + share if shape.on_gpu else 2 * bucket
-        return _largest(_with(dropped, workspace=gathered), _during(state, copies, 0, 0))
+        return larger_parts(dropped.plus(workspace=gathered), peak_during(state, copies))
     kept = share if stage == 2 and shape.accumulates and shape.setting.offload == "none" else 0
     if stage == 2 and contiguous:
-        reduced = _during(state, gradients, gradients, 0)
-        return _with(_largest(dropped, reduced), gradients=kept, workspace=bucket)
+        reduced = peak_during(state, gradients, gradients, 0)
+        return larger_parts(dropped, reduced).plus(gradients=kept, workspace=bucket)
     candidates = [fresh]
     if stage < 2 and shape.accumulates:
-        candidates.append(_with(dropped, gradients=gradients))
+        candidates.append(dropped.plus(gradients=gradients))
     if several or (stage == 2 and shape.accumulates):
         copies = (share if stage == 1 else 0) if contiguous else bucket
         if not several and compute == MASTER:
             copies = 0  # one worker's gradients are their own mean
-        candidates.append(_during(state, gradients + copies, gradients, 0))
-    return _with(_largest(*candidates), gradients=kept, workspace=bucket if contiguous else 0)
+        candidates.append(peak_during(state, gradients + copies, gradients, 0))
+    return larger_parts(*candidates).plus(gradients=kept, workspace=bucket if contiguous else 0)
 
 
 def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
     stage, compute = shape.setting.stage, shape.compute
     gathered = _orthogonalising(sizes, shape.workers)
-    at_rest = _during(state, 0, 0, 0)
+    at_rest = state.device
     if stage == 0:
-        return _with(at_rest, gradients=compute * sizes.total, workspace=gathered)
+        return at_rest.plus(gradients=compute * sizes.total, workspace=gathered)
     if shape.setting.offload != "none":
         return at_rest
     share = sizes.share(stage, shape.workers)
     flat = compute + (MASTER if compute != MASTER else 0)
     if stage < 3:
-        flattened = _with(at_rest, gradients=compute * share, workspace=flat * share)
-        return _largest(flattened, _with(at_rest, workspace=MASTER * share + gathered))
+        flattened = at_rest.plus(gradients=compute * share, workspace=flat * share)
+        return larger_parts(flattened, at_rest.plus(workspace=MASTER * share + gathered))
     whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned again before it
-    updated = _with(at_rest, workspace=flat * min(share, SUB_GROUP) - whole + gathered)
-    return _largest(at_rest, updated)
+    return larger_parts(at_rest, at_rest.plus(workspace=flat * min(share, SUB_GROUP) - whole + gathered))
 
 
 def evaluation_peak(
@@ -286,18 +269,7 @@ def evaluation_peak(
     share = MASTER * sizes.share(shape.setting.stage, shape.workers)
     exchanged = min(share, EXCHANGED) if has_average else 0
     gathered = _gathered(sizes, shape) if shape.setting.stage == 3 and shape.workers > 1 else 0
-    return _during(state, max(exchanged, pass_bytes + gathered), 0, 0)
-
-
-def with_encoders(memory: WorkerMemory, state: StateMemory, encoders: EncoderWork, at_once: int) -> WorkerMemory:
-    """Add frozen encoders to a worker: weights always, and a pass of `at_once` samples before the network's."""
-    if not encoders.weights:
-        return memory
-    whole = _largest(memory.passes, _during(state, encoders.pass_bytes * at_once, 0, 0))
-    passes, update, evaluation = (
-        replace(parts, encoders=encoders.weights) for parts in (whole, memory.update, memory.evaluation)
-    )
-    return WorkerMemory(passes, update, evaluation, memory.host + encoders.host)
+    return peak_during(state, max(exchanged, pass_bytes + gathered))
 
 
 def _orthogonalising(sizes: ParameterSizes, workers: int) -> int:
@@ -313,21 +285,11 @@ def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
     return shape.compute * (min(values, MOST_GATHERED) + min(values, PREFETCHED + largest))
 
 
-def _during(state: StateMemory, more: int, gradients: int, activations: int) -> MemoryParts:
+def peak_during(state: StateMemory, more: int, gradients: int = 0, activations: int = 0) -> MemoryParts:
     """Add `more` bytes to the state: finished gradients and activations among them, and the rest is workspace."""
     kept = min(activations, more - gradients)
-    return MemoryParts(
-        parameters=state.parameters, gradients=state.gradients + gradients, optimizer=state.optimizer,
-        average=state.average, activations=kept, workspace=state.buffers + more - gradients - kept,
-    )  # fmt: skip
+    return state.device.plus(gradients=gradients, activations=kept, workspace=more - gradients - kept)
 
 
-def _with(parts: MemoryParts, gradients: int = 0, workspace: int = 0) -> MemoryParts:
-    return MemoryParts(
-        parts.parameters, parts.gradients + gradients, parts.optimizer, parts.average, parts.activations,
-        parts.workspace + workspace,
-    )  # fmt: skip
-
-
-def _largest(*candidates: MemoryParts) -> MemoryParts:
+def larger_parts(*candidates: MemoryParts) -> MemoryParts:
     return max(candidates, key=lambda parts: parts.total)

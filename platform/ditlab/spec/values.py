@@ -60,6 +60,11 @@ def format_bound(bound: Any) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
+def format_bytes(num: int) -> str:
+    """Bytes as people read them: `512 B`, `4.1 MiB`, `22.5 GiB`."""
+    return ByteSize(num).human_readable(separator=" ")
+
+
 def num_bytes(size: str) -> int:
     """Return the bytes of a size: `200GiB`, `1.5 TB`. Raises ValueError for another text, and for less than 1 byte."""
     try:

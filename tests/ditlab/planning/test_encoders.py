@@ -9,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
-from ditlab.planning.data_shape import DataShape
 from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
 from ditlab.planning.hardware import find_gpu
-from ditlab.planning.settings import Machine, Planner
+from ditlab.planning.meta_step import DataShape
+from ditlab.planning.settings import Planner
 from ditlab.planning.step_time import assumed_rates
 from ditlab.planning.worker_memory import ZeroSetting
 from ditlab.spec.files import build_experiment
@@ -76,16 +76,17 @@ def test_encoders_of_which_nothing_is_known_are_named(spec, tmp_path):
 def test_a_worker_has_their_weights_and_a_step_their_operations(spec):
     experiment = build_experiment(spec, "painter.yaml").replace("resources.gpus_per_worker", 1)
     device = find_gpu("L4")
-    machine = Machine(device, device.memory, assumed_rates(device, "fp32"))
+    rates = assumed_rates(device, "fp32")
     work = EncoderWork(weights=10**9, pass_bytes=10**7, flops=10**15, host=1000)
     shape = DataShape({"image": (3, 32, 32)}, COLUMNS)
     without, with_them = (
-        Planner(experiment, shape, machine, each).setting(ZeroSetting(1), False, 4) for each in (EncoderWork(), work)
+        Planner(experiment, shape, device, rates, each).setting(ZeroSetting(1), False, 4)
+        for each in (EncoderWork(), work)
     )
-    peak, before = with_them.memory.worker.peak, without.memory.worker.peak
+    peak, before = with_them.memory.peak, without.memory.peak
     assert peak.encoders == 10**9 and peak.total >= before.total + 10**9
-    assert with_them.memory.worker.passes.total >= 10**9 + 4 * 10**7
-    assert with_them.memory.worker.host == without.memory.worker.host + 1000
-    added = with_them.seconds.passes - work.flops * 8 / machine.rates.flops
+    assert with_them.memory.passes.total >= 10**9 + 4 * 10**7
+    assert with_them.memory.host == without.memory.host + 1000
+    added = with_them.seconds.passes - work.flops * 8 / rates.flops
     assert 0 <= added <= without.seconds.passes
     assert replace(with_them.seconds, passes=0) == replace(without.seconds, passes=0)

@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.planning.data_shape import DataShape
+from ditlab.planning.meta_step import DataShape
 from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.settings import CPU_GAPS
-from ditlab.planning.worker_memory import ParameterGroup, ParameterSizes, ZeroSetting, state_memory
+from ditlab.planning.worker_memory import (
+    MemoryParts,
+    ParameterGroup,
+    ParameterSizes,
+    WorkerShape,
+    ZeroSetting,
+    state_memory,
+)
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from support.peak_memory import peak_bytes
@@ -26,13 +33,14 @@ def experiment_of(name: str, *changes: str) -> Experiment:
 
 def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: float = 0.1) -> None:
     """State exact to the byte; the peak of the step within the tolerance."""
-    state, worker = predicted_memory(experiment, home)
+    worker = predicted_memory(experiment, home)
+    device, host = worker.state.device, worker.state.host
     named = (experiment.name, experiment.engine.zero.stage)
-    assert state.parameters + state.host_parameters == tracked.parameters, named
-    assert state.optimizer + state.host_optimizer == tracked.optimizer, named
-    assert state.average + state.host_average == tracked.average, named
-    assert state.device + state.host == pytest.approx(tracked.state, rel=0.02), named
-    peak = max(worker.passes.total, worker.update.total) + state.host
+    assert device.parameters + host.parameters == tracked.parameters, named
+    assert device.optimizer + host.optimizer == tracked.optimizer, named
+    assert device.average + host.average == tracked.average, named
+    assert device.total + host.total == pytest.approx(tracked.state, rel=0.02), named
+    peak = max(worker.passes.total, worker.update.total) + host.total
     assert peak == pytest.approx(tracked.peak, rel=tolerance), named
 
 
@@ -80,26 +88,33 @@ def test_two_workers(tmp_path):
             check(experiment, tracked, tmp_path)
 
 
+def state_of(
+    sizes: ParameterSizes, zero: ZeroSetting, compute: int, averages: int = 1
+) -> tuple[MemoryParts, MemoryParts, int]:
+    """Return device, host and bytes in files of one of four workers."""
+    state = state_memory(sizes, WorkerShape(zero, 4, compute, accumulates=False, on_gpu=False), averages)
+    return state.device, state.host, state.swapped
+
+
 def test_state_by_hand():
     """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
     sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
-    whole = state_memory(sizes, ZeroSetting(0), 4, 4, num_averages=1, accumulates=False)
+    whole, _, _ = state_of(sizes, ZeroSetting(0), 4)
     assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
-    parted = state_memory(sizes, ZeroSetting(1), 4, 2, num_averages=1, accumulates=False)
+    parted, _, _ = state_of(sizes, ZeroSetting(1), 2)
     assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (2000, 3000, 1000, 0)
-    third = state_memory(sizes, ZeroSetting(3), 4, 2, num_averages=0, accumulates=False)
+    third, _, _ = state_of(sizes, ZeroSetting(3), 2, averages=0)
     assert (third.parameters, third.optimizer, third.average, third.gradients) == (500, 3000, 0, 500)
-    moved = state_memory(sizes, ZeroSetting(1, "cpu"), 4, 2, num_averages=1, accumulates=False)
-    assert (moved.parameters, moved.optimizer, moved.host_optimizer, moved.host_average) == (2000, 0, 3000, 1000)
-    filed = state_memory(sizes, ZeroSetting(3, "nvme", "cpu"), 4, 2, num_averages=1, accumulates=False)
-    assert (filed.parameters, filed.host_parameters, filed.swapped, filed.host_optimizer) == (0, 500, 3000, 0)
+    moved, host, _ = state_of(sizes, ZeroSetting(1, "cpu"), 2)
+    assert (moved.parameters, moved.optimizer, host.optimizer, host.average) == (2000, 0, 3000, 1000)
+    filed, host, swapped = state_of(sizes, ZeroSetting(3, "nvme", "cpu"), 2)
+    assert (filed.parameters, host.parameters, swapped, host.optimizer) == (0, 500, 3000, 0)
 
 
 def test_moments_by_role():
     """Muon's matrices have one moment, the rest two; each group is padded by itself."""
     sizes = ParameterSizes([ParameterGroup((600, 399), 1), ParameterGroup((9,), 2)])
-    state = state_memory(sizes, ZeroSetting(1), 4, 4, num_averages=0, accumulates=False)
-    assert state.optimizer == 4 * 250 * 2 + 4 * 4 * 3
+    assert state_of(sizes, ZeroSetting(1), 4, averages=0)[0].optimizer == 4 * 250 * 2 + 4 * 4 * 3
 
 
 def test_uneven_parameters_are_padded():
@@ -130,7 +145,7 @@ def test_checkpointing_saves_activations():
 def test_resident_memory_grows_as_predicted(tmp_path):
     """A step of more than 1 GiB, in a process of its own: its tensors, and no more than is left free for their gaps."""
     experiment = experiment_of("digits/dit", "batch.size=1760", "data.hold_out=0.01")
-    state, worker = predicted_memory(experiment, tmp_path)
-    predicted = worker.passes.total - state.device
+    worker = predicted_memory(experiment, tmp_path)
+    predicted = worker.passes.total - worker.state.device.total
     assert predicted > 2**30
     assert 0.95 < peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) / predicted < 1 + CPU_GAPS

@@ -5,15 +5,17 @@ from pathlib import Path
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.planning.settings import setting_memory
-from ditlab.planning.worker_memory import StateMemory, WorkerMemory, ZeroSetting
+from ditlab.planning.pass_memory import pass_memory
+from ditlab.planning.settings import parameter_sizes, setting_memory
+from ditlab.planning.worker_memory import WorkerMemory, ZeroSetting
 from ditlab.spec.experiment import Experiment
 
 
-def predicted_memory(experiment: Experiment, home: Path) -> tuple[StateMemory, WorkerMemory]:
+def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:
     """Return the state between steps and the peaks of an experiment as it is, on the CPU."""
     shape = data_shape(experiment, open_data(experiment.data, Home(home)))
     zero = experiment.engine.zero
     setting = ZeroSetting(zero.stage, zero.offload, zero.offload_parameters)
-    found = setting_memory(experiment, shape, setting, experiment.micro_size, on_gpu=False)
-    return found.state, found.worker
+    size = experiment.micro_size
+    passes = pass_memory(experiment, shape, size, on_gpu=False)
+    return setting_memory(experiment, shape, setting, size, False, parameter_sizes(experiment, shape), passes)
