@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
 _ALT_CHARACTERS = 1000
+Weight = Literal["plain", "strong", "faint", "dashed"]
+"""Weight of a curve among others."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,13 @@ class ImageGrid:
     title: str = ""
 
 
+class Tick(NamedTuple):
+    """A labelled place on an axis, or on a colour scale from 0 to 1."""
+
+    position: float
+    label: str
+
+
 @dataclass(frozen=True)
 class Curve:
     """A curve, with a band around it if given."""
@@ -65,6 +74,19 @@ class Curve:
     """Half width of a shaded band around y."""
     marked: bool = False
     """True for a dot at each point, where there are few."""
+    colour: int | None = None
+    """Number of its colour, the same for curves that belong together; None: its number among the curves."""
+    shade: float | None = None
+    """Place on the panel's colour scale, 0 to 1, in place of a colour of its own; NaN: grey."""
+    weight: Weight = "plain"
+
+
+@dataclass(frozen=True)
+class ColourScale:
+    """The scale of the shades of curves, drawn as a bar beside them."""
+
+    label: str
+    ticks: Sequence[Tick]
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,9 @@ class Lines:
     """True only where all x are above 0."""
     log_y: bool = False
     """True only where all y are above 0."""
+    scale: ColourScale | None = None
+    size: tuple[float, float] = (5.6, 3.5)
+    """(width, height) in inches, labels included."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +118,10 @@ class Bars:
     y_label: str = ""
     texts: Sequence[str] = ()
     """A text at the end of each bar, or none."""
+    parts: Sequence[str] = ()
+    """Names of the parts that each bar is stacked of; then values are (num, parts)."""
+    limit: Tick | None = None
+    """A line across the bars, with its name."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +133,8 @@ class PointGroup:
     label: str = ""
     texts: Sequence[str] = ()
     """A short text in the place of each point, or none: dots."""
+    weight: Literal["plain", "faint", "ring"] = "plain"
+    """`ring` marks points of other groups, with their texts, if any, below."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +145,32 @@ class Points:
     title: str = ""
     x_label: str = ""
     y_label: str = ""
+    x_ticks: Sequence[Tick] = ()
+    """Ticks of the axis; (): round numbers."""
+    y_ticks: Sequence[Tick] = ()
+    curves: Sequence[Curve] = ()
+    """Lines among the points."""
+    size: tuple[float, float] = (5.6, 4.6)
+    """(width, height) in inches, labels included."""
+
+
+@dataclass(frozen=True)
+class ParallelAxis:
+    """One of several axes side by side, from 0 at the bottom to 1 at the top; what lies below has no value on it."""
+
+    name: str
+    ticks: Sequence[Tick]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Curves across several axes side by side (Inselberg 1985): their x are the numbers of the axes, y are places."""
+
+    axes: Sequence[ParallelAxis]
+    curves: Sequence[Curve]
+    """The last ones on top; a label stands behind a curve's end."""
+    title: str = ""
+    scale: ColourScale | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +212,7 @@ class Text:
     title: str = ""
 
 
-Panel = Heatmap | ImageGrid | Lines | Bars | Points | Diagram | Text
+Panel = Heatmap | ImageGrid | Lines | Bars | Points | Parallel | Diagram | Text
 
 
 @dataclass(frozen=True)
@@ -182,7 +239,7 @@ class Figure:
 
 _KINDS = {
     Heatmap: "Heat map", ImageGrid: "Grid of images", Lines: "Curves", Bars: "Bars", Points: "Points",
-    Diagram: "Diagram", Text: "Text",
+    Parallel: "Parallel coordinates", Diagram: "Diagram", Text: "Text",
 }  # fmt: skip
 
 
@@ -198,6 +255,8 @@ def _describe(panel: Panel) -> str:
         named = [group.label for group in panel.groups if group.label]
     elif isinstance(panel, Bars):
         named = panel.names
+    elif isinstance(panel, Parallel):
+        named = [axis.name for axis in panel.axes]
     elif isinstance(panel, Diagram):
         named = [box.text for box in panel.boxes]
     elif isinstance(panel, ImageGrid):

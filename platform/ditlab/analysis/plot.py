@@ -11,14 +11,11 @@ from typing import Any
 
 from PIL import Image
 
-from denoisers.figures import Curve, Figure, Lines
+from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
-from ditlab.reports.figures import loss_figure, smoothed
+from ditlab.reports.figures import loss_figure, metric_panel
 from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 from ditlab.tracking.history import Series
-
-SMOOTHED_FROM = 100
-"""Points from which on a curve gets a running mean."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +57,13 @@ class Plot:
 
 
 def metric_plot(history: Mapping[str, Series]) -> Plot:
-    """One panel a metric; a curve of many points gets its running mean."""
-    return Plot(Figure([_panel(name, series) for name, series in history.items()]))
+    """One panel a metric; a curve of many points gets its running median."""
+    panels = [
+        metric_panel(series, name, "as logged", is_loss=name.endswith("loss")) for name, series in history.items()
+    ]
+    return Plot(Figure(panels))
 
 
 def loss_plot(history: Mapping[str, Series]) -> Plot:
     """Training loss, raw and smoothed, and the held-out metrics."""
     return Plot(loss_figure(history))
-
-
-def _panel(name: str, series: Series) -> Lines:
-    steps, values = series.steps, series.values
-    curves = [Curve(steps, values, "as logged")]
-    if len(values) >= SMOOTHED_FROM:
-        window = len(values) // 50
-        curves.append(Curve(steps, smoothed(values, window), f"mean of {window} points"))
-    return Lines(curves, name, "step", log_y=bool(len(values) and (values > 0).all() and name.endswith("loss")))

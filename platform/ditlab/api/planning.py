@@ -204,24 +204,24 @@ def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
 
 def draw_plan(plan: Plan, path: Path) -> Path:
     """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
-    from ditlab.reports.figures import MemoryBar, draw_memory
+    from ditlab.reports.figures import memory_figure
+    from ditlab.reports.rendering.render import save_figure
 
-    bars = []
+    bars, recommended, chosen = {}, None, plan.recommended
     for each in plan.settings:
         peak = each.memory.peak
-        parts = {
+        bars[each.label] = {
             "parameters": peak.parameters, "gradients": peak.gradients, "optimiser": peak.optimizer,
             "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
             "margin": each.margin,
         }  # fmt: skip
         if peak.encoders:
-            parts["encoders"] = peak.encoders
-        chosen = plan.recommended
-        same = chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing)
-        bars.append(MemoryBar(each.label, parts, same))
+            bars[each.label]["encoders"] = peak.encoders
+        if chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing):
+            recommended = each.label
     title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):
-        return draw_memory(bars, plan.device.memory, title, path)
+        return save_figure(memory_figure(bars, recommended, plan.device.memory, title), path)
 
 
 def profile(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from denoisers.figures import Figure, ImageGrid, Panel
+from denoisers.figures import Curve, Figure, ImageGrid, Lines, Panel
 from ditlab.reports.comparison_records import (
     AXES,
     HELD_OUT,
@@ -38,13 +34,11 @@ from ditlab.reports.comparison_summary import (
 from ditlab.reports.formatting import Cell, format_number
 from ditlab.reports.page import Page, write_html, write_markdown
 from ditlab.reports.parts import ImageFile, Paragraphs, Section, Table
-from ditlab.reports.rendering.charts import set_log_ticks
-from ditlab.reports.rendering.panels import COLOURS, panel_size
-from ditlab.reports.rendering.render import DPI, save_canvas, save_figure
-from ditlab.reports.rendering.theme import LABEL_POINTS, LIGHT, NAME_CHARACTERS, TICK_POINTS, light_grid, one_line
+from ditlab.reports.rendering.panels import panel_size
+from ditlab.reports.rendering.render import DPI, save_figure
 
-_WIDTH, _ROW_HEIGHT, _ROW_HEIGHT_OF_MANY = 13.0, 3.3, 2.5  # inches
-_RAW_POINTS = 5000
+_SIZE = (4.4, 3.0)
+"""Inches of a panel of curves."""
 _SIDE_BY_SIDE_INCHES = 15.0
 _UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """(smallest duration in seconds, seconds a unit, the unit's name)."""
@@ -98,25 +92,21 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
         )
         if not comparison.has_one_objective:
             caption += " The runs' objectives differ: heights of these curves are not comparable."
-        row = _row(comparison, TRAIN_LOSS, "training loss", is_noisy=True)
-        parts.append(ImageFile(draw_curves([row], comparison.labels, folder / "training-loss.png"), caption))
+        figure = curves_figure(comparison, {TRAIN_LOSS: "training loss"})
+        parts.append(ImageFile(save_figure(figure, folder / "training-loss.png"), caption))
     if not comparison.common:
         return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
     # of a part of a mixture (`NAME/velocity`), the main metric alone: the table has all of them
     shown = [name for name in comparison.common if "/" not in name or name.endswith(f"/{comparison.main}")]
-    first, *others = [_row(comparison, f"{HELD_OUT}{name}", f"held-out {name}") for name in shown]
-    path = draw_curves([first], comparison.labels, folder / f"held-out-{_file_name(comparison.common[0])}.png")
+    first, *others = ((f"{HELD_OUT}{name}", f"held-out {name}") for name in shown)
+    figure = curves_figure(comparison, dict([first]))
+    path = save_figure(figure, folder / f"held-out-{_file_name(comparison.common[0])}.png")
     parts.append(ImageFile(path, f"Held-out {comparison.common[0]} during training.{note}"))
     if others:
-        path = draw_curves(others, comparison.labels, folder / "held-out-others.png")
+        path = save_figure(curves_figure(comparison, dict(others)), folder / "held-out-others.png")
         parts.append(ImageFile(path, f"The other held-out metrics that the runs have in common.{note}"))
     return parts
-
-
-def _row(comparison: Comparison, name: str, title: str, is_noisy: bool = False) -> MetricRow:
-    curves = {place: run.curves[name] for place, run in enumerate(comparison.runs) if name in run.curves}
-    return MetricRow(title, curves, is_noisy)
 
 
 def _file_name(name: str) -> str:
@@ -143,100 +133,46 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
     return [ImageFile(path, caption), *notes], [path, *files]
 
 
-@dataclass(frozen=True)
-class MetricRow:
-    """One metric of several runs."""
+def curves_figure(comparison: Comparison, names: Mapping[str, str]) -> Figure:
+    """Draw three panels a metric: over steps, samples and training time; a run has its colour in all of them.
 
-    name: str
-    curves: Mapping[int, RunCurve]
-    """Curves by the index of the run in the comparison, which decides the colour."""
-    is_noisy: bool = False
-    """True draws the raw curve pale and a smoothed one over it."""
-
-
-def run_colour(place: int) -> str:
-    """Colour of the run with this index, the same in every figure of a page."""
-    return COLOURS[place % len(COLOURS)]
-
-
-def draw_curves(rows: Sequence[MetricRow], labels: Sequence[str], path: Path) -> Path:
-    """Draw three panels a row (steps, samples, training time) with one legend on top; write a PNG and return `path`.
-
-    Vertical axes are logarithmic where all of a row's values are above 0.
+    `names` are titles by metric. Axes are logarithmic where all values are above 0. The training loss is pale, and its
+    running median is drawn over it.
     """
-    height = _ROW_HEIGHT if len(rows) == 1 else _ROW_HEIGHT_OF_MANY
-    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06)  # inches
-    canvas = Canvas(figsize=(_WIDTH, height * len(rows) + 0.6), dpi=DPI, layout=layout, facecolor="white")
-    panels = canvas.subplots(len(rows), len(AXES), squeeze=False, sharey="row", sharex="col")
-    for column, axis in enumerate(AXES):
-        scale, label = _unit(rows, axis)
-        for row, axes in zip(rows, panels[:, column], strict=True):
-            _draw(row, axis, scale, axes)
-        panels[-1, column].set_xlabel(label, fontsize=LABEL_POINTS)
-    for row, axes in zip(rows, panels[:, 0], strict=True):
-        axes.set_ylabel(row.name, fontsize=LABEL_POINTS, parse_math=False)
-    places = sorted({place for row in rows for place in row.curves})
-    lines = [panels[0, 0].plot([], [], color=run_colour(place), linewidth=2.5)[0] for place in places]
-    legend = canvas.legend(
-        lines, [one_line(labels[place], NAME_CHARACTERS) for place in places],
-        loc="outside upper center", ncols=min(4, len(places)), fontsize=10.5, frameon=False,
-    )  # fmt: skip
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    return save_canvas(canvas, path, _about(rows, labels))
+    panels, ends = [], []
+    for name, title in names.items():
+        curves = {place: run.curves[name] for place, run in enumerate(comparison.runs) if name in run.curves}
+        last = [f"{comparison.labels[at]} {format_number(float(each.values[-1]))}" for at, each in curves.items()]
+        ends.append(f"{title}: {', '.join(last)}")
+        panels += [_panel(comparison, curves, axis, title, name == TRAIN_LOSS) for axis in AXES]
+    first = replace(panels[0], curves=[
+        replace(curve, label="" if curve.weight == "faint" else comparison.labels[curve.colour or 0])
+        for curve in panels[0].curves
+    ])  # fmt: skip
+    about = "Curves over steps, samples seen and training time, a colour a run"
+    return Figure([first, *panels[1:]], columns=3, alt=f"{about}. Last values of {'; '.join(ends)}.")
 
 
-def _about(rows: Sequence[MetricRow], labels: Sequence[str]) -> str:
-    """The alternative text: the metrics, and where each run's curve ends."""
-    ends = []
-    for row in rows:
-        last = [f"{labels[place]} {format_number(float(curve.values[-1]))}" for place, curve in row.curves.items()]
-        ends.append(f"{row.name}: {', '.join(last)}")
-    return f"Curves over steps, samples seen and training time, a colour a run. Last values of {'; '.join(ends)}."
-
-
-def _draw(row: MetricRow, axis: CurveAxis, scale: float, axes: Axes) -> None:
-    for place, curve in row.curves.items():
-        colour = run_colour(place)
-        if row.is_noisy:
-            _plot(axes, _thinned(curve), axis, scale, color=colour, alpha=0.3, linewidth=0.8)
-            _plot(axes, smoothed(curve), axis, scale, color=colour, linewidth=1.9)
-        else:
-            _plot(axes, curve, axis, scale, color=colour, linewidth=1.7, marker="o", markersize=3.5)
-    values = np.concatenate([curve.values for curve in row.curves.values()])
-    finite = values[np.isfinite(values)]
-    if len(finite) and (finite > 0).all():
-        axes.set_yscale("log")
-        set_log_ticks(axes.yaxis, float(finite.min()), float(finite.max()))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    axes.tick_params(labelsize=TICK_POINTS)
-    light_grid(axes, LIGHT)
-    if all(np.isnan(curve.along(axis)).all() for curve in row.curves.values()):
-        axes.text(0.5, 0.5, "not known", transform=axes.transAxes, ha="center", color="#777777")
-
-
-def _plot(axes: Axes, curve: RunCurve, axis: CurveAxis, scale: float, **style: object) -> None:
-    # An infinity would stretch the axis without end; it becomes a gap in the line, as NaN does.
-    values = np.where(np.isfinite(curve.values), curve.values, np.nan)
-    if len(values) == 1:
-        style["marker"] = "o"
-    axes.plot(curve.along(axis) / scale, values, **style)  # type: ignore[arg-type]
-
-
-def _thinned(curve: RunCurve) -> RunCurve:
-    keep = slice(None, None, max(1, ceil(len(curve.values) / _RAW_POINTS)))
-    return RunCurve(curve.steps[keep], curve.samples[keep], curve.seconds[keep], curve.values[keep])
-
-
-def _unit(rows: Sequence[MetricRow], axis: CurveAxis) -> tuple[float, str]:
-    """Return the divisor of the axis' values, and its label."""
-    if axis != "seconds":
-        return 1.0, {"steps": "steps", "samples": "samples seen"}[axis]
-    seconds = np.concatenate([curve.seconds for row in rows for curve in row.curves.values()])
-    longest = float(np.nanmax(seconds)) if not np.isnan(seconds).all() else 0.0
-    scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
-    return scale, f"training time in {unit}"
+def _panel(
+    comparison: Comparison, curves: Mapping[int, RunCurve], axis: CurveAxis, title: str, is_noisy: bool
+) -> Lines:
+    scale, label = 1.0, {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
+    ends = [curve.along(axis)[-1] for curve in curves.values() if np.isfinite(curve.along(axis)).any()]
+    if not ends:
+        return Lines([], "", f"{label}: not known", title if axis == "steps" else "", size=_SIZE)
+    if axis == "seconds":
+        longest = float(np.nanmax(ends))
+        scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
+        label = f"{label} in {unit}"
+    drawn = []
+    for place, curve in curves.items():
+        if is_noisy:
+            drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=place, weight="faint"))
+        shown = smoothed(curve) if is_noisy else curve
+        drawn.append(Curve(shown.along(axis) / scale, shown.values, colour=place, marked=not is_noisy))
+    values = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves.values()])
+    is_positive = len(values) > 0 and bool((values > 0).all())
+    return Lines(drawn, "", label, title if axis == "steps" else "", log_y=is_positive, size=_SIZE)
 
 
 def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from denoisers.figures import Figure
 from ditlab.receipts.records import Measurement, differing_parts
+from ditlab.reports.curves import running_median
 
 HELD_OUT = "eval/"
 TRAIN_LOSS = "train/loss"
@@ -24,7 +25,6 @@ PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
 """An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
 WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
-_SMOOTHED_POINTS = 500
 
 
 @dataclass(frozen=True)
@@ -301,25 +301,10 @@ def run_curve(steps: ArrayLike, values: ArrayLike, batch_size: int, clock: Train
     return RunCurve(at, at * batch_size, clock.at(at), np.asarray(values, dtype=float)[first])
 
 
-def window_of(num: int) -> int:
-    """Length of the smoothing window of a curve of `num` points."""
-    return max(1, num // WINDOWS)
-
-
 def smoothed(curve: RunCurve) -> RunCurve:
-    """Smooth with a centred running median over a fiftieth of the points, at no more than 500 of them, ignoring NaN.
-
-    A median, as one spike shifts every mean that contains it; centred, so that no run lags behind another.
-    """
-    num = len(curve.values)
-    window = window_of(num)
-    middles = np.unique(np.linspace(0, num - 1, min(num, _SMOOTHED_POINTS)).round().astype(int))
-    medians = []
-    for middle in middles:
-        near = curve.values[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
-        near = near[~np.isnan(near)]
-        medians.append(float(np.median(near)) if len(near) else np.nan)
-    return RunCurve(curve.steps[middles], curve.samples[middles], curve.seconds[middles], np.array(medians))
+    """Smooth with a centred running median over a fiftieth of the points, at no more than 500 of them."""
+    at, medians = running_median(curve.values, max(1, len(curve.values) // WINDOWS))
+    return RunCurve(curve.steps[at], curve.samples[at], curve.seconds[at], medians)
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure as Canvas
 
-from denoisers.figures import Bars, Curve, Figure, Lines
+from denoisers.figures import Bars, Curve, Figure, Lines, Tick
+from ditlab.reports.curves import running_median
 from ditlab.reports.formatting import format_number
-from ditlab.reports.rendering.render import DPI, save_canvas
-from ditlab.reports.rendering.theme import LIGHT, TICK_POINTS, TITLE_POINTS, Theme, label_axes, light_grid, style_axes
 from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
 
 MOST_TIMES = 5.0
@@ -22,21 +18,11 @@ MAX_POINTS = 2000
 GIB = 2**30
 
 
-def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Running mean over the last `window` values, over fewer at the start."""
-    sums = np.cumsum(np.insert(values, 0, 0.0))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - window)
-    return (sums[ends] - sums[starts]) / (ends - starts)
-
-
 def loss_figure(history: Mapping[str, Any]) -> Figure:
     """Draw training loss, raw and smoothed, and held-out metrics from `history`: series (`steps`, `values`) by name."""
     train = history["train/loss"]
-    steps, values = np.asarray(train.steps), np.asarray(train.values)
-    window = max(1, len(values) // 50)
-    curves = [Curve(steps, values, "each step"), Curve(steps, smoothed(values, window), f"mean of {window} steps")]
-    panels = [Lines(curves, "Training loss", "step", "loss", log_y=bool((values > 0).all()))]
+    steps = np.asarray(train.steps)
+    panels = [metric_panel(train, "Training loss", "each step", "loss")]
     held_out = [
         Curve(np.asarray(series.steps), np.asarray(series.values), name.removeprefix("eval/"))
         for name, series in sorted(history.items())
@@ -46,6 +32,16 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
     last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
     alt = f"Curves over {int(steps[-1]) if len(steps) else 0:,} steps: training loss, each step and smoothed"
     return Figure(panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}.")
+
+
+def metric_panel(series: Any, title: str, label: str, y_label: str = "", is_loss: bool = True) -> Lines:
+    """Draw a series (`steps`, `values`), of many points with their running median; a loss has a logarithmic axis."""
+    steps, values = np.asarray(series.steps), np.asarray(series.values, dtype=float)
+    curves = [Curve(steps, values, label)]
+    if (window := len(values) // 50) > 1:
+        places, medians = running_median(values, window)
+        curves.append(Curve(steps[places], medians, f"median of {window}"))
+    return Lines(curves, title, "step", y_label, log_y=is_loss and bool(len(values) and (values > 0).all()))
 
 
 def _by_size(curves: Sequence[Curve]) -> list[list[Curve]]:
@@ -92,46 +88,16 @@ def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int
     return Figure([Lines(curves, "Learning-rate schedules", "step", "share of the learning rate")])
 
 
-@dataclass(frozen=True)
-class MemoryBar:
-    """Memory under one setting."""
-
-    name: str
-    parts: Mapping[str, int]
-    """Bytes by what holds them, in the order of the stack; the same names in every bar."""
-    is_recommended: bool = False
-
-
-def draw_memory(bars: Sequence[MemoryBar], limit: int, title: str, path: Path, theme: Theme = LIGHT) -> Path:
-    """Draw the bars, the first on top, and a line at `limit` bytes; write the PNG `path` and return it.
-
-    Raises OSError where the disk refuses.
-    """
-    canvas = Canvas(figsize=(8.4, 1.7 + 0.3 * len(bars)), dpi=DPI, layout="constrained")
-    canvas.set_facecolor(theme.background)
-    axes = canvas.add_subplot()
-    starts = [0.0] * len(bars)
-    for index, name in enumerate(bars[0].parts):
-        widths = [bar.parts[name] / GIB for bar in bars]
-        axes.barh(range(len(bars)), widths, left=starts, height=0.7, color=theme.curves[index], label=name)
-        starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    names = [f"{bar.name}  \N{BLACK LEFT-POINTING TRIANGLE}" if bar.is_recommended else bar.name for bar in bars]
-    axes.set_yticks(range(len(bars)), names, parse_math=False)
-    axes.invert_yaxis()
-    largest = max(starts)
-    if limit / GIB < 4 * largest:
-        axes.axvline(limit / GIB, color=theme.text, linewidth=1.4, linestyle="--", label="memory of the device")
-    for place, width in enumerate(starts):
-        axes.annotate(
-            f"{width:,.3g}", (width, place), xytext=(4, 0), textcoords="offset points", va="center",
-            fontsize=TICK_POINTS, color=theme.text,
-        )  # fmt: skip
-    axes.margins(x=0.08)
-    light_grid(axes, theme)
-    axes.grid(False, axis="y")
-    style_axes(axes, theme)
-    label_axes(axes, "GiB on each worker's device, at its peak", "", theme)
-    axes.set_title(title, fontsize=TITLE_POINTS, fontweight="bold", color=theme.text, parse_math=False)
-    canvas.legend(loc="outside lower center", ncols=4, fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)
-    about = "; ".join(f"{bar.name}: {sum(bar.parts.values()) / GIB:,.3g} GiB" for bar in bars)
-    return save_canvas(canvas, path, f"Stacked bars of memory by setting. {about}. The device has {limit / GIB:,.3g}.")
+def memory_figure(bars: Mapping[str, Mapping[str, int]], recommended: str | None, limit: int, title: str) -> Figure:
+    """Draw bytes by what holds them, the same names in each of `bars`, and a line at the `limit` of the device."""
+    values = np.array([list(parts.values()) for parts in bars.values()]) / GIB
+    totals = values.sum(axis=1)
+    names = [f"{name}  \N{BLACK LEFT-POINTING TRIANGLE}" if name == recommended else name for name in bars]
+    mark = Tick(limit / GIB, "memory of the device") if limit / GIB < 4 * totals.max() else None
+    panel = Bars(
+        names, values, "", "GiB on each worker's device, at its peak", texts=[f"{total:,.3g}" for total in totals],
+        parts=list(next(iter(bars.values()))), limit=mark,
+    )  # fmt: skip
+    about = "; ".join(f"{name}: {total:,.3g} GiB" for name, total in zip(bars, totals, strict=True))
+    alt = f"Stacked bars of memory by setting. {about}. The device has {limit / GIB:,.3g}."
+    return Figure([panel], title=title, columns=1, alt=alt)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from statistics import quantiles
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from denoisers.figures import Tick
 from ditlab.reports.formatting import describe_value, format_number, shorten
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives
 
@@ -38,13 +39,6 @@ METHOD = (
     "switches on, share their effect between them. Ranks go by the last value; a trial that the scheduler stopped "
     "comes behind those that went further."
 )
-
-
-class Tick(NamedTuple):
-    """Tick mark: a position between 0 and 1 and its label."""
-
-    position: float
-    label: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,7 @@ def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     log = axis.scale == "log" and all(value > 0 for value in values.values())
     raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
     low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
-    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, axis_ticks(low, high, log) if raw else [])
+    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, _axis_ticks(low, high, log) if raw else [])
 
 
 def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
@@ -110,7 +104,7 @@ def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
     end = _end(min(losses), [sign * (math.log(value) if log else value) for value in reference])
     least, most = min(losses), min(max(losses), end)
     low, high = sorted((sign * least, sign * most))
-    ticks = axis_ticks(low, high, log)
+    ticks = _axis_ticks(low, high, log)
     if max(losses) > most:
         edge, limit = (1.0, high) if worst_is_high else (0.0, low)
         ticks = [tick for tick in ticks if abs(tick.position - edge) > 0.09]
@@ -137,7 +131,7 @@ def _end(least: float, reference: Sequence[float]) -> float:
     return 2 * worst - least if worst > least else math.inf
 
 
-def axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
+def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
     """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`."""
     span = high - low
     return [

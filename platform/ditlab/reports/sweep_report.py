@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-from matplotlib.figure import Figure as Canvas
-
+from denoisers.figures import Figure
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
 from ditlab.reports.page import Page, write_html, write_markdown
 from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
-from ditlab.reports.rendering.render import save_canvas
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, Importance, importance, plot_axis
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
     PARALLEL_CAPTION,
-    draw_effects,
-    draw_learning_curves,
-    draw_objective,
-    draw_parallel_coordinates,
+    curves_figure,
+    effects_figure,
     objective_caption,
+    objective_figure,
+    parallel_figure,
 )
 from ditlab.reports.sweep_records import ENDED, AxisInfo, SweepSummary, Trial, best, objectives, pareto, rank
 
@@ -33,12 +32,8 @@ _NAMES = 12
 """Most categories listed of an axis."""
 _WEAK = 0.3
 """R^2 below which importances are only a hint."""
-_NO_PICTURE = "There is nothing to draw: no trial has a value yet."
 
 Part = Table | ImageFile | Paragraphs | Code
-MakePicture = Callable[[str, Canvas | None, str, str], Part]
-"""Writes a figure, if there is one, under this file name with this alternative text, and returns the part of the page
-for it, with this caption."""
 _CLOSE = 0.01
 """Relative distance within which another seed would often change the order."""
 _SETTING_CHARACTERS = 60
@@ -55,22 +50,26 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     shares = importance(summary)
     pictures: list[Path] = []
 
-    def picture(name: str, canvas: Canvas | None, about: str, caption: str) -> Part:
-        if canvas is None:
+    def picture(name: str, figure: Figure | None, caption: str) -> Part:
+        if figure is None:
             (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
-            return Paragraphs(_NO_PICTURE)
-        pictures.append(save_canvas(canvas, folder / name, about))
+            return Paragraphs("There is nothing to draw: no trial has a value yet.")
+        pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
-    figures = (
-        ("All trials at once", "parallel-coordinates.png", draw_parallel_coordinates, about_parallel, PARALLEL_CAPTION),
-        ("Progress", "objective.png", draw_objective, about_objective, objective_caption(summary)),
-        ("Learning curves", "curves.png", draw_learning_curves, about_curves, CURVES_CAPTION),
-    )
+    names = ", ".join(axis.path for axis in summary.axes)
+    metric, result = summary.metrics[0], f"({counts(summary)}). {_best(summary)}"
+    parallel = parallel_figure(summary, f"Parallel coordinates, a line a trial: {names}, then {metric} {result}")
+    by_trial = f"{metric} of each trial" if len(summary.metrics) == 1 else f"{summary.metrics[1]} over {metric}"
+    curves = curves_figure(summary, f"{metric} and the training loss over steps, a line a trial {result}")
+    effects = picture("effects.png", effects_figure(summary, shares, _about_effects(summary, shares)), EFFECTS_CAPTION)
     sections = [
-        _ranking(summary), *_best_spec(summary, best_spec), _what_mattered(summary, shares, picture),
-        *(Section(title, [picture(name, draw(summary), about(summary), caption)])
-          for title, name, draw, about, caption in figures),
+        _ranking(summary), *_best_spec(summary, best_spec), _what_mattered(shares, effects),
+        Section("All trials at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
+        Section("Progress", [
+            picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
+        ]),
+        Section("Learning curves", [picture("curves.png", curves, CURVES_CAPTION)]),
         *_notes(summary), _how(summary, resume_command),
     ]  # fmt: skip
     page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
@@ -122,7 +121,7 @@ def _best_spec(summary: SweepSummary, best_spec: str) -> list[Section]:
     ]
 
 
-def _what_mattered(summary: SweepSummary, shares: Importance, picture: MakePicture) -> Section:
+def _what_mattered(shares: Importance, effects: Part) -> Section:
     parts: list[Part] = []
     if shares.shares:
         assert shares.explained is not None
@@ -135,8 +134,7 @@ def _what_mattered(summary: SweepSummary, shares: Importance, picture: MakePictu
         parts += [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
     else:
         parts.append(Paragraphs(f"No importance is given. {shares.reason}"))
-    parts.append(picture("effects.png", draw_effects(summary, shares), about_effects(summary, shares), EFFECTS_CAPTION))
-    return Section("What mattered", parts)
+    return Section("What mattered", [*parts, effects])
 
 
 def _notes(summary: SweepSummary) -> list[Section]:
@@ -299,14 +297,7 @@ def _gap(value: float, top: float) -> str:
     return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
 
 
-def about_objective(summary: SweepSummary) -> str:
-    """Alternative text of the metric by trial, or of the trade-off of two metrics."""
-    if len(summary.metrics) == 1:
-        return f"{summary.metrics[0]} of each trial ({counts(summary)}), by number. {_best(summary)}"
-    return f"{summary.metrics[1]} over {summary.metrics[0]}, a mark a trial ({counts(summary)}). {_best(summary)}"
-
-
-def about_effects(summary: SweepSummary, shares: Importance) -> str:
+def _about_effects(summary: SweepSummary, shares: Importance) -> str:
     """Alternative text of the panels by axis."""
     ordered = sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0))
     names = [
@@ -315,19 +306,6 @@ def about_effects(summary: SweepSummary, shares: Importance) -> str:
     ]
     what = f"{summary.metrics[0]} over each axis, a panel an axis and a mark a trial"
     return f"{what}: {', '.join(names)}. {_best(summary)}"
-
-
-def about_parallel(summary: SweepSummary) -> str:
-    """Alternative text of the parallel coordinates."""
-    names = ", ".join(axis.path for axis in summary.axes)
-    what = f"Parallel coordinates, a line a trial ({counts(summary)})"
-    return f"{what}: {names}, then {summary.metrics[0]}. {_best(summary)}"
-
-
-def about_curves(summary: SweepSummary) -> str:
-    """Alternative text of the learning curves."""
-    what = f"{summary.metrics[0]} and the training loss over steps"
-    return f"{what}, a line a trial ({counts(summary)}). {_best(summary)}"
 
 
 def _best(summary: SweepSummary) -> str:

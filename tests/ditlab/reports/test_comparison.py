@@ -11,7 +11,7 @@ from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.receipts.records import Measurement
-from ditlab.reports.comparison_page import MetricRow, draw_curves, side_by_side, write_comparison
+from ditlab.reports.comparison_page import curves_figure, side_by_side, write_comparison
 from ditlab.reports.comparison_records import (
     ComparedRun,
     Comparison,
@@ -23,7 +23,8 @@ from ditlab.reports.comparison_records import (
     training_clock,
 )
 from ditlab.reports.comparison_summary import summary_text
-from ditlab.reports.rendering.panels import COLOURS
+from ditlab.reports.rendering.render import save_figure
+from ditlab.reports.rendering.theme import LIGHT
 
 
 def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> RunCurve:
@@ -228,15 +229,13 @@ def test_heaviest_common_component_ranks() -> None:
 def run_colours(path: Path) -> set[str]:
     """Colours of the first three runs that a picture holds."""
     pixels = np.asarray(Image.open(path).convert("RGB"))
-    return {colour for colour in COLOURS[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
+    return {colour for colour in LIGHT.curves[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
 
 
 def test_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
-    rows = [
-        MetricRow("loss", {0: line([0, 9], 1.0, 0.1), 2: line([0, 9], 2.0, 0.1)}),
-        MetricRow("other", {2: line([1], 1.0, 0.0)}),
-    ]
-    assert run_colours(draw_curves(rows, ["a", "b", "c"], tmp_path / "a.png")) == {COLOURS[0], COLOURS[2]}
+    runs = [run("a"), run("b", curves={}), run("c", curves={"eval/velocity": line([1], 1.0, 0.0)})]
+    figure = curves_figure(compared(*runs), {"eval/direction": "direction", "eval/velocity": "velocity"})
+    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {LIGHT.curves[0], LIGHT.curves[2]}
 
 
 def grid(num: int, size: int = 8, captions: int = 0) -> Figure:

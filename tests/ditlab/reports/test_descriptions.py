@@ -14,7 +14,7 @@ from ditlab.reports.rendering.charts import draw_lines
 from ditlab.reports.rendering.description import read_description
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.panels import draw_panel
-from ditlab.reports.rendering.render import draw_canvas, save_canvas, save_formats, to_image
+from ditlab.reports.rendering.render import draw_canvas, save_figure, save_formats, to_image
 from ditlab.reports.rendering.theme import LIGHT, PanelSize, wrap
 from ditlab.tracking.history import Series
 
@@ -34,8 +34,8 @@ def test_pictures_carry_their_alternative_text(tmp_path: Path) -> None:
     png, svg = save_formats(figure, tmp_path / "a", ("png", "svg"))
     assert read_description(png) == read_description(svg) == f"{ABOUT}."
     assert ImageFile(png).alternative == f"{ABOUT}."
-    assert ImageFile(save_canvas(Canvas((1, 1)), tmp_path / "b.png", "bare")).alternative == "bare."
-    assert ImageFile(save_canvas(Canvas((1, 1)), tmp_path / "some_loss-c.png")).alternative == "some loss c"
+    assert ImageFile(save_figure(Figure([Text(["b"])], alt="bare"), tmp_path / "b.png")).alternative == "bare."
+    assert ImageFile(tmp_path / "some_loss-c.png").alternative == "some loss c"
     assert NamedPicture("adaln", "data:", about="bare").alternative == "bare"
     assert NamedPicture("adaln", "data:").alternative == "Figure: adaln"
 

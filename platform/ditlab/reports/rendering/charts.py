@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from denoisers.figures import Bars, Lines, Points
+from denoisers.figures import Bars, ColourScale, Curve, Lines, Parallel, Points, Tick
+from ditlab.reports.curves import thin
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.theme import (
     CAPTION_POINTS,
+    LABEL_POINTS,
     LINE_WIDTH,
     NAME_CHARACTERS,
     TICK_POINTS,
@@ -25,6 +31,7 @@ from ditlab.reports.rendering.theme import (
 )
 
 LEGEND_INCHES = 1.8
+SCALE_INCHES = 0.9
 _ALIKE = 5
 """Curves of one dash: the colours from the sixth on are less unlike the first ones."""
 _MAX_POINTS = 4000
@@ -33,13 +40,27 @@ _BAR_INCHES = 0.26
 _CHARACTER_INCHES = 0.075
 _FEW, _MANY = 12.0, 1000.0
 """Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
+_WEIGHTS: dict[str, dict[str, Any]] = {
+    "plain": {"linewidth": LINE_WIDTH},
+    "strong": {"linewidth": 3.2, "zorder": 6},
+    "faint": {"linewidth": 0.8, "alpha": 0.4},
+    "dashed": {"linewidth": 1.0, "alpha": 0.8, "linestyle": (0, (4, 3))},
+}
+_PALEST = 0.9
+"""Cut-off of the colour scale of curves: its last colour, a bright yellow, is invisible on white."""
+_BELOW = -0.13
+"""Place of a curve on a parallel axis on which it has no value."""
+_PARALLEL_INCHES = (1.45, 4.9)
+"""(distance of axes, height)."""
 
 
 def lines_size(panel: Lines, dpi: int) -> PanelSize:
-    """Compute the size of curves, with a legend of many beside them."""
+    """Compute the size of curves, with a legend of many and a colour scale beside them."""
+    width, height = panel.size
+    width += SCALE_INCHES if panel.scale else 0.0
     if legend_is_outside(panel):
-        return PanelSize(5.6 + LEGEND_INCHES, max(3.5, 0.6 + 0.185 * len(panel.curves)))
-    return PanelSize(5.6, 3.5)
+        return PanelSize(width + LEGEND_INCHES, max(height, 0.6 + 0.185 * len(panel.curves)))
+    return PanelSize(width, height)
 
 
 def legend_is_outside(panel: Lines) -> bool:
@@ -50,81 +71,122 @@ def legend_is_outside(panel: Lines) -> bool:
 def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
     """Draw curves, their bands and a legend."""
     for index, curve in enumerate(panel.curves):
-        colour = theme.curves[index % len(theme.curves)]
-        style = ("-", "--", ":", "-.")[index // _ALIKE % 4]
-        x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
-        # A line of a single point would be invisible.
-        marker = "o" if curve.marked or len(x) == 1 else ""
-        axes.plot(
-            *_thinned(x, y), color=colour, linestyle=style, linewidth=LINE_WIDTH, marker=marker,
-            label=_label(curve.label),
-        )  # fmt: skip
+        colour = _draw_curve(curve, index, axes, theme)
         if curve.band is not None:
-            band = np.asarray(curve.band, dtype=float)
+            x, y, band = (np.asarray(each, dtype=float) for each in (curve.x, curve.y, curve.band))
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
     light_grid(axes, theme)
     style_axes(axes, theme)
     if panel.log_x:
         axes.set_xscale("log")
-        set_log_ticks(axes.xaxis, *_range([curve.x for curve in panel.curves]))
-    elif all(_counts(curve.x) for curve in panel.curves):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _set_log_ticks(axes.xaxis, [curve.x for curve in panel.curves])
+    else:
+        # there is no layer 1.5 on the axis
+        axes.xaxis.set_major_locator(
+            MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=all(_counts(curve.x) for curve in panel.curves))
+        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     if panel.log_y:
         axes.set_yscale("log")
-        set_log_ticks(axes.yaxis, *_range([curve.y for curve in panel.curves]))
+        _set_log_ticks(axes.yaxis, [curve.y for curve in panel.curves])
     label_axes(axes, panel.x_label, panel.y_label, theme)
     _legend(axes, [curve.label for curve in panel.curves], legend_is_outside(panel), theme)
+    _draw_scale(panel.scale, axes, theme)
+
+
+def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
+    """Draw a curve's line, a dot at each of few points, and return its colour. A gap stands for what is not finite."""
+    if curve.shade is None:
+        number = index if curve.colour is None else curve.colour
+        colour: Any = theme.curves[number % len(theme.curves)]
+        style = {"linestyle": ("-", "--", ":", "-.")[number // _ALIKE % 4], **_WEIGHTS[curve.weight]}
+    else:
+        colour = theme.muted if np.isnan(curve.shade) else theme.sequential(_PALEST * curve.shade)
+        style = {**_WEIGHTS[curve.weight]}
+        if curve.weight == "plain":
+            style |= {"linewidth": 1.2, "alpha": 0.8}
+    if curve.weight == "strong":
+        style["path_effects"] = [Stroke(linewidth=style["linewidth"] + 1.8, foreground=theme.background), Normal()]
+    x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
+    # A line of a single point would be invisible.
+    marker = "o" if curve.marked or len(x) == 1 else ""
+    if len(x) > _MAX_POINTS:
+        points = thin(x, y, _MAX_POINTS // 2, _MAX_POINTS)
+        if points.is_thinned:
+            x, y = points.steps.repeat(2), np.stack((points.low, points.high), axis=1).ravel()
+    y = np.where(np.isfinite(y), y, np.nan)  # an infinity would stretch the axis without end
+    axes.plot(x, y, color=colour, marker=marker, markersize=4, label=_label(curve.label), **style)
+    return colour
 
 
 def _counts(x: np.ndarray) -> bool:
-    """Return True for whole numbers, such as layers: there is no layer 1.5 on the axis."""
+    """Return True for whole numbers, such as layers."""
     values = np.asarray(x, dtype=float)
     return len(values) > 1 and bool((values == values.round()).all())
 
 
-def _range(parts: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Smallest and largest finite value; 1 and 1 where there is none."""
-    values = np.concatenate([np.asarray(part, dtype=float) for part in parts])
-    values = values[np.isfinite(values)]
-    return (float(values.min()), float(values.max())) if len(values) else (1.0, 1.0)
+def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str, theme: Theme) -> Axes:
+    """Draw a colour bar beside `axes`, and return its own axes."""
+    # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
+    bar = axes.figure.colorbar(colours, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
+    bar.ax.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
+    bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
+    bar.outline.set_visible(False)
+    return bar.ax
 
 
-def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keep the lowest and the highest of as many neighbours as needed: a long noisy curve looks the same."""
-    if len(x) <= _MAX_POINTS or not np.isfinite(y).all():
-        return x, y
-    size = -(-len(x) // (_MAX_POINTS // 2))
-    num = len(x) // size
-    parts = y[: num * size].reshape(num, size)
-    starts = np.arange(num) * size
-    ends = np.stack((starts + parts.argmin(axis=1), starts + parts.argmax(axis=1)))
-    keep = np.unique(np.concatenate((ends.ravel(), np.arange(num * size, len(x)), [0, len(x) - 1])))
-    return x[keep], y[keep]
+def _draw_scale(scale: ColourScale | None, axes: Axes, theme: Theme) -> None:
+    if scale:
+        colours = ListedColormap(theme.sequential(np.linspace(0, _PALEST, 256)))
+        bar = draw_colour_bar(axes, ScalarMappable(Normalize(0, 1), colours), scale.label, theme)
+        _set_ticks(bar.yaxis, scale.ticks)
+
+
+def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
+    """Set labelled ticks; labels that would meet are slanted on a horizontal axis."""
+    names = [one_line(tick.label, NAME_CHARACTERS) for tick in ticks]
+    is_slanted = axis.axis_name == "x" and max(map(len, names), default=0) * len(names) > 38
+    style: dict[str, Any] = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
+    axis.set_ticks([tick.position for tick in ticks], names, parse_math=False, **style)
+    axis.set_ticks([], minor=True)
 
 
 def bars_size(panel: Bars, dpi: int) -> PanelSize:
-    """Compute the size of bars with their names."""
+    """Compute the size of bars with their names, and with a legend of their parts below."""
     names = max((len(_label(name) or "") for name in panel.names), default=0)
     texts = max((len(text) for text in _bar_texts(panel)), default=0)
-    return PanelSize(4.4 + _CHARACTER_INCHES * (names + texts), max(1.4, 0.7 + _BAR_INCHES * len(panel.names)))
+    legend = 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
+    height = max(1.4, 0.7 + _BAR_INCHES * len(panel.names)) + legend
+    return PanelSize(4.4 + _CHARACTER_INCHES * (names + texts), height)
 
 
 def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
-    """Draw horizontal bars, the first on top, with their texts."""
+    """Draw horizontal bars, the first on top, with their texts and their parts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
-    axes.barh(places, values, color=theme.curves[0], height=0.72)
+    ends = values if values.ndim == 1 else values.sum(axis=1)
+    if panel.parts:
+        starts = np.cumsum(values, axis=1) - values
+        for index, name in enumerate(panel.parts):
+            axes.barh(places, values[:, index], left=starts[:, index], color=theme.curves[index % len(theme.curves)],
+                      height=0.72, label=_label(name))  # fmt: skip
+    else:
+        axes.barh(places, values, color=theme.curves[0], height=0.72)
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
     texts = _bar_texts(panel)
-    for place, (value, text) in enumerate(zip(values, texts, strict=False)):
+    for place, (end, text) in enumerate(zip(ends, texts, strict=False)):
         axes.annotate(
-            text, (value, place), xytext=(4, 0), textcoords="offset points", va="center",
+            text, (end, place), xytext=(4, 0), textcoords="offset points", va="center",
             fontsize=TICK_POINTS, color=theme.text, parse_math=False,
         )  # fmt: skip
+    if panel.limit:
+        axes.axvline(panel.limit.position, color=theme.text, linewidth=1.4, linestyle="--",
+                     label=_label(panel.limit.label))  # fmt: skip
     if texts and len(values):
         longest = max(map(len, texts))
-        axes.set_xlim(min(0.0, float(values.min())), (float(values.max()) or 1.0) * (1 + 0.02 * (longest + 2)))
+        most = max(float(ends.max()), panel.limit.position if panel.limit else 0.0) or 1.0
+        axes.set_xlim(min(0.0, float(ends.min())), most * (1 + 0.02 * (longest + 2)))
     light_grid(axes, theme)
     axes.grid(False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -133,6 +195,9 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
     )
     style_axes(axes, theme)
     label_axes(axes, panel.x_label, panel.y_label, theme)
+    if panel.parts:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / (_BAR_INCHES * max(3, len(places)))), ncols=4,
+                    fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)  # fmt: skip
 
 
 def _bar_texts(panel: Bars) -> list[str]:
@@ -141,37 +206,98 @@ def _bar_texts(panel: Bars) -> list[str]:
 
 def points_size(panel: Points, dpi: int) -> PanelSize:
     """Compute the size of points in a plane."""
-    return PanelSize(5.6, 4.6)
+    return PanelSize(*panel.size)
 
 
 def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
-    """Draw groups of points in a colour and a marker each, or their texts in place of dots."""
+    """Draw groups of points in a colour and a marker each, or their texts in place of dots, and lines among them."""
     markers = "osD^vP*Xh<>p"
     for index, group in enumerate(panel.groups):
-        colour = theme.curves[index % len(theme.curves)]
-        if group.texts:
+        colour, edge = theme.curves[index % len(theme.curves)], {"linewidths": 0.4, "edgecolors": theme.background}
+        if group.weight == "ring":
+            colour = theme.mark
+            axes.scatter(group.x, group.y, s=100, facecolors="none", edgecolors=colour, linewidths=2.0, zorder=5,
+                         label=_label(group.label))  # fmt: skip
+        elif not group.texts:
+            style = (
+                {"color": theme.muted, "s": 18, "alpha": 0.6} if group.weight == "faint" else {"color": colour, "s": 26}
+            )
+            axes.scatter(
+                group.x, group.y, marker=markers[index % len(markers)], label=_label(group.label), zorder=3,
+                **edge, **style,  # type: ignore[arg-type]
+            )  # fmt: skip
+        else:
             axes.scatter(group.x, group.y, s=0)  # makes room
-            for x, y, text in zip(group.x, group.y, group.texts, strict=True):
-                axes.text(
-                    x, y, one_line(text, 12), ha="center", va="center", fontsize=CAPTION_POINTS, color=colour,
-                    parse_math=False, clip_on=True,
-                )  # fmt: skip
-            continue
-        axes.scatter(
-            group.x, group.y, s=26, color=colour, marker=markers[index % len(markers)], label=_label(group.label),
-            linewidths=0.4, edgecolors=theme.background,
-        )  # fmt: skip
+        for x, y, text in zip(group.x, group.y, group.texts, strict=False):
+            below = group.weight == "ring"
+            axes.annotate(
+                one_line(text, 12), (x, y), (0, -14 if below else 0), textcoords="offset points", ha="center",
+                va="center", fontsize=CAPTION_POINTS, fontweight="bold" if below else "normal", color=colour,
+                parse_math=False, annotation_clip=True,
+            )  # fmt: skip
+    for curve in panel.curves:
+        axes.plot(curve.x, curve.y, color=theme.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
     light_grid(axes, theme)
     style_axes(axes, theme)
     label_axes(axes, panel.x_label, panel.y_label, theme)
-    labels = [group.label for group in panel.groups if not group.texts]
-    _legend(axes, labels, sum(map(bool, labels)) > 6, theme)
+    for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
+        if ticks:
+            _set_ticks(axis, ticks)
+    labels = [each.label for each in (*panel.groups, *panel.curves)]
+    _legend(axes, labels, sum(map(bool, labels)) > 6, theme, above=bool(panel.curves))
+    if panel.curves:
+        axes.margins(0.04, 0.12)
 
 
-def _legend(axes: Axes, labels: Sequence[str], outside: bool, theme: Theme) -> None:
+def parallel_size(panel: Parallel, dpi: int) -> PanelSize:
+    """Compute the size of parallel axes, with the end's label and the colour scale."""
+    distance, height = _PARALLEL_INCHES
+    return PanelSize(2.2 + distance * len(panel.axes) + (SCALE_INCHES if panel.scale else 0.0), height)
+
+
+def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
+    """Draw the curves, and over them the axes with their ticks and names, every second one higher where many meet."""
+    for index, curve in enumerate(panel.curves):
+        y = np.where(np.isnan(curve.y), _BELOW, curve.y)
+        _draw_curve(Curve(curve.x, y, shade=curve.shade, weight=curve.weight), index, axes, theme)
+        if curve.label:
+            _write(axes, curve.label, len(panel.axes) - 0.95, float(y[-1]), theme, "left", fontweight="bold")
+    last = len(panel.axes) - 1
+    for place, axis in enumerate(panel.axes):
+        has_gaps = any(np.isnan(curve.y[place]) for curve in panel.curves)
+        axes.plot([place, place], [0.0, 1.0], color=theme.text, linewidth=1.1, zorder=8)
+        absent = [Tick(_BELOW, "(no value)" if place == last else "(not used)")] if has_gaps else []
+        for tick in (*axis.ticks, *absent):
+            axes.plot([place - 0.03, place], [tick.position] * 2, color=theme.text, linewidth=1.0, zorder=8)
+            _write(axes, one_line(tick.label, 18), place - 0.05, tick.position, theme, "right")
+        is_higher = len(panel.axes) > 6 and place % 2
+        section, dot, name = one_line(axis.name, 60).rpartition("/" if "/" in axis.name else ".")
+        for text, above, weight in ((section + dot, 14, "normal"), (name, 0, "bold")):
+            axes.annotate(
+                one_line(text, 22), (place, 1.0), (0, 12 + above + (32 if is_higher else 0)), ha="center",
+                textcoords="offset points", fontsize=LABEL_POINTS, fontweight=weight, parse_math=False,
+                color=theme.text if weight == "bold" else theme.muted, annotation_clip=False,
+            )  # fmt: skip
+    axes.set_xlim(-0.25, last + 0.85)
+    axes.set_ylim(_BELOW - 0.06, 1.04)
+    axes.set_axis_off()
+    _draw_scale(panel.scale, axes, theme)
+
+
+def _write(axes: Axes, text: str, x: float, y: float, theme: Theme, align: str, **style: Any) -> None:
+    """Write a short text beside a place, on ground that keeps it legible over curves."""
+    ground = {"facecolor": theme.background, "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+    axes.text(x, y, text, ha=align, va="center", fontsize=TICK_POINTS, color=theme.text, parse_math=False, bbox=ground,
+              zorder=9, **style)  # fmt: skip
+
+
+def _legend(axes: Axes, labels: Sequence[str], outside: bool, theme: Theme, above: bool = False) -> None:
     if not any(labels):
         return
-    if outside:
+    if above:  # where it covers no point
+        legend = axes.legend(fontsize=TICK_POINTS, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0),
+                             ncols=len(labels), columnspacing=1.2, borderaxespad=0.1)  # fmt: skip
+    elif outside:
         legend = axes.legend(fontsize=TICK_POINTS, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     else:
         legend = axes.legend(
@@ -189,11 +315,14 @@ def _label(label: str) -> str | None:
     return f"\u200a{name}" if name.startswith("_") else name or None
 
 
-def set_log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Set ticks for values from `low` to `high`, above 0; the axis' scale is logarithmic already."""
+def _set_log_ticks(axis: Axis, parts: Sequence[np.ndarray]) -> None:
+    """Set ticks for values above 0; the axis' scale is logarithmic already."""
+    values = np.concatenate([np.asarray(part, dtype=float) for part in parts])
+    values = values[np.isfinite(values)]
+    ratio = float(values.max() / values.min()) if len(values) else 1.0
     subs: tuple[float, ...] = (1,)
-    if high < _MANY * low:
-        subs = (1, 1.5, 2, 3, 4, 5, 7) if high < _FEW * low else (1, 2, 5)
+    if ratio < _MANY:
+        subs = (1, 1.5, 2, 3, 4, 5, 7) if ratio < _FEW else (1, 2, 5)
     axis.set_major_locator(_InnerTicks(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     axis.set_minor_locator(NullLocator())

@@ -12,15 +12,19 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from denoisers.figures import Bars, Box, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
+from denoisers.figures import Bars, Box, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
 from ditlab.reports.rendering.charts import (
     LEGEND_INCHES,
+    SCALE_INCHES,
     bars_size,
     draw_bars,
+    draw_colour_bar,
     draw_lines,
+    draw_parallel,
     draw_points,
     legend_is_outside,
     lines_size,
+    parallel_size,
     points_size,
 )
 from ditlab.reports.rendering.image_grid import GridLayout
@@ -31,7 +35,6 @@ from ditlab.reports.rendering.theme import (
     NAME_CHARACTERS,
     PANEL_TITLE_POINTS,
     TEXT_POINTS,
-    TICK_POINTS,
     TITLE_CHARACTERS,
     PanelSize,
     Theme,
@@ -64,8 +67,6 @@ _TEXT_COLUMNS = 96
 _PASSAGE_LINES = 40
 """Most lines shown of one text; the text file holds all of it."""
 _PANEL_LINES = 240
-COLOURS = LIGHT.curves
-"""Colours of curves on a light page."""
 _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
@@ -189,13 +190,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
     _write_cells(panel, image, axes)
     label_axes(axes, panel.x_label, panel.y_label, theme)
-    # An inset keeps to the map's own box, which an equal aspect makes smaller than the space reserved for it.
-    figure = axes.figure
-    bar = figure.colorbar(image, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
-    bar.ax.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
-    if panel.unit:
-        bar.ax.set_ylabel(one_line(panel.unit, 60), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
-    bar.outline.set_visible(False)
+    draw_colour_bar(axes, image, panel.unit, theme)
 
 
 def _limits(panel: Heatmap, values: np.ma.MaskedArray) -> tuple[float, float]:
@@ -307,9 +302,9 @@ def panel_margin(panel: Panel) -> float:
     """Return the width in inches of what stands beside a panel's axes: labels, a colour bar, a legend."""
     if isinstance(panel, Heatmap):
         return heatmap_margin(panel)
-    if isinstance(panel, Lines) and legend_is_outside(panel):
-        return 0.9 + LEGEND_INCHES
-    return 0.9 if isinstance(panel, Lines | Points | Bars) else 0.1
+    if isinstance(panel, Lines):
+        return 0.9 + (LEGEND_INCHES if legend_is_outside(panel) else 0.0) + (SCALE_INCHES if panel.scale else 0.0)
+    return 0.9 if isinstance(panel, Points | Bars) else 0.1
 
 
 def _title(panel: Panel, width: float, dpi: int) -> str:
@@ -340,6 +335,7 @@ _BY_KIND: dict[type, tuple[Callable[[Any, int], PanelSize], Callable[[Any, Axes,
     Lines: (lines_size, draw_lines),
     Bars: (bars_size, draw_bars),
     Points: (points_size, draw_points),
+    Parallel: (parallel_size, draw_parallel),
     Diagram: (diagram_size, draw_diagram),
     Text: (text_size, draw_text),
 }

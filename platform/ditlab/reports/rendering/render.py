@@ -85,15 +85,6 @@ def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
     return _pixels(draw_canvas(figure, theme))
 
 
-def save_canvas(canvas: Canvas, path: Path, about: str = "") -> Path:
-    """Write a matplotlib figure as the PNG `path`, atomically, with the alternative text `about`; return `path`.
-
-    Raises OSError where the disk refuses.
-    """
-    _write(path, [Image.fromarray(_pixels(canvas))], about=Figure((), alt=about))
-    return path
-
-
 def _pixels(canvas: Canvas) -> np.ndarray:
     """Draw a matplotlib figure as an array, (height, width, 3) uint8."""
     agg = FigureCanvasAgg(canvas)
