@@ -83,8 +83,8 @@ def _facts(store: AnyStore, place: str) -> Table:
 
 
 def _blocks(store: AnyStore) -> str:
-    """Number of blocks as text; empty for formats without blocks, of which a store cannot be streamed."""
-    if any(part.manifest.index is None for part in store.parts):
+    """Number of blocks as text; empty for a mixture."""
+    if isinstance(store, JoinedStore):
         return ""
     num = sum(part.layout.num_blocks for part in store.parts)
     return f" of {num:,} block{'s' if num > 1 else ''}"

@@ -11,7 +11,7 @@ import hashlib
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -58,15 +58,21 @@ Entry = tuple[str, str]
 """Heading and the text below it."""
 
 
-def open_digits(home: Home, verify: bool = True) -> Store:
-    """Open the digits under `home.stores`, written at their first use.
+def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]) -> Store:
+    """Open a store under `home.stores`, written by `write(its folder)` at its first use.
 
-    Two processes may write them at once: they write the same files, and renames are atomic.
+    Two processes may write it at once: they write the same files, and renames are atomic.
     """
-    path = home.stores / DIGITS_NAME
+    path = home.stores / name
     if not (path / MANIFEST_NAME).exists():
-        write_digits(home.ensure().stores)
+        home.ensure()
+        write(path)
     return Store.open(path, verify)
+
+
+def open_digits(home: Home, verify: bool = True) -> Store:
+    """Open the digits under `home.stores`, written at their first use."""
+    return _opened(home, DIGITS_NAME, verify, lambda path: write_digits(path.parent))
 
 
 def write_digits(out: Path) -> WrittenStore:
@@ -97,43 +103,43 @@ def write_digits(out: Path) -> WrittenStore:
 def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
     """Open the spec's store under `home.stores`, written at its first use.
 
-    Two processes may write it at once: they write the same files.
-
     Columns: image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
     Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
     """
-    path = home.stores / f"captioned-digits-{spec.size}-{spec.colours}"
-    if not (path / MANIFEST_NAME).exists():
-        home.ensure()
-        colours = tuple(COLOURS)[: spec.colours]
-        longest = max(len(_caption(colour, digit)) for colour in colours for digit in DIGITS)
-        pixels = Column(
-            dtype="uint8",
-            shape=(3, spec.size, spec.size),
-            value_range=(0, 255),
-            unit="pixel intensity",
-            description="channel (red, green, blue), row, column",
-        )
-        columns = {
-            "image": pixels,
-            CAPTION: caption_column(longest),
-            "digit": _class_column("the digit", DIGITS),
-            "colour": _class_column("of the ink", colours),
-        }
-        write_store(
-            path,
-            columns,
-            _captioned_batches(spec.size, colours, longest),
-            name=path.name,
-            description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
-            source=Source(
-                kind="captioned_digits",
-                citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
-                license="CC BY 4.0 (UCI Machine Learning Repository)",
-                note="embedded in scikit-learn (sklearn.datasets.load_digits); enlarged, coloured, captioned by ditlab",
-            ),
-        )
-    return Store.open(path, verify)
+    return _opened(
+        home, f"captioned-digits-{spec.size}-{spec.colours}", verify, lambda path: _write_captioned_digits(spec, path)
+    )
+
+
+def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
+    colours = tuple(COLOURS)[: spec.colours]
+    longest = max(len(_caption(colour, digit)) for colour in colours for digit in DIGITS)
+    pixels = Column(
+        dtype="uint8",
+        shape=(3, spec.size, spec.size),
+        value_range=(0, 255),
+        unit="pixel intensity",
+        description="channel (red, green, blue), row, column",
+    )
+    columns = {
+        "image": pixels,
+        CAPTION: caption_column(longest),
+        "digit": _class_column("the digit", DIGITS),
+        "colour": _class_column("of the ink", colours),
+    }
+    write_store(
+        path,
+        columns,
+        _captioned_batches(spec.size, colours, longest),
+        name=path.name,
+        description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
+        source=Source(
+            kind="captioned_digits",
+            citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+            license="CC BY 4.0 (UCI Machine Learning Repository)",
+            note="embedded in scikit-learn (sklearn.datasets.load_digits); enlarged, coloured, captioned by ditlab",
+        ),
+    )
 
 
 def _class_column(description: str, names: tuple[str, ...]) -> Column:
@@ -163,33 +169,26 @@ def _captioned_batches(size: int, colours: tuple[str, ...], caption_length: int)
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use.
+    """Open the spec's store under `home.stores`, written at its first use."""
+    return _opened(home, motifs_store_name(spec), verify, lambda path: _write_motifs(spec, path))
 
-    Two processes may write it at once: they write the same files.
-    """
-    path = home.stores / motifs_store_name(spec)
-    if not (path / MANIFEST_NAME).exists():
-        home.ensure()
-        law, names = PlantedModules(spec), feature_names(spec.motifs)
-        plan = plan_windows([law.peaks(index) for index in range(spec.chromosomes)], spec.regions)
-        features = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
 
-        def window(chromosome: int, first: int, stop: int) -> np.ndarray:
-            return features(chromosome)[first:stop]
-
-        write_store(
-            path,
-            region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
-            window_batches(plan, len(names), window),
-            name=path.name,
-            description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
-            source=Source(
-                kind="motifs",
-                license="none: the numbers are generated",
-                note=f"drawn from {_motifs_law(spec)} by ditlab",
-            ),
-        )
-    return Store.open(path, verify)
+def _write_motifs(spec: MotifsData, path: Path) -> None:
+    law, names = PlantedModules(spec), feature_names(spec.motifs)
+    plan = plan_windows([law.peaks(index) for index in range(spec.chromosomes)], spec.regions)
+    features = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+    write_store(
+        path,
+        region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
+        window_batches(plan, len(names), lambda chromosome, first, stop: features(chromosome)[first:stop]),
+        name=path.name,
+        description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
+        source=Source(
+            kind="motifs",
+            license="none: the numbers are generated",
+            note=f"drawn from {_motifs_law(spec)} by ditlab",
+        ),
+    )
 
 
 def last_chromosomes(spec: MotifsData) -> HoldOutClasses:
@@ -213,25 +212,21 @@ def _motifs_law(spec: MotifsData) -> str:
 
 
 def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use.
-
-    Two processes may write it at once: they write the same files.
-    """
+    """Open the spec's store under `home.stores`, written at its first use."""
     request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
-    name = f"python-docs-{request.label}"
-    if not (home.stores / name / MANIFEST_NAME).exists():
-        version = platform.python_version()
-        source = Source(
-            kind="text",
-            citation=f"the documentation that Python {version} carries",
-            license="PSF-2.0",
-            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
-        )
-        description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
-        write_token_store(
-            home.ensure().stores, name, PythonDocs(), request, lambda: source, description, ignore_progress
-        )
-    return Store.open(home.stores / name, verify)
+    version = platform.python_version()
+    source = Source(
+        kind="text",
+        citation=f"the documentation that Python {version} carries",
+        license="PSF-2.0",
+        note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
+    )
+    description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
+
+    def write(path: Path) -> None:
+        write_token_store(path.parent, path.name, PythonDocs(), request, lambda: source, description, ignore_progress)
+
+    return _opened(home, f"python-docs-{request.label}", verify, write)
 
 
 class PythonDocs:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.loading.order import Order, UpcomingRows
+from ditlab.data.loading.order import Order, UpcomingRows, first_run
+from ditlab.data.loading.permutations import ranks
 from ditlab.data.mixture_store import Draw
 
 _WORDS = 4
@@ -135,7 +136,7 @@ class MixtureOrder(Order):
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
         """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
         streams = self._drawn(first, count)
-        numbers = _ranks(streams.reshape(-1)).reshape(streams.shape) + self.counts(first)[streams]
+        numbers = ranks(streams.reshape(-1)).reshape(streams.shape) + self.counts(first)[streams]
         self.counts(first + count)
         columns = np.arange(self.batch_size) if columns is None else columns
         found = np.empty((count, len(columns)), np.int64)
@@ -159,11 +160,9 @@ class MixtureOrder(Order):
         """Return the number of a batch's shapes, and how many batches are of them; see `Order.shape_run`."""
         if self._is_uniform:
             return 0, most
-        drawn = self._drawn(batch, most)[:, 0]
-        others = np.flatnonzero(drawn != drawn[0])
-        part = self._parts[drawn[0]]
-        most = int(others[0]) if len(others) else most
-        number, run = part.order.shape_run(int(self.counts(batch)[drawn[0]]), most)
+        drawn, most = first_run(self._drawn(batch, most)[:, 0])
+        part = self._parts[drawn]
+        number, run = part.order.shape_run(int(self.counts(batch)[drawn]), most)
         return part.first_number + number, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
@@ -202,12 +201,3 @@ class MixtureOrder(Order):
         parts = self._draws.parts(first * slots, count * slots).reshape(count, slots)
         found: np.ndarray = self._stream_of[parts, np.arange(slots)]
         return found
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return how many equal values come before each one, int64."""
-    order = np.argsort(values, kind="stable")
-    counts = np.bincount(values)
-    ranks = np.empty(len(values), np.int64)
-    ranks[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return ranks

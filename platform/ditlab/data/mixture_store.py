@@ -257,17 +257,13 @@ def _stacked_column(columns: Sequence[StoredColumn]) -> StoredColumn:
 
 
 def _stacked_manifest(stores: Sequence[Store], columns: Mapping[str, StoredColumn]) -> StoreManifest:
-    first = stores[0].manifest
-    return StoreManifest(
-        name=first.name,
-        description=first.description,
-        rows=sum(len(store) for store in stores),
-        columns=dict(columns),
-        shards=tuple(shard for store in stores for shard in store.manifest.shards),
-        source=Source(kind="mixture"),
-        text=first.text,
-        attachments=dict(first.attachments),
-        fingerprint=first.fingerprint,
+    return stores[0].manifest.model_copy(
+        update={
+            "rows": sum(len(store) for store in stores),
+            "columns": dict(columns),
+            "shards": tuple(shard for store in stores for shard in store.manifest.shards),
+            "source": Source(kind="mixture"),
+        }
     )
 
 
@@ -365,10 +361,6 @@ class StackedRows(RowSequence):
         parts = np.searchsorted(self._ends, places, side="right")
         return parts, places - (self._ends - self._lengths)[parts]
 
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many rows each part has before a place, int64 (parts,)."""
-        return np.clip(place - (self._ends - self._lengths), 0, self._lengths)
-
     @property
     def bucket_counts(self) -> np.ndarray:
         """Rows of each of the joined store's `parts`, int64 (parts,)."""
@@ -429,10 +421,6 @@ class RoundRobinRows(StackedRows):
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (part, number in its view) at places, int64 each."""
         return self._turns.locate(places)
-
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many rows each part has before a place, int64 (parts,)."""
-        return self._turns.num_before(place)
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield nothing: neighbours lie in different parts."""

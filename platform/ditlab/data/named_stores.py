@@ -12,7 +12,6 @@ from typing import Literal
 
 from ditlab.data.remote.copies import STORES, NodeCopies, Notify, describe_store, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.stores.manifest import BLOCK_VERSION
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
@@ -44,11 +43,17 @@ def open_named_store(
     """Open the store that a user names by a URI, a folder's path or a plain name.
 
     `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` is for
-    URIs alone. Raises UserError for a store that is missing (with the command that makes it) or altered.
+    URIs alone, of which `auto` copies a store that fits COPY_SHARE of the free room. Raises UserError for a store that
+    is missing (with the command that makes it) or altered, and as `copies.open_remote_store` and
+    `streamed_store.open_streamed_store` do.
     """
-    if is_uri(name):
-        return open_remote(option, name, home, verify, notify, access)
-    return open_store(store_folder(name, home), verify)
+    if not is_uri(name):
+        return open_store(store_folder(name, home), verify)
+    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(option, name, home, notify)):
+        from ditlab.data.remote.streamed_store import open_streamed_store
+
+        return open_streamed_store(option, name, home, access.cache_bytes, notify)
+    return open_remote_store(option, name, home, verify, notify)
 
 
 def store_folder(name: str, home: Home) -> Path:
@@ -66,34 +71,12 @@ def store_folder(name: str, home: Home) -> Path:
     return known if is_plain and holds_store(known) and not holds_store(here) else here
 
 
-def open_remote(
-    option: str,
-    uri: str,
-    home: Home,
-    verify: bool = True,
-    notify: Notify = write_to_stderr,
-    access: RemoteAccess = COPY,
-) -> AnyStore:
-    """Open the store at a URI.
-
-    `auto` copies a store that fits COPY_SHARE of the free room, or that has no blocks to fetch. Raises as
-    `copies.open_remote_store` and `streamed_store.open_streamed_store` do.
-    """
-    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(option, uri, home, notify)):
-        from ditlab.data.remote.streamed_store import open_streamed_store
-
-        return open_streamed_store(option, uri, home, access.cache_bytes, notify)
-    return open_remote_store(option, uri, home, verify, notify)
-
-
 def _is_too_large(option: str, uri: str, home: Home, notify: Notify) -> bool:
-    """Return True for a store that can be streamed and does not fit the disk."""
+    """Return True for a store that does not fit the disk."""
     try:
         store = describe_store(option, uri)
     except Unreachable:
         return False  # there may be a copy
-    if any(part.manifest.version < BLOCK_VERSION for part in store.parts):
-        return False
     if NodeCopies(home.node_cache / STORES, notify).place_of(store.manifest).exists():  # begun, at least
         return False
     home.node_cache.mkdir(parents=True, exist_ok=True)

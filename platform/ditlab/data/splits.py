@@ -91,7 +91,8 @@ class Mixture:
         """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
         them. Parts without any are left out."""
         lengths = np.array([len(part.held_out) for part in self.parts.values()])
-        counts = RoundRobin(lengths).num_before(limit).tolist()
+        parts, _ = RoundRobin(lengths).locate(np.arange(min(limit, lengths.sum())))
+        counts = np.bincount(parts, minlength=len(lengths)).tolist()
         return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
 
 

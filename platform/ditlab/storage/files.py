@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,8 +23,6 @@ _FIELD = b',"crc":"'
 _LENGTH = len(_FIELD) + 8 + len(b'"}')
 MAX_LINES_BYTES = 256 << 20
 """Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
-_END = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
-"""End of a line with a checksum. No text within a line holds it: its quotes would be escaped."""
 
 
 def add_checksum(text: bytes) -> bytes:
@@ -56,7 +53,7 @@ def stamped(text: str) -> str:
 
 
 def is_edited(content: bytes) -> bool:
-    """Return True if a file was changed since `stamped`; False also for one without that last line, which is older."""
+    """Return True if a file was changed since `stamped`; False for one without that last line, which a person wrote."""
     return _STAMP.encode() in content and not is_as_stamped(content)
 
 
@@ -141,8 +138,6 @@ class JsonLines:
     """Whole records, in order, without their checksums."""
     num_damaged: int = 0
     """Lines that were passed over: cut short, altered, or not JSON."""
-    is_checked: bool = False
-    """True if its lines have checksums, at least the last ones."""
 
 
 def encode_json_line(record: Mapping[str, Any]) -> bytes:
@@ -161,43 +156,22 @@ def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def parse_json_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line, without its checksum; None for a line that is torn or damaged.
-
-    A line without a checksum, as earlier versions wrote it, is taken as it is; one whose checksum is written otherwise
-    is not, as something else than DiTLab wrote it.
-    """
+    """The record of a line, without its checksum; None for a line that is torn or damaged, or has no checksum."""
     text = line.rstrip(b"\n")
-    if has_checksum(text):
-        if not is_intact(text):
-            return None
-        text = without_checksum(text)
+    if not is_intact(text):
+        return None
     try:
-        record = parse_json(text)
+        record = parse_json(without_checksum(text))
     except ValueError:
         return None
     return record if isinstance(record, dict) and "crc" not in record else None
 
 
 def parse_json_lines(content: bytes) -> JsonLines:
-    """Every whole record of a file's content, and the number of damaged lines.
-
-    Where one line has a checksum, all after it must: an earlier version wrote only lines before it. Of lines that lost
-    the newline between them, those that are whole are read.
-    """
-    records: list[dict[str, Any]] = []
-    num_damaged, is_checked = 0, False
-    for line in content.split(b"\n"):
-        if not line.strip():
-            continue
-        is_checked_line = has_checksum(line)
-        record = parse_json_line(line) if is_checked_line or not is_checked else None
-        is_checked = is_checked or (is_checked_line and record is not None)
-        if record is None:
-            num_damaged += 1
-            records += _joined_records(line)
-        else:
-            records.append(record)
-    return JsonLines(records, num_damaged, is_checked)
+    """Every whole record of a file's content, and the number of damaged lines."""
+    parsed = [parse_json_line(line) for line in content.split(b"\n") if line.strip()]
+    records = [record for record in parsed if record is not None]
+    return JsonLines(records, len(parsed) - len(records))
 
 
 def read_json_lines(path: Path, limit: int = MAX_LINES_BYTES) -> JsonLines:
@@ -209,16 +183,6 @@ def read_json_lines(path: Path, limit: int = MAX_LINES_BYTES) -> JsonLines:
         return parse_json_lines(read_plain(path, limit))
     except FileNotFoundError:
         return JsonLines()
-
-
-def _joined_records(line: bytes) -> Iterator[dict[str, Any]]:
-    """Records with a right checksum within a damaged line."""
-    begin = 0
-    for ends in _END.finditer(line):
-        start = line.find(b"{", begin)
-        if start >= 0 and (record := parse_json_line(line[start : ends.end()])) is not None:
-            yield record
-        begin = ends.end()
 
 
 def folder_size(path: Path) -> int:

@@ -83,10 +83,7 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, or if it grows meanwhile."""
     with open_regular_file(path, limit, follow=follow) as file:
-        size = os.fstat(file.fileno()).st_size
-        content: bytes | None = file.read(min(size, limit) + 1)  # as much is allocated, a megabyte were it `limit`
-        if content is not None and len(content) > size:  # it grows meanwhile
-            content += file.read(limit + 1 - len(content)) or b""
+        content: bytes | None = file.read()
     if content is None:  # some of /proc's files have nothing at first, and would be waited for
         raise UnusableFile("nothing to read yet, no plain file", path)
     if len(content) > limit:

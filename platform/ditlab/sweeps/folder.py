@@ -123,8 +123,6 @@ class Ledger:
     """Lines that were passed over: damaged, of another shape, or of a trial that an earlier line holds."""
     fault: str = ""
     """Reason why the file cannot be read at all."""
-    is_checked: bool = False
-    """True if its lines have checksums."""
     found: tuple[int, ...] = ()
     """Numbers of trials whose lines are lost, and whose runs were found."""
 
@@ -162,7 +160,7 @@ def read_ledger(path: Path) -> Ledger:
             continue
         trials[trial.number] = trial
         run_ids.add(trial.run_id)
-    return Ledger([trials[number] for number in sorted(trials)], num_damaged, is_checked=lines.is_checked)
+    return Ledger([trials[number] for number in sorted(trials)], num_damaged)
 
 
 def append_trial(path: Path, trial: PlannedTrial) -> None:
@@ -190,7 +188,7 @@ def check_ledger(
             trials[trial.number] = trial
         else:
             others.append(trial)
-    if others and (ledger.is_checked or len(others) > 1):
+    if others:
         raise UserError(
             f"sweep {sweep_id}: trial {others[0].number} has {written(others[0].values)} in {path}, which its "
             f"sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new sweep without "
@@ -205,9 +203,7 @@ def check_ledger(
                 trials[run.trial] = lost
                 found.append(run.trial)
     numbers = sorted(trials)
-    return Ledger(
-        [trials[number] for number in numbers], num_damaged, ledger.fault, ledger.is_checked, tuple(sorted(found))
-    )
+    return Ledger([trials[number] for number in numbers], num_damaged, ledger.fault, tuple(sorted(found)))
 
 
 def write_ledger(path: Path, trials: Sequence[PlannedTrial]) -> None:

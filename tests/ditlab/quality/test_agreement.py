@@ -12,7 +12,6 @@ from ditlab.data.images.captions import caption_column, decode_captions, encode_
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writing import BucketPart, write_buckets
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
@@ -32,6 +31,7 @@ from ditlab.runs.launch import build_model
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metrics import metric_names
 from support.command import run_here
+from support.datasets.bucketed import BucketPart, write_buckets
 from support.trainings.workers import tiny
 
 CPU = torch.device("cpu")

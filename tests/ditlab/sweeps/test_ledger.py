@@ -1,12 +1,11 @@
 """Damaged ledgers: what is damaged costs itself alone, is said, and no trial that ran is run again."""
 
-import json
 import os
 
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.storage.files import encode_json_line
+from ditlab.storage.files import encode_json_line, read_json_lines
 from ditlab.sweeps.folder import read_ledger
 from ditlab.sweeps.start import read_past_trials, resume_sweep
 from ditlab.sweeps.trials import Takeover, read_takeovers
@@ -61,13 +60,11 @@ def test_trial_that_had_not_started_is_planned_anew(home):
     assert "1 damaged line passed over." in again.notes[0]
 
 
-def without_checksums(one, change):
-    """The ledger as earlier versions wrote it, after `change` of its records."""
-    records = [json.loads(line) for line in lines_of(one)]
-    for record in records:
-        del record["crc"]
+def rewritten(one, change):
+    """Write the ledger again after `change` of its records."""
+    records = read_json_lines(one.folder.ledger).records
     change(records)
-    one.folder.ledger.write_text("".join(json.dumps(record) + "\n" for record in records))
+    one.folder.ledger.write_bytes(b"".join(map(encode_json_line, records)))
 
 
 CHANGES = {
@@ -80,6 +77,8 @@ CHANGES = {
     "a path as run": lambda records: records.append({**records[0], "number": 4, "run_id": "../../etc"}),
     "null as run": lambda records: records.append({**records[0], "number": 4, "run_id": None}),
     "one field more": lambda records: records.append({**records[0], "number": 4, "run_id": "abcdabcd", "x": 1}),
+}
+OTHER_VALUES = {
     "a null": lambda records: records[0]["values"].update({"optimizer.lr": None}),
     "a text": lambda records: records[0]["values"].update({"optimizer.lr": "0.01"}),
     "another value": lambda records: records[0]["values"].update({"optimizer.lr": 0.0123}),
@@ -91,7 +90,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_line_that_is_no_trial_of_the_sweep_is_passed_over_and_said(home, change):
     one = started(sweep_of())
-    without_checksums(one, change)
+    rewritten(one, change)
     found = read_past_trials(one.prepared, one.folder)
     assert found.notes == [f"{one.folder.ledger}: 1 damaged line passed over."]
     again = resume_sweep(prepared(one.sweep), one.folder)
@@ -99,11 +98,12 @@ def test_line_that_is_no_trial_of_the_sweep_is_passed_over_and_said(home, change
     assert [trial.values for trial in planned(again)] == [trial.values for trial in one.prepared.trials]
 
 
-def test_ledger_of_an_earlier_version_is_whole(home):
+@pytest.mark.parametrize("change", OTHER_VALUES.values(), ids=OTHER_VALUES.keys())
+def test_trial_that_the_sweep_does_not_make_is_refused(home, change):
     one = started(sweep_of())
-    before = planned(one)
-    without_checksums(one, lambda records: None)
-    assert planned(one) == before and read_past_trials(one.prepared, one.folder).notes == []
+    rewritten(one, change)
+    with pytest.raises(UserError, match=r"does not make \(1 trials differ\); restore"):
+        read_past_trials(one.prepared, one.folder)
 
 
 def test_sweep_that_makes_other_trials_is_refused(home):
@@ -121,7 +121,10 @@ def test_trials_of_a_search_are_checked_by_their_axes_and_known_by_their_runs(ho
     found = read_past_trials(one.prepared, one.folder)
     assert [past.trial for past in found.trials] == trials and "trial 1 is known by its run" in found.notes[0]
     bad = {"number": 3, "run_id": "abcdabcd", "values": {"optimizer.lr": "0.01"}}
-    one.folder.ledger.write_text(json.dumps(bad) + "\n")
+    one.folder.ledger.write_bytes(encode_json_line(bad))
+    with pytest.raises(UserError, match="does not make"):
+        read_past_trials(one.prepared, one.folder)
+    one.folder.ledger.write_bytes(b"")
     assert [past.trial for past in read_past_trials(one.prepared, one.folder).trials] == [trials[1]]
 
 

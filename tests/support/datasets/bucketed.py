@@ -1,19 +1,52 @@
 """Small bucketed stores whose rows hold their own numbers."""
 
-from collections.abc import Iterator, Mapping
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writing import BucketPart, WrittenStore, write_buckets
+from ditlab.data.stores.manifest import Column, Source, size_name
+from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writing import PARTIAL, WrittenStore, place_buckets, refuse_plain_store
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""
 SIZES: Sizes = {(8, 12): 23, (8, 8): 40, (16, 4): 9}
 CLASSES = ("even", "odd")
 CAPTIONS = np.array([list(name.encode().ljust(4, b"\0")) for name in CLASSES], np.uint8)
+
+
+@dataclass(frozen=True)
+class BucketPart:
+    """Images of one size to be written as a bucket."""
+
+    height: int
+    width: int
+    columns: Mapping[str, Column]
+    batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
+
+
+def write_buckets(path: Path, parts: Sequence[BucketPart], *, source: Source, **about: object) -> WrittenStore:
+    """Write stores aside and place them as a bucketed store, as importers do."""
+    refuse_plain_store(path)
+    aside, stores = path / f"{PARTIAL}{uuid.uuid4().hex}", {}
+    try:
+        for each in parts:
+            size = size_name(each.height, each.width)
+            with StoreWriter(aside / size, each.columns, name=size, source=source) as writer:
+                for batch in each.batches():
+                    writer.append(batch)
+            stores[each.height, each.width] = Store.open(aside / size, verify=False)
+        return place_buckets(path, stores, source=source, **about)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if path.exists() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:

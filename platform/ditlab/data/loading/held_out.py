@@ -49,8 +49,11 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     held-out rows stay shuffled, so that the first few are as good a sample as all. A share above 0 holds out at least
     one row.
     """
-    order = keyed_permutation("ditlab.hold-out", length)
-    num = max(1, round(length * share)) if share > 0 else 0
+    return _cut(keyed_permutation("ditlab.hold-out", length), share)
+
+
+def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    num = max(1, round(len(order) * share)) if share > 0 else 0
     return np.sort(order[num:]), order[:num]
 
 
@@ -64,9 +67,8 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
     order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
-    num = max(1, round(length * share)) if share > 0 else 0
-    held_out = order[:num]
-    return np.sort(order[num:]), held_out[keyed_permutation("ditlab.hold-out", num)]
+    train, held_out = _cut(order, share)
+    return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
 def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,9 +126,7 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
         rows[start : start + length] = start + keyed_permutation(f"ditlab.hold-out/{bucket}", length)
         places[start : start + length] = (np.arange(length) + 0.5) / length
         start += length
-    order = rows[np.lexsort((keyed_permutation("ditlab.hold-out", total), places))]
-    num = max(1, round(total * share)) if share > 0 else 0
-    return np.sort(order[num:]), order[:num]
+    return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", total), places))], share)
 
 
 def hold_out_layout(layout: BlockLayout) -> BlockLayout:

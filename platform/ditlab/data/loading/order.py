@@ -92,6 +92,12 @@ class Order(ABC):
         return batch
 
 
+def first_run(numbers: np.ndarray) -> tuple[int, int]:
+    """Return the first of some numbers, and how many from it on are equal to it."""
+    others = np.flatnonzero(numbers != numbers[0])
+    return int(numbers[0]), int(others[0]) if len(others) else len(numbers)
+
+
 def check_fills_a_batch(lengths: Iterable[int], batch_size: int) -> None:
     """Raise UserError where no bucket of these many training samples fills a batch."""
     lengths = list(lengths)
@@ -190,9 +196,8 @@ class FullOrder(Order):
         if not self.buckets:
             return self.parts[0], most
         epoch, number = divmod(batch, self.batches_per_epoch)
-        ahead = self._epoch(epoch).buckets[number : number + most]
-        others = np.flatnonzero(ahead != ahead[0])
-        return self.parts[ahead[0]], int(others[0]) if len(others) else len(ahead)
+        bucket, run = first_run(self._epoch(epoch).buckets[number : number + most])
+        return self.parts[bucket], run
 
     def look_ahead(self, batch: int, stop: int) -> None:
         """Sort the next epoch in the last eighth of one."""

@@ -1,8 +1,7 @@
 """Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone.
 
-Queues are joined in proportion to their lengths, entry by entry (`Interleaving`) or chunk by chunk
-(`ChunkedInterleaving`), or one entry of each in turn (`RoundRobin`). A line of rows is shuffled window by window
-(`WindowedShuffle`).
+Queues are joined in proportion to their lengths (`Interleaving`), or one entry of each in turn (`RoundRobin`). A line
+of rows is shuffled window by window (`WindowedShuffle`).
 """
 
 from __future__ import annotations
@@ -124,23 +123,58 @@ def _network(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.nd
 
 
 class Interleaving:
-    """Entries of several queues, each queue's in its own order; a function of lengths and text alone.
+    """Entries of several queues, interleaved in proportion, `chunk` of one queue at a time.
 
-    The sequence is cut into groups of about GROUP entries. Of a queue of n, group g of G takes those from n * g // G to
-    n * (g + 1) // G, so that queues run out together, and what was taken before a group is arithmetic.
+    Each queue's entries come in its own order; all of it is a function of lengths and text. The chunks are cut into
+    groups of about GROUP. Of a queue of n, group g of G takes those from n * g // G to n * (g + 1) // G, so that queues
+    run out together, and what was taken before a group is arithmetic. A queue's last entries that fill no chunk come at
+    the end, queue by queue.
     """
 
-    def __init__(self, lengths: Sequence[int], text: str):
-        self._lengths = np.asarray(lengths, np.int64)
-        self._text = text
-        self.total = int(self._lengths.sum())
+    def __init__(self, lengths: Sequence[int], text: str, chunk: int = 1):
+        counts = np.asarray(lengths, np.int64)
+        self._chunk, self._lengths = chunk, counts // chunk
+        self._text = text if chunk == 1 else f"{text}/chunks"
+        self.total = int(counts.sum())
         """Entries of all queues."""
+        self._num_chunks = int(self._lengths.sum())
         # larger groups in a sequence of over 3e10, whose products would leave 64 bits
-        self._groups = max(1, min(self.total // GROUP, 2**62 // max(1, self.total)))
+        self._groups = max(1, min(self._num_chunks // GROUP, 2**62 // max(1, self._num_chunks)))
         self._group = lru_cache(maxsize=8)(self._make_group)
+        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
+        """Order of the queues at the end."""
+        self._last_ends = np.cumsum((counts % chunk)[self._last])
 
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
+        queues, numbers = np.empty_like(places), np.empty_like(places)
+        chunked = places < self._num_chunks * self._chunk
+        chunks, inside = np.divmod(places[chunked], self._chunk)
+        queues[chunked], chunks = self._locate_chunks(chunks)
+        numbers[chunked] = chunks * self._chunk + inside
+        late = places[~chunked] - self._num_chunks * self._chunk
+        turn = np.searchsorted(self._last_ends, late, side="right")
+        queues[~chunked] = queue = self._last[turn]
+        numbers[~chunked] = self._lengths[queue] * self._chunk + late - np.append(0, self._last_ends)[turn]
+        return queues, numbers
+
+    def num_before(self, place: int) -> np.ndarray:
+        """Return how many entries each queue has before a place (up to `total`), int64 (queues,)."""
+        chunk, inside = divmod(place, self._chunk)
+        if chunk < self._num_chunks:
+            group = int(self._groups_of(np.array([chunk]))[0])
+            start, queues, _ = self._group(group)
+            taken = self._taken(group) + np.bincount(queues[: chunk - start], minlength=len(self._lengths))
+            found: np.ndarray = taken * self._chunk
+            found[queues[chunk - start]] += inside
+            return found
+        found = self._lengths * self._chunk
+        late = place - self._num_chunks * self._chunk
+        begins = np.append(0, self._last_ends[:-1])
+        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
+        return found
+
+    def _locate_chunks(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         groups = self._groups_of(places)
         queues, numbers = np.empty_like(places), np.empty_like(places)
         for group in np.unique(groups).tolist():
@@ -150,20 +184,12 @@ class Interleaving:
             queues[here], numbers[here] = own_queues[inside], own_numbers[inside]
         return queues, numbers
 
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many entries each queue has before a place (up to `total`), int64 (queues,)."""
-        if place == self.total:
-            return self._lengths
-        group = int(self._groups_of(np.array([place]))[0])
-        start, queues, _ = self._group(group)
-        return self._taken(group) + np.bincount(queues[: place - start], minlength=len(self._lengths))
-
     def _taken(self, group: int) -> np.ndarray:
-        """Return the entries of each queue before a group."""
+        """Return the chunks of each queue before a group."""
         return self._lengths * group // self._groups
 
     def _groups_of(self, places: np.ndarray) -> np.ndarray:
-        groups = places * self._groups // self.total
+        groups = places * self._groups // max(1, self._num_chunks)
         # parts are rounded down, so that a place may lie up to a few groups on
         while True:
             starts = (self._lengths[:, None] * (groups + 1) // self._groups).sum(axis=0)
@@ -173,58 +199,21 @@ class Interleaving:
             groups = groups + later
 
     def _make_group(self, group: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return (first place, queue of each entry, its number in the queue) of a group."""
+        """Return (first place, queue of each chunk, its number in the queue) of a group."""
         before = self._taken(group)
         counts = self._taken(group + 1) - before
         queues = np.repeat(np.arange(len(counts)), counts)
         queues = queues[permuted(np.arange(len(queues)), len(queues), key_of(f"{self._text}/{group}"))]
-        order = np.argsort(queues, kind="stable")
-        numbers = np.empty_like(queues)
-        numbers[order] = np.arange(len(queues)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return int(before.sum()), queues, numbers + before[queues]
+        return int(before.sum()), queues, ranks(queues) + before[queues]
 
 
-class ChunkedInterleaving:
-    """Entries of several queues, `chunk` of one queue at a time, the chunks interleaved in proportion.
-
-    Each queue's entries come in its own order. Its last ones that fill no chunk come at the end, queue by queue.
-    """
-
-    def __init__(self, lengths: Sequence[int], chunk: int, text: str):
-        counts = np.asarray(lengths, np.int64)
-        self._chunk = chunk
-        self._chunks = Interleaving((counts // chunk).tolist(), f"{text}/chunks")
-        self._in_chunks = counts // chunk * chunk
-        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
-        """Order of the queues at the end."""
-        self._last_ends = np.cumsum((counts - self._in_chunks)[self._last])
-
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (queue, number in the queue) of the entries at places, int64 each."""
-        queues, numbers = np.empty_like(places), np.empty_like(places)
-        chunked = places < self._chunks.total * self._chunk
-        chunks, inside = np.divmod(places[chunked], self._chunk)
-        queues[chunked], chunks = self._chunks.locate(chunks)
-        numbers[chunked] = chunks * self._chunk + inside
-        late = places[~chunked] - self._chunks.total * self._chunk
-        turn = np.searchsorted(self._last_ends, late, side="right")
-        queue = self._last[turn]
-        queues[~chunked] = queue
-        numbers[~chunked] = self._in_chunks[queue] + late - np.append(0, self._last_ends)[turn]
-        return queues, numbers
-
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many entries each queue has before a place, int64 (queues,)."""
-        number, inside = divmod(place, self._chunk)
-        if number < self._chunks.total:
-            found = self._chunks.num_before(number) * self._chunk
-            found[self._chunks.locate(np.array([number]))[0]] += inside
-            return found
-        found = self._in_chunks.copy()
-        late = place - self._chunks.total * self._chunk
-        begins = np.append(0, self._last_ends[:-1])
-        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
-        return found
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return how many equal values, numbers from 0 on, come before each one, int64."""
+    order = np.argsort(values, kind="stable")
+    counts = np.bincount(values)
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
 
 
 class RoundRobin:
@@ -251,14 +240,6 @@ class RoundRobin:
             rounds, turn = np.divmod(places[here] - self._starts[stage], len(waiting))
             queues[here], numbers[here] = waiting[turn], self._taken[stage] + rounds
         return queues, numbers
-
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many entries each queue has before a place, int64 (queues,)."""
-        if not len(self._ends) or place >= self._ends[-1]:
-            return self._lengths
-        queues, numbers = self.locate(np.array([place]))
-        had_its_turn = np.arange(len(self._lengths)) < queues[0]
-        return np.minimum(self._lengths, numbers[0] + had_its_turn)
 
 
 class WindowedShuffle:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
-from ditlab.data.loading.order import CHUNK_BATCHES, Order, UpcomingRows, check_fills_a_batch
-from ditlab.data.loading.permutations import MOST_UNITS, ChunkedInterleaving, WindowedShuffle
+from ditlab.data.loading.order import CHUNK_BATCHES, Order, UpcomingRows, check_fills_a_batch, first_run
+from ditlab.data.loading.permutations import MOST_UNITS, Interleaving, WindowedShuffle
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 
@@ -57,7 +57,7 @@ class ShardedOrder(Order):
 
     In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, and each is read in
     windows within which rows are permuted (`WindowedShuffle`). Where the data have several image sizes, each size has
-    lanes of its own, and sizes come chunk by chunk (`ChunkedInterleaving`). Any batch of any epoch is computed by
+    lanes of its own, and sizes come chunk by chunk (`Interleaving`). Any batch of any epoch is computed by
     itself, in time and memory of at most 2**18 units an epoch; nothing grows with the rows.
 
     Raises UserError where the data cannot fill one batch.
@@ -73,7 +73,7 @@ class ShardedOrder(Order):
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
         self._batches_per_epoch = sum(self._batches)
         self._shuffles: dict[tuple[int, int], WindowedShuffle] = {}
-        self._schedules: dict[int, ChunkedInterleaving] = {}
+        self._schedules: dict[int, Interleaving] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -116,8 +116,8 @@ class ShardedOrder(Order):
             return self._buckets[0].part, most
         epoch, number = divmod(batch, self._batches_per_epoch)
         buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self._batches_per_epoch)))
-        others = np.flatnonzero(buckets != buckets[0])
-        return self._buckets[buckets[0]].part, int(others[0]) if len(others) else len(buckets)
+        bucket, run = first_run(buckets)
+        return self._buckets[bucket].part, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
         """Permute the units of the next epoch in the last eighth of one."""
@@ -179,13 +179,13 @@ class ShardedOrder(Order):
     def _num_before(self, epoch: int, number: int) -> np.ndarray:
         return np.array([number]) if len(self._buckets) == 1 else self._schedule(epoch).num_before(number)
 
-    def _schedule(self, epoch: int) -> ChunkedInterleaving:
+    def _schedule(self, epoch: int) -> Interleaving:
         with self._lock:
             if epoch not in self._schedules:
                 for other in self._schedules.keys() - {epoch - 1, epoch + 1}:
                     del self._schedules[other]
-                self._schedules[epoch] = ChunkedInterleaving(
-                    self._batches, CHUNK_BATCHES, f"ditlab.lanes/{self.seed}/{epoch}/buckets"
+                self._schedules[epoch] = Interleaving(
+                    self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES
                 )
             return self._schedules[epoch]
 

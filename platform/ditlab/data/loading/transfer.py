@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,31 +29,23 @@ class StartedCopy:
     """Mark of the copy's end on its stream."""
 
 
-class CopyStream(Protocol):
-    """Stream of a device on which copies run beside what is computed."""
+class CudaCopyStream:
+    """Stream of a CUDA device on which copies run beside what is computed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
 
     def start(self, rows: Mapping[str, Tensor]) -> StartedCopy:
         """Begin to copy rows from pinned memory, without waiting."""
+        with torch.cuda.stream(self._stream):
+            copies = {name: values.to(self._device, non_blocking=True) for name, values in rows.items()}
+            return StartedCopy(copies, self._stream.record_event())
 
     def hand_over(self, copy: StartedCopy) -> Mapping[str, Tensor]:
         """Let the stream that computes wait for a copy, and the copy's memory be kept until that one is done with it.
 
         The host does not wait.
         """
-
-
-class CudaCopyStream:
-    """Side stream of a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
-
-    def start(self, rows: Mapping[str, Tensor]) -> StartedCopy:
-        with torch.cuda.stream(self._stream):
-            copies = {name: values.to(self._device, non_blocking=True) for name, values in rows.items()}
-            return StartedCopy(copies, self._stream.record_event())
-
-    def hand_over(self, copy: StartedCopy) -> Mapping[str, Tensor]:
         computing = torch.cuda.current_stream(self._device)
         computing.wait_event(copy.end)
         for values in copy.rows.values():
@@ -61,7 +53,7 @@ class CudaCopyStream:
         return copy.rows
 
 
-def copy_stream(device: torch.device) -> CopyStream | None:
+def copy_stream(device: torch.device) -> CudaCopyStream | None:
     """Return the stream of copies to a device; None where rows stay in the host's memory."""
     return CudaCopyStream(device) if device.type == "cuda" else None
 
@@ -98,7 +90,7 @@ class TransferredSteps:
     the loader has it: nothing waits for rows that are not needed yet.
     """
 
-    def __init__(self, loader: Loader, columns: Collection[str], stream: CopyStream | None) -> None:
+    def __init__(self, loader: Loader, columns: Collection[str], stream: CudaCopyStream | None) -> None:
         """Copy `columns` of each micro-batch; `stream` None: none."""
         self._loader, self._columns, self._stream = loader, columns, stream
         self._in_use: MicroBatch | None = None

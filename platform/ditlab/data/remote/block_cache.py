@@ -1,187 +1,239 @@
 """Cache of blocks on a node's disk: bounded, shared by its processes, usable after a kill at any moment.
 
-One process claims a block and makes it, so that it is fetched once.
+A file named by the hash of its content is a block, whose modification time is that of its last use; `HASH.part` is one
+in the making, locked by its process; `users/LIMIT-TOKEN` is locked by a process that uses the cache.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import stat
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 import pyarrow as pa
 
-from ditlab.data.remote.cache_files import CacheFolder, MappedBytes, map_locked, open_locked
-from ditlab.data.remote.cache_space import CacheSpace, make_way
 from ditlab.errors import UserError
-from ditlab.storage.plain_files import check_replaceable
 
-
-class BlockClaim:
-    """The locked file of a block in the making. The claim ends with the body of `with`, or with the process."""
-
-    def __init__(self, folder: CacheFolder, key: str, descriptor: int) -> None:
-        """Take over a locked file; `take` opens it."""
-        self._folder, self._key, self._descriptor = folder, key, descriptor
-
-    @classmethod
-    def take(cls, folder: CacheFolder, key: str) -> BlockClaim | None:
-        """Claim a block; None while another has claimed it. Raises OSError where the disk refuses."""
-        path = folder.part(key)
-        make_way(path)
-        try:
-            descriptor = open_locked(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
-        except FileNotFoundError:
-            if path.parent.is_dir():
-                return None  # another had it for a moment
-            folder.make()
-            return None
-        if descriptor is None:
-            return None
-        os.ftruncate(descriptor, 0)  # what a dead process left
-        return cls(folder, key, descriptor)
-
-    def write(self, content: memoryview, space: CacheSpace, mapped: MappedBytes) -> pa.Buffer | None:
-        """Write the block and return it mapped; None where there is no room. Raises OSError where the disk refuses."""
-        if not space.reserve(self._key, self._descriptor, content.nbytes):
-            return None
-        block = self._folder.block(self._key)
-        try:
-            done = 0
-            while done < content.nbytes:
-                done += os.pwrite(self._descriptor, content[done:], done)
-            make_way(block)
-            check_replaceable(block)
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # before it has its name, at which others map it
-            self._folder.part(self._key).rename(block)
-        except OSError:
-            self.release()
-            space.forget(self._key)
-            raise
-        descriptor, self._descriptor = self._descriptor, -1
-        return map_locked(descriptor, mapped)
-
-    def release(self) -> None:
-        """Give the claim up. Doing so twice is fine."""
-        if self._descriptor >= 0:
-            with suppress(OSError):
-                self._folder.part(self._key).unlink()
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> BlockClaim:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
+PART = ".part"
+"""End of the name of a block in the making."""
+SUM_BYTES = 20
+"""Bytes of the file that holds the sum."""
+USERS_INTERVAL = 2.0
+"""Seconds for which the number of processes that use the cache is taken as known."""
+SPARE_SHARE = 1 / 32
+"""Share of the limit that is freed at once, as each time takes a look at all files."""
 
 
 class BlockCache:
-    """Files named by the hash of their content, at most `limit_bytes` of them, ledger and unfinished ones included.
+    """Files of at most `limit_bytes`, unfinished ones included.
 
-    Room is entered in the ledger before a byte is written, so that the bound also holds while several processes write.
-    The least recently used block goes first; one that a process has mapped stays. Where processes have different
-    limits, the least holds. The content is the caller's to verify. A disk that refuses costs the cache, and not the
-    caller: `put` then returns the content from memory, and `problem` says why.
+    Their sum, in the file `.lock`, counts a block before a byte of it is written and until it is deleted, so that the
+    bound also holds while several processes write; the files themselves are counted when the sum reaches the limit. The
+    block used longest ago goes first; one that a process has mapped is locked, and stays. Where processes have
+    different limits, the least holds. The content is the caller's to verify. A disk that refuses costs the cache, and
+    not the caller: `keep` then returns the content from memory, and `problem` says why.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Open or make the cache, and evict what is over the limit. Raises UserError for a folder that is unusable."""
-        self.limit_bytes, self._folder = limit_bytes, CacheFolder(folder)
-        self._mapped = MappedBytes()
+        self.limit_bytes, self._folder = limit_bytes, folder
         self.problem: OSError | None = None
         """Latest reason for which a block was not kept; None for none."""
+        self._users, self._counted = (1, limit_bytes), 0.0
         try:
-            self._folder.make()
-            self._space = CacheSpace(self._folder, limit_bytes)
+            (folder / "users").mkdir(parents=True, exist_ok=True)
+            with self._locked() as lock:
+                self._user = folder / "users" / f"{limit_bytes}-{secrets.token_hex(6)}"
+                self._descriptor = _open(self._user)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                _write_sum(lock, self._evict(self._count_users()[1] - SUM_BYTES))
         except OSError as error:
             raise UserError(
                 f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); delete that folder, make "
                 "room there, or point DITLAB_CACHE at another disk of this node."
             ) from None
 
-    @property
-    def size(self) -> int:
-        """Bytes of the blocks and the ledger, with the room that is reserved."""
-        return self._space.size()
-
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes that are in use in this process, and therefore stay."""
-        return self._mapped.total
-
     def share(self) -> int:
-        """Bytes that this process may count on beside the others that use the cache now."""
-        users = self._space.users.recent()
-        return users.limit // users.num
-
-    @property
-    def overhead_bytes(self) -> int:
-        """Bytes of the limit that the ledger takes."""
-        return self._space.ledger_bytes()
-
-    def touch(self, key: str) -> None:
-        """Note that a block will be used."""
-        with suppress(OSError):
-            self._space.note_use(key)
+        """Bytes that this process may count on beside the others that use the cache."""
+        if time.monotonic() - self._counted > USERS_INTERVAL:
+            with suppress(OSError), self._locked():
+                self._count_users()
+        num, least = self._users
+        return least // num
 
     def __contains__(self, key: str) -> bool:
-        try:
-            state = self._folder.block(key).lstat()
-        except OSError:
-            return False
-        return stat.S_ISREG(state.st_mode) and state.st_size > 0
+        return (self._folder / key).is_file()
 
     def get(self, key: str) -> pa.Buffer | None:
         """Map a block; None where it is missing. It stays in the cache while the buffer or a view of it lives."""
+        path = self._folder / key
         try:
-            descriptor = open_locked(self._folder.block(key), os.O_RDONLY, fcntl.LOCK_SH)
-            if descriptor is None:
+            if not stat.S_ISREG(path.lstat().st_mode):
                 return None
-            found = map_locked(descriptor, self._mapped)
+            with pa.memory_map(str(path)) as file:
+                # The lock lasts as long as the map, though the descriptor is closed here.
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os.utime(path)
+                return file.read_buffer() if _is_at(path, file.fileno()) and file.size() else None
         except OSError:
             return None
-        self.touch(key)
-        return found
 
-    def claim(self, key: str) -> BlockClaim | None:
-        """Claim the making of a block; None while another process or thread makes it. Raises OSError."""
-        return BlockClaim.take(self._folder, key)
+    @contextmanager
+    def claim(self, key: str) -> Iterator[int | None]:
+        """Claim the making of a block, for `keep`; None while another process or thread makes it. Raises OSError.
 
-    def keep(self, claim: BlockClaim, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
+        The claim ends with the body, or with the process.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        part = self._folder / f"{key}{PART}"
+        if part.is_symlink():
+            part.unlink()
+        descriptor = _open(part)
+        try:
+            is_ours = _try_lock(descriptor) and _is_at(part, descriptor)
+            yield descriptor if is_ours else None
+            if is_ours and _is_at(part, descriptor):
+                part.unlink()
+        finally:
+            os.close(descriptor)
+
+    def keep(self, key: str, claim: int, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
         """Keep the content of a claimed block; return it mapped, or from memory where there is no room."""
-        view, kept = memoryview(content).cast("B"), None
-        if view.nbytes:
-            try:
-                kept = claim.write(view, self._space, self._mapped)
-            except OSError as error:
-                self.problem = error
-        return pa.py_buffer(content) if kept is None else kept
+        view = memoryview(content).cast("B")
+        try:
+            if self._reserve(claim, view.nbytes):
+                done = 0
+                while done < view.nbytes:
+                    done += os.pwrite(claim, view[done:], done)
+                fcntl.flock(claim, fcntl.LOCK_SH)  # before it has its name, at which others map it
+                (self._folder / f"{key}{PART}").rename(self._folder / key)
+                if (mapped := self.get(key)) is not None:
+                    return mapped
+        except OSError as error:
+            self.problem = error
+        return pa.py_buffer(content)
 
     def put(self, key: str, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
         """Keep a block, as `keep` does; where another is writing it, return it from memory."""
         try:
-            claim = self.claim(key)
-        except OSError as error:
-            self.problem, claim = error, None
-        if claim is None:
-            return pa.py_buffer(content)
-        with claim:
-            return self.keep(claim, content)
-
-    def discard(self, key: str) -> None:
-        """Delete a block whose content was found damaged."""
-        try:
-            self._space.discard(key)
+            with self.claim(key) as claim:
+                if claim is not None:
+                    return self.keep(key, claim, content)
         except OSError as error:
             self.problem = error
+        return pa.py_buffer(content)
+
+    def discard(self, key: str) -> None:
+        """Delete a block whose content was found damaged, also while it is in use."""
+        with suppress(OSError):
+            (self._folder / key).unlink()
 
     def close(self) -> None:
-        """Take this process off the cache's users; what is mapped stays."""
-        with suppress(OSError):
-            self._space.close()
+        """Take this process off the cache's users; what is mapped stays. Closing twice is fine."""
+        if self._descriptor >= 0:
+            self._user.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Hold the cache's lock among threads and processes; the lock of a killed process ends with it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _open(self._folder / ".lock")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _reserve(self, claim: int, size: int) -> bool:
+        """Count a block, and give its empty file `size` bytes; False where the blocks in use leave no room."""
+        with self._locked() as lock:
+            text, limit = os.pread(lock, SUM_BYTES, 0), self._count_users()[1] - SUM_BYTES
+            held = int(text) if text.isdigit() else self._evict(limit)
+            if held + size > limit:
+                held = self._evict(limit - size - int(limit * SPARE_SHARE))
+            _write_sum(lock, held)
+            if held + size > limit:
+                return False
+            _write_sum(lock, held + size)
+            os.ftruncate(claim, 0)  # what a killed process left
+            os.ftruncate(claim, size)
+            return True
+
+    def _evict(self, most: int) -> int:
+        """Delete what killed processes left, and the blocks used longest ago until `most` bytes are left.
+
+        Returns the bytes that are left. The cache is locked meanwhile.
+        """
+        held, blocks = 0, []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):  # renamed or deleted meanwhile
+                state = entry.stat(follow_symlinks=False)
+                is_part = entry.name.endswith(PART)
+                if not stat.S_ISREG(state.st_mode) or entry.name == ".lock":
+                    continue
+                if is_part and _delete_unlocked(Path(entry.path)):
+                    continue
+                held += state.st_size
+                if not is_part:
+                    blocks.append((state.st_mtime_ns, entry.path, state.st_size))
+        for _, path, size in sorted(blocks):
+            if held <= most:
+                break
+            if _delete_unlocked(Path(path)):
+                held -= size
+        return held
+
+    def _count_users(self) -> tuple[int, int]:
+        """Count the processes that use the cache, and find the least of their limits; delete the files of dead ones."""
+        limits = []
+        with suppress(FileNotFoundError):  # the folder was deleted in use
+            for path in (self._folder / "users").iterdir():
+                if not _delete_unlocked(path):
+                    limits.append(int(path.name.partition("-")[0]))
+        self._users, self._counted = (max(1, len(limits)), min([self.limit_bytes, *limits])), time.monotonic()
+        return self._users
+
+
+def _open(path: Path, flags: int = os.O_CREAT) -> int:
+    return os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return True if an open file still has this name."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _delete_unlocked(path: Path) -> bool:
+    """Delete a file that no process has locked; False where one has."""
+    try:
+        descriptor = _open(path, 0)
+    except FileNotFoundError:
+        return True
+    try:
+        if is_free := _try_lock(descriptor):
+            path.unlink(missing_ok=True)
+        return is_free
+    finally:
+        os.close(descriptor)
+
+
+def _write_sum(lock: int, held: int) -> None:
+    os.pwrite(lock, b"%0*d" % (SUM_BYTES, held), 0)

@@ -36,7 +36,7 @@ from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
-from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append, open_regular_file, read_plain
+from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
@@ -56,7 +56,6 @@ def read_manifest(files: RemoteFiles) -> ReadFile:
     """Return the function that reads a manifest below a URI, of which no more than MANIFEST_BYTES are fetched."""
 
     def read(folder: str, name: str) -> bytes:
-        check_plain_remote(files, folder, name)
         content = bytearray()
         for chunk in files.chunks(folder, name):
             content += chunk
@@ -68,17 +67,6 @@ def read_manifest(files: RemoteFiles) -> ReadFile:
         return bytes(content)
 
     return read
-
-
-def check_plain_remote(files: RemoteFiles, folder: str, name: str) -> None:
-    """Raise UserError for a pipe or device below a `file://` URI, which would be waited for or be read without end."""
-    if files.filesystem.type_name != "local":
-        return
-    from pyarrow.fs import FileType
-
-    info = files.filesystem.get_file_info("/".join(filter(None, (files.path, folder, name))))
-    if info.type == FileType.Unknown:
-        raise UserError(f"{files.knob}={files.location}: {name} is no plain file; {UPLOAD_AGAIN}.")
 
 
 def open_files(knob: str, uri: str) -> RemoteFiles:
@@ -119,90 +107,69 @@ def describe_store(knob: str, uri: str) -> AnyStore:
     return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])
 
 
-class Fetch:
-    """Fetch of one store into a folder; only one may run in a folder at a time.
+def fetch_files(files: RemoteFiles, contents: StoreContents, folder: Path) -> None:
+    """Fetch the files of a store that a folder lacks, then place the manifests; only one may do so at a time.
 
     A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is continued.
+    Raises UserError for files that are missing there or differ from the manifests, OSError where the disk refuses.
     """
-
-    def __init__(self, files: RemoteFiles, folder: Path, place: str):
-        """Prepare a fetch; `place`, the knob and the URI, begins every message."""
-        self._files, self._folder, self._place = files, folder, place
-        self._stop = threading.Event()
-
-    def run(self, contents: StoreContents) -> None:
-        """Fetch all missing files, then place the manifests.
-
-        Raises UserError for files that are missing there or differ from the manifests, OSError where the disk refuses.
-        """
-        for below in {"", *(folder for folder, _, _ in contents.parts)}:
-            (self._folder / below).mkdir(parents=True, exist_ok=True)
-        missing = [file for file in contents.files if not _is_there(self._folder / file.folder / file.name, file)]
-        needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(self._folder).free
-        if needed > free:
-            raise UserError(
-                f"{self._place} needs {needed / 2**20:,.1f} MiB in {self._folder}, where {free / 2**20:,.1f} MiB are "
-                "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
-            )
-        with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-            try:
-                list(pool.map(self._fetch, missing))
-            finally:
-                self._stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
-        for folder, name, content in contents.manifests:
-            sync_folder(self._folder / folder)
-            write_durably(self._folder / folder / name, content)
-
-    def _fetch(self, file: StoreFile) -> None:
-        target = self._folder / file.folder / file.name
-        partial = target.with_name(f".{target.name}.partial")
-        digest, size = hashlib.sha256(), 0
+    for below in {"", *(below for below, _, _ in contents.parts)}:
+        (folder / below).mkdir(parents=True, exist_ok=True)
+    missing = [file for file in contents.files if not _is_there(folder / file.path, file)]
+    needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"{files.knob}={files.location} needs {needed / MIB:,.1f} MiB in {folder}, where {free / MIB:,.1f} MiB are "
+            "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
+        )
+    stop = threading.Event()
+    with ThreadPoolExecutor(PARALLEL_FILES) as pool:
         try:
-            with partial.open("wb") as sink:
-                for chunk in self._chunks(file):
-                    if self._stop.is_set():
-                        return
-                    size += len(chunk)
-                    if size > (UNSIZED_BYTES if file.size is None else file.size):
-                        break
-                    digest.update(chunk)
-                    sink.write(chunk)
-                flush_to_disk(sink)
-            self._check(file, size, digest.hexdigest())
-            partial.replace(target)
+            list(pool.map(lambda file: _fetch_file(files, file, folder / file.path, stop), missing))
         finally:
-            partial.unlink(missing_ok=True)
+            stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
+    for below, name, content in contents.manifests:
+        sync_folder(folder / below)
+        write_durably(folder / below / name, content)
 
-    def _chunks(self, file: StoreFile) -> Iterator[bytes]:
-        name = f"{file.folder}/{file.name}".lstrip("/")
-        with self._files.translating_errors(
-            f"does not give {name}", "check the network and the credentials in the environment"
-        ):
-            try:
-                check_plain_remote(self._files, file.folder, file.name)
-                yield from self._files.chunks(file.folder, file.name)
-            except FileNotFoundError:
-                raise UserError(
-                    f"{self._place}: {name} is missing; upload the store again with `ditlab data upload`."
-                ) from None
 
-    def _check(self, file: StoreFile, size: int, digest: str) -> None:
-        name = f"{file.folder}/{file.name}".lstrip("/")
-        if file.size is None and size > UNSIZED_BYTES:
+def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path, stop: threading.Event) -> None:
+    most = UNSIZED_BYTES if file.size is None else file.size
+    digest, size, partial = hashlib.sha256(), 0, target.with_name(f".{target.name}.partial")
+    try:
+        with partial.open("wb") as sink:
+            for chunk in _chunks(files, file):
+                if stop.is_set():
+                    return
+                size += len(chunk)
+                if size > most:
+                    break
+                digest.update(chunk)
+                sink.write(chunk)
+            flush_to_disk(sink)
+        problem = ""
+        if size > most or file.size not in (None, size):
+            says = "at most" if file.size is None else "the manifest says"
+            problem = f"it has {'more than ' if size > most else ''}{min(size, most):,} bytes, and {says} {most:,}"
+        elif file.sha256 not in ("", digest.hexdigest()):
+            problem = f"its SHA-256 is {digest.hexdigest()[:16]}..., and the manifest says {file.sha256[:16]}..."
+        if problem:
+            raise UserError(f"{files.knob}={files.location}: {file.path} was altered: {problem}; {UPLOAD_AGAIN}.")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _chunks(files: RemoteFiles, file: StoreFile) -> Iterator[bytes]:
+    remedy = "check the network and the credentials in the environment"
+    with files.translating_errors(f"does not give {file.path}", remedy):
+        try:
+            yield from files.chunks(file.folder, file.name)
+        except FileNotFoundError:
+            place = f"{files.knob}={files.location}"
             raise UserError(
-                f"{self._place}: {name} has more than {UNSIZED_BYTES:,} bytes, which no such file has; {UPLOAD_AGAIN}."
-            )
-        if file.size is not None and size != file.size:
-            more = "more than " if size > file.size else ""
-            raise UserError(
-                f"{self._place}: {name} was altered: it has {more}{min(size, file.size):,} bytes, and the manifest "
-                f"says {file.size:,}; {UPLOAD_AGAIN}."
-            )
-        if file.sha256 and digest != file.sha256:
-            raise UserError(
-                f"{self._place}: {name} was altered: its SHA-256 is {digest[:16]}..., and the manifest says "
-                f"{file.sha256[:16]}...; {UPLOAD_AGAIN}."
-            )
+                f"{place}: {file.path} is missing; upload the store again with `ditlab data upload`."
+            ) from None
 
 
 def _is_there(path: Path, file: StoreFile) -> bool:
@@ -283,17 +250,13 @@ class NodeCopies:
         started, size, where = time.monotonic(), format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
         if contents.size >= ANNOUNCED_BYTES:
             self._notify(f"{place}: copying {size} to {where} ...")
-        Fetch(files, copy, place).run(contents)
+        fetch_files(files, contents, copy)
         self._notify(f"{place}: {size} copied to {where} in {time.monotonic() - started:.1f} s.")
 
     @contextmanager
     def _locked(self, copy: Path, place: str) -> Iterator[None]:
         """Hold a copy's lock among the processes of a node; the lock of a killed process ends with it."""
-        lock = self.folder / f".{copy.name}.lock"
-        try:
-            descriptor = open_for_append(lock)
-        except UnusableFile as error:
-            raise UserError(f"{lock} is no lock ({error.strerror}); delete it.") from None
+        descriptor = open_for_append(self.folder / f".{copy.name}.lock")
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,23 +19,20 @@ import torch
 from torch import Tensor
 
 from ditlab.data.remote.block_cache import BlockCache
-from ditlab.data.remote.block_fetching import BlockFetcher, ReadAhead
-from ditlab.data.remote.block_loading import BlockRequest
+from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
 from ditlab.data.remote.copies import NodeCopies, Notify, format_bytes, open_root
-from ditlab.data.stores.block_index import KEPT_SHARDS, BlockEntry, entry_bytes, unpack_entries, verify_entries
+from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.files import StoreFile
 from ditlab.data.stores.manifest import (
-    BLOCK_VERSION,
     BUCKETS_NAME,
+    MANIFEST_NAME,
     BucketsManifest,
     StoreManifest,
-    parse_buckets_manifest,
-    read_manifest_bytes,
+    read_manifest,
 )
-from ditlab.data.stores.store import Store, read_manifest
-from ditlab.errors import UserError
+from ditlab.data.stores.store import Store
 from ditlab.home import Home
 from ditlab.storage.files import folder_size
 
@@ -55,18 +52,16 @@ FREE_SHARE = 0.05
 class StreamedStore(Store):
     """Store behind a URI, whose rows are fetched block by block, each verified whenever it is loaded."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, fetcher: BlockFetcher, ahead: ReadAhead, folder: str = ""):
+    def __init__(self, path: Path, manifest: StoreManifest, ahead: ReadAhead, folder: str = ""):
         """Make a store of its manifest.
 
-        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket. `fetcher` and
-        `ahead` are shared by the buckets of a store.
+        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket. `ahead` and its
+        fetcher are shared by the buckets of a store.
         """
         super().__init__(path, manifest)
-        self._fetcher, self._ahead, self._folder = fetcher, ahead, folder
+        self._ahead, self._folder = ahead, folder
         self._schema = arrow_schema(manifest.columns)
-        self._first_entry = np.cumsum(self.layout.shard_blocks) - self.layout.shard_blocks
         self._loaded: OrderedDict[int, Rows] = OrderedDict()
-        self._entries_of: OrderedDict[int, list[BlockEntry]] = OrderedDict()
         self._lock = threading.Lock()
 
     def expect(self, blocks: np.ndarray) -> None:
@@ -75,7 +70,7 @@ class StreamedStore(Store):
         Raises as `gather` does, where the places of the blocks cannot be read.
         """
         numbers = blocks.tolist()
-        entries = self._find_entries(blocks)
+        entries = self._index.of_blocks(blocks)
         with self._lock:
             for number in self._loaded.keys() - set(numbers):
                 del self._loaded[number]  # mapped, it would take the room of what is read ahead
@@ -83,7 +78,7 @@ class StreamedStore(Store):
 
     def close(self) -> None:
         """End the threads that fetch. Closing twice is fine."""
-        self._fetcher.close()
+        self._ahead.close()
 
     def verify(self) -> None:
         """Fetch and verify every block. Raises as `gather` does."""
@@ -129,14 +124,14 @@ class StreamedStore(Store):
         missing = np.array([number for number in blocks.tolist() if number not in found], np.int64)
         if not len(missing):
             return found
-        entries = self._find_entries(missing)
+        entries = self._index.of_blocks(missing)
         requests = {number: self._request(number, entries[number]) for number in missing.tolist()}
-        contents = self._fetcher.fetch(list(requests.values()))
+        contents = self._ahead.fetcher.fetch(list(requests.values()))
         for number, request in requests.items():
             found[number] = self._read(number, contents[request.key])
         with self._lock:
             self._loaded.update((number, found[number]) for number in missing.tolist())
-            most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._fetcher.cache.share()))
+            most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._ahead.fetcher.cache.share()))
             size = self.layout.block_rows * sum(column.row_bytes for column in self.columns.values())
             while len(self._loaded) > max(1, most // size):
                 self._loaded.popitem(last=False)
@@ -148,58 +143,30 @@ class StreamedStore(Store):
         return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)
 
     def _verify(self, block: int, entry: BlockEntry, content: memoryview) -> None:
-        """Raise ValueError for bytes that are not those of the entry's hashes."""
-        try:
-            found = digests(self._read(block, content))
-        except (pa.ArrowException, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
-            raise ValueError(str(error)) from error
-        if found != entry.digests:
+        """Raise an error for bytes that are not those of the entry's hashes."""
+        if digests(self._read(block, content)) != entry.digests:
             raise ValueError("it differs from its SHA-256")
 
     def _read(self, block: int, content: memoryview) -> Rows:
         rows = int(self.layout.rows_of(np.array([block]))[0])
         return read_block(pa.py_buffer(content), self.columns, self._schema, rows)
 
-    def _find_entries(self, blocks: np.ndarray) -> dict[int, BlockEntry]:
-        """Return the entries of blocks by number; those of a shard's blocks are fetched together, once."""
-        shards = self.layout.shard_of(blocks)
-        of_shard: dict[int, Sequence[BlockEntry]] = {}
-        with self._lock:
-            for shard in np.unique(shards).tolist():
-                if shard in self._entries_of:
-                    self._entries_of.move_to_end(shard)
-                    of_shard[shard] = self._entries_of[shard]
-        missing = [shard for shard in np.unique(shards).tolist() if shard not in of_shard]
-        if missing:
-            requests = {shard: self._index_request(shard) for shard in missing}
-            contents = self._fetcher.fetch(list(requests.values()))
-            fresh = {
-                shard: unpack_entries(bytes(contents[each.key]), len(self.columns)) for shard, each in requests.items()
-            }
-            of_shard.update(fresh)
-            with self._lock:
-                self._entries_of.update(fresh)
-                while len(self._entries_of) > KEPT_SHARDS:
-                    self._entries_of.popitem(last=False)
-        return {
-            block: of_shard[shard][block - int(self._first_entry[shard])]
-            for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True)
-        }
-
-    def _index_request(self, shard: int) -> BlockRequest:
-        """Return the request for a shard's part of the index file, which is kept as a block is."""
-        assert self.manifest.index is not None, "a store without blocks is not streamed"
-        size, digest = entry_bytes(len(self.columns)), self.manifest.shards[shard].blocks
-        place, length = int(self._first_entry[shard]) * size, int(self.layout.shard_blocks[shard]) * size
-        verify = partial(verify_entries, sha256=digest)
-        return BlockRequest(digest, self._folder, self.manifest.index.file, place, length, verify)
+    def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
+        """Fetch the shards' parts of the index file together; they are kept as blocks are."""
+        requests = {}
+        for shard, (first, length) in places.items():
+            digest = self.manifest.shards[shard].blocks
+            verify = partial(verify_entries, sha256=digest)
+            requests[shard] = BlockRequest(digest, self._folder, self.manifest.index.file, first, length, verify)
+        contents = self._ahead.fetcher.fetch(list(requests.values()))
+        return {shard: bytes(contents[request.key]) for shard, request in requests.items()}
 
 
 def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:
     """Open the store at a URI; its rows are fetched block by block, and kept in `cache_bytes` of this node's disk.
 
-    Raises UserError, naming the knob, for a place without a store or with an altered one, and for a store without
-    blocks; Unreachable where the place does not answer.
+    Raises UserError, naming the setting, for a place without a store or with an altered one; Unreachable where the
+    place does not answer.
     """
     files, top = open_root(knob, uri)
 
@@ -209,32 +176,21 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     copies = NodeCopies(home.node_cache / MANIFESTS, lambda message: None, is_attachment)  # copied manifests: no news
     is_new = not copies.place_of(top.manifest).exists()
     folder = copies.fetch(knob, uri)
-    root, parts = _manifests(folder)
-    for manifest in parts.values():
-        if manifest.version < BLOCK_VERSION:
-            raise UserError(
-                f"{knob}={uri} was written in version {manifest.version} of the format, whose rows cannot be fetched "
-                "and verified in parts; import the data again, or set data.access to copy."
-            )
     cache = BlockCache(home.node_cache / BLOCKS, _fitting(home.node_cache, cache_bytes))
     if is_new:
         notify(
             f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
-    fetcher = BlockFetcher(files, cache)
-    ahead = ReadAhead(fetcher)
-    stores = [StreamedStore(folder / name, manifest, fetcher, ahead, name) for name, manifest in parts.items()]
-    return stores[0] if root is None else BucketedStore(folder, root, stores)
+    ahead = ReadAhead(BlockFetcher(files, cache))
 
+    def opened(name: str) -> StreamedStore:
+        return StreamedStore(folder / name, read_manifest(folder / name / MANIFEST_NAME, StoreManifest), ahead, name)
 
-def _manifests(folder: Path) -> tuple[BucketsManifest | None, dict[str, StoreManifest]]:
-    """Read the manifests of a store; None and one manifest under the empty name for a plain one."""
-    buckets = folder / BUCKETS_NAME
-    if not buckets.exists():
-        return None, {"": read_manifest(folder)}
-    root = parse_buckets_manifest(read_manifest_bytes(buckets), str(buckets))
-    return root, {bucket.folder: read_manifest(folder / bucket.folder) for bucket in root.buckets}
+    if not (folder / BUCKETS_NAME).exists():
+        return opened("")
+    root = read_manifest(folder / BUCKETS_NAME, BucketsManifest)
+    return BucketedStore(folder, root, [opened(bucket.folder) for bucket in root.buckets])
 
 
 def _fitting(folder: Path, cache_bytes: int) -> int:

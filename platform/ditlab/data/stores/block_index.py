@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,8 +22,8 @@ WHOLE_BYTES = 64 * 2**20
 DIGEST_BYTES = 32
 KEPT_SHARDS = 4096
 """Shards whose entries are kept in memory: some 20 MB, where a shard of 256 MiB has 64 blocks of 4 MiB."""
-ReadRange = Callable[[int, int], bytes]
-"""Function that returns bytes of the index file, by offset and length."""
+ReadRanges = Callable[[Mapping[int, tuple[int, int]]], Mapping[int, bytes]]
+"""Function that returns each shard's part of the index file, by the offset and length of each."""
 
 
 def block_rows(row_bytes: int) -> int:
@@ -150,19 +151,36 @@ def column_hash(blocks: Iterable[tuple[int, bytes]]) -> str:
 class BlockIndex:
     """Entries of a store's blocks, read by shard when they are needed, and checked against the manifest's hashes."""
 
-    def __init__(self, layout: BlockLayout, shard_hashes: Sequence[str], num_columns: int, read: ReadRange):
+    def __init__(self, layout: BlockLayout, shard_hashes: Sequence[str], num_columns: int, read: ReadRanges):
         self._layout, self._hashes, self._num_columns, self._read = layout, shard_hashes, num_columns, read
         self._first = np.cumsum(layout.shard_blocks) - layout.shard_blocks
         self._kept: OrderedDict[int, list[BlockEntry]] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def entries(self, shard: int) -> list[BlockEntry]:
-        """Return the entries of a shard. Raises ValueError where they differ from the manifest; as `read` does."""
-        entries = self._kept.get(shard)
-        if entries is None:
-            size = entry_bytes(self._num_columns)
-            content = self._read(int(self._first[shard]) * size, int(self._layout.shard_blocks[shard]) * size)
+    def of_shards(self, shards: Sequence[int]) -> dict[int, list[BlockEntry]]:
+        """Return the entries of shards by number. Raises ValueError where they differ from the manifest; as `read`."""
+        with self._lock:
+            found = {shard: self._kept[shard] for shard in shards if shard in self._kept}
+        size = entry_bytes(self._num_columns)
+        places = {
+            shard: (int(self._first[shard]) * size, int(self._layout.shard_blocks[shard]) * size)
+            for shard in shards
+            if shard not in found
+        }
+        for shard, content in (self._read(places) if places else {}).items():
             verify_entries(content, self._hashes[shard])
-            entries = self._kept[shard] = unpack_entries(content, self._num_columns)
-            if len(self._kept) > KEPT_SHARDS:
+            found[shard] = unpack_entries(content, self._num_columns)
+        with self._lock:
+            self._kept.update((shard, found[shard]) for shard in places)
+            while len(self._kept) > KEPT_SHARDS:
                 self._kept.popitem(last=False)
-        return entries
+        return found
+
+    def of_blocks(self, blocks: np.ndarray) -> dict[int, BlockEntry]:
+        """Return the entries of blocks by number. Raises as `of_shards` does."""
+        shards = self._layout.shard_of(blocks)
+        of_shard = self.of_shards(np.unique(shards).tolist())
+        return {
+            block: of_shard[shard][block - int(self._first[shard])]
+            for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True)
+        }

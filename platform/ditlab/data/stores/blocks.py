@@ -6,7 +6,6 @@ A block is an Arrow message, whose columns are the file's own bytes: nothing is 
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,10 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from ditlab.data.stores.manifest import Column
-
-_MAGIC = b"ARROW1\0\0"
-_HEADER, _COMPRESSION = 2, 3
-"""Places of fields in the tables `Message` and `RecordBatch` (apache/arrow, Message.fbs)."""
 
 
 def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
@@ -49,20 +44,14 @@ def read_block(
 ) -> dict[str, np.ndarray]:
     """Return a block's columns, (rows, *shape) each, over the memory of its message.
 
-    Raises pyarrow's errors and ValueError for bytes that are no such message, or whose columns are compressed: a few
-    kilobytes could unpack to all of the memory.
+    Raises pyarrow's errors, KeyError for a missing column, and ValueError for bytes that are no such message and for
+    another number of rows or elements.
     """
     message = pa.ipc.read_message(content)
     if message.type != "record batch":
         raise ValueError(f"a {message.type} in the place of rows")
-    return batch_columns(_plain_batch(message, schema), columns, rows)
-
-
-def batch_columns(batch: pa.RecordBatch, columns: Mapping[str, Column], rows: int) -> dict[str, np.ndarray]:
-    """Return the columns of a record batch, (rows, *shape) each, without a copy.
-
-    Raises ValueError for another number of rows or elements, and KeyError for a missing column.
-    """
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate()
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows:,} rows, not {rows:,}")
     return {name: _values(batch.column(name), column, rows) for name, column in columns.items()}
@@ -139,60 +128,3 @@ def as_array(values: Any) -> np.ndarray:
     """Return an array, or a tensor on any device, as an array, without a copy where that can be."""
     array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
     return array
-
-
-def first_batch(whole: pa.Buffer) -> pa.RecordBatch:
-    """Return the first record batch of a file that is in memory, or mapped.
-
-    Raises ValueError for a file with compressed columns, which DiTLab writes none of: a few kilobytes could unpack to
-    all of the memory. Raises pyarrow's errors for what is no Arrow file.
-    """
-    if whole.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
-        raise ValueError("no Arrow IPC file")
-    messages = pa.ipc.MessageReader.open_stream(whole.slice(len(_MAGIC)))
-    try:
-        schema = pa.ipc.read_schema(messages.read_next_message())
-        message = messages.read_next_message()
-    except StopIteration:
-        raise ValueError("it ends before its rows") from None
-    if message.type != "record batch":
-        raise ValueError(f"a {message.type} in the place of the rows")
-    return _plain_batch(message, schema)
-
-
-def _plain_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
-    if is_compressed(message.metadata.to_pybytes()):
-        raise ValueError("its columns are compressed, as no store's are")
-    batch = pa.ipc.read_record_batch(message, schema)
-    batch.validate()
-    return batch
-
-
-def is_compressed(metadata: bytes) -> bool:
-    """Return True if a message's record batch has compressed columns, by its FlatBuffers table.
-
-    Raises ValueError for bytes that are no such table.
-    """
-    try:
-        message = _offset(metadata, 0)
-        header = _column_field(metadata, message, _HEADER)
-        if header is None:
-            raise ValueError("a message without a header")
-        return _column_field(metadata, _offset(metadata, header), _COMPRESSION) is not None
-    except struct.error:
-        raise ValueError("a damaged message") from None
-
-
-def _offset(text: bytes, place: int) -> int:
-    """Return the place to which the 32-bit offset at a place leads."""
-    return place + int(struct.unpack_from("<I", text, place)[0])
-
-
-def _column_field(text: bytes, table: int, number: int) -> int | None:
-    """Return the place of a table's field; None where the table does not have it."""
-    fields = table - int(struct.unpack_from("<i", text, table)[0])
-    size = int(struct.unpack_from("<H", text, fields)[0])
-    entry = 4 + 2 * number
-    if fields < 0 or entry + 2 > size:
-        return None
-    return table + place if (place := int(struct.unpack_from("<H", text, fields + entry)[0])) else None

@@ -15,8 +15,7 @@ from ditlab.data.stores.manifest import (
     BucketsManifest,
     columns_agree,
     merged_column,
-    parse_buckets_manifest,
-    read_manifest_bytes,
+    read_manifest,
 )
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
@@ -43,7 +42,7 @@ class BucketedStore:
 
         The buckets are hashed together: now, or block by block.
         """
-        manifest = parse_buckets_manifest(read_manifest_bytes(path / BUCKETS_NAME), str(path / BUCKETS_NAME))
+        manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
         for bucket in manifest.buckets:
             if (path / bucket.folder).is_symlink():
                 raise UserError(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,
+    AnyManifest,
     BucketsManifest,
     StoreManifest,
-    parse_buckets_manifest,
     parse_manifest,
 )
 from ditlab.errors import UserError
@@ -35,6 +35,11 @@ class StoreFile:
     sha256: str = ""
     """SHA-256 (hex); empty where no manifest has it: for lists for people."""
 
+    @property
+    def path(self) -> str:
+        """Path below the store's folder."""
+        return f"{self.folder}/{self.name}".lstrip("/")
+
 
 @dataclass(frozen=True)
 class RootManifest:
@@ -42,7 +47,7 @@ class RootManifest:
 
     name: str
     content: bytes
-    manifest: StoreManifest | BucketsManifest
+    manifest: AnyManifest
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,15 @@ def read_root(read: ReadFile, place: str) -> RootManifest | None:
             content = read("", name)
         except FileNotFoundError:
             continue
-        parse = parse_manifest if name == MANIFEST_NAME else parse_buckets_manifest
-        return RootManifest(name, content, parse(content, f"{place}: {name}", UPLOAD_AGAIN))
+        kind: type[AnyManifest] = StoreManifest if name == MANIFEST_NAME else BucketsManifest
+        return RootManifest(name, content, parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN))
     return None
 
 
 def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreContents:
     """List the store with this root manifest. Raises UserError where a bucket's manifest is missing or altered."""
     if isinstance(root.manifest, StoreManifest):
-        return StoreContents(root, (), tuple(_files("", root.manifest)))
+        return StoreContents(root, (), tuple(StoreFile("", *file) for file in root.manifest.stored_files))
     parts, files = [], [StoreFile("", name) for name in root.manifest.files.values()]
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
@@ -94,18 +99,9 @@ def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreConten
             content = read(bucket.folder, MANIFEST_NAME)
         except FileNotFoundError:
             raise UserError(f"{place}: {name} is missing; {UPLOAD_AGAIN}.") from None
-        manifest = parse_manifest(content, f"{place}: {name}", UPLOAD_AGAIN)
+        manifest = parse_manifest(content, StoreManifest, f"{place}: {name}", UPLOAD_AGAIN)
         if (manifest.fingerprint, manifest.rows) != (bucket.fingerprint, bucket.rows):
             raise UserError(f"{place}: {name} is not the store that {root.name} names; {UPLOAD_AGAIN}.")
         parts.append((bucket.folder, content, manifest))
-        files.extend(_files(bucket.folder, manifest))
+        files.extend(StoreFile(bucket.folder, *file) for file in manifest.stored_files)
     return StoreContents(root, tuple(parts), tuple(files))
-
-
-def _files(folder: str, manifest: StoreManifest) -> Iterator[StoreFile]:
-    for shard in manifest.shards:
-        yield StoreFile(folder, shard.file, shard.bytes, shard.sha256)
-    if manifest.index is not None:
-        yield StoreFile(folder, manifest.index.file, manifest.index.bytes, manifest.index.sha256)
-    for name, sha256 in manifest.attachments.items():
-        yield StoreFile(folder, name, None, sha256)

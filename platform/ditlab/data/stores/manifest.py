@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,11 +28,8 @@ MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
 MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
-BLOCK_VERSION = 3
-"""First version of the format whose rows lie in blocks."""
 FORMAT_VERSION = 3
-"""Version that is written: rows in blocks that are hashed one by one. Read as well: version 2, with a checksum over the
-manifest and one hash for each column, and version 1, without the checksum."""
+"""Version that is written and read: rows in blocks that are hashed one by one."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 MOST = 2**60
 """Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
@@ -54,6 +51,8 @@ def folder_name(text: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+PositiveCount = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class ManifestRecord(BaseModel):
@@ -67,11 +66,11 @@ class Column(ManifestRecord):
 
     dtype: DType
     """Element type in the store; batches keep it until they are on the device."""
-    shape: tuple[int, ...] = ()
+    shape: tuple[Annotated[int, Field(le=MOST)], ...] = ()
     """Shape of a row; () is a scalar."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
-    num_classes: int | None = None
+    num_classes: PositiveCount | None = None
     """Number of classes of class indices, which lie in [0, num_classes) and are counted in the manifest."""
     unit: str = ""
     """Meaning of the numbers: `pixel intensity`, `class index`."""
@@ -130,7 +129,7 @@ class ColumnStatistics(ManifestRecord):
     mean: float
     std: float
     """Population standard deviation."""
-    class_counts: tuple[int, ...] | None = None
+    class_counts: tuple[Count, ...] | None = None
     """Number of elements by class, for columns with `num_classes`."""
 
 
@@ -141,16 +140,33 @@ class StoredColumn(Column):
     sha256: str
     """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
 
+    def check(self, key: str, rows: int) -> None:
+        """Raise ValueError, naming the column by `key`, for numbers that contradict each other."""
+        count, statistics, counts = rows * self.row_elements, self.statistics, self.statistics.class_counts or ()
+        if not 0 <= count <= MOST or min(self.shape, default=0) < 0:
+            raise ValueError(f"{key}.shape: below 0 or too large")
+        if statistics.count != count:
+            raise ValueError(f"{key}.statistics.count: {statistics.count:,}, and the column has {count:,} elements")
+        if statistics.min > statistics.max or statistics.std < 0:
+            raise ValueError(f"{key}.statistics: min is above max, or std below 0")
+        if len(counts) != (self.num_classes or 0):
+            raise ValueError(
+                f"{key}.statistics.class_counts: {len(counts):,} of them, and the column has "
+                f"{self.num_classes or 0:,} classes"
+            )
+        if counts and sum(counts) != count:
+            raise ValueError(f"{key}.statistics.class_counts: they sum to {sum(counts):,}, and should to {count:,}")
+
 
 class StoreShard(ManifestRecord):
-    """Arrow IPC file: a record batch for each of its blocks; in versions 1 and 2 a single one."""
+    """Arrow IPC file: a record batch for each of its blocks."""
 
     file: PlainName
-    rows: int
-    bytes: int
+    rows: PositiveCount
+    bytes: Count
     sha256: str
-    blocks: str = ""
-    """SHA-256 of its blocks' entries in the index file; empty in versions 1 and 2."""
+    blocks: str
+    """SHA-256 of its blocks' entries in the index file."""
 
 
 class IndexFile(ManifestRecord):
@@ -191,13 +207,13 @@ class TextFacts(ManifestRecord):
 
     tokenizer: str
     """Name of the tokeniser for people: `bytes`, `bpe of 4,096`, `gpt2`."""
-    documents: int
+    documents: PositiveCount
     """Documents that hold any text; each is followed by one end token."""
-    bytes: int
+    bytes: Count
     """Bytes of all documents in UTF-8. End tokens stand for none."""
-    tokens: int
+    tokens: PositiveCount
     """Tokens of all documents, end tokens included, before the last incomplete row was dropped."""
-    dropped: int
+    dropped: Count
     """Tokens of that last row: fewer than a row has."""
 
     @property
@@ -210,16 +226,16 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[1, 2, 3] = 3
+    version: Literal[3] = FORMAT_VERSION
     name: PlainName
     description: str
-    rows: int
+    rows: PositiveCount
     columns: dict[str, StoredColumn]
     shards: tuple[StoreShard, ...]
-    block_rows: int = 0
-    """Rows of a block; the last one of a shard may have fewer. 0 in versions 1 and 2."""
-    index: IndexFile | None = None
-    """Places and hashes of the blocks; null in versions 1 and 2."""
+    block_rows: PositiveCount
+    """Rows of a block; the last one of a shard may have fewer."""
+    index: IndexFile
+    """Places and hashes of the blocks."""
     source: Source
     text: TextFacts | None = None
     """Facts about the text of a token store; null for any other store."""
@@ -228,7 +244,28 @@ class StoreManifest(ManifestRecord):
     fingerprint: str
     """Fingerprint of the contents: see `content_fingerprint`."""
     checksum: str = ""
-    """Checksum of all other keys: see `format_manifest`. Empty in version 1."""
+    """Checksum of all other keys: see `format_manifest`."""
+
+    @property
+    def stored_files(self) -> Iterator[tuple[str, int | None, str]]:
+        """Name, size (None where it is not known) and SHA-256 of each file beside the manifest."""
+        yield from ((file.file, file.bytes, file.sha256) for file in (*self.shards, self.index))
+        yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
+
+    def check(self) -> None:
+        """Raise ValueError, naming the key, for numbers that contradict each other, and for another fingerprint."""
+        layout = BlockLayout.of([shard.rows for shard in self.shards], self.block_rows)
+        if layout.rows != self.rows:
+            raise ValueError(f"rows: {self.rows:,}, and the shards hold {layout.rows:,}")
+        if not self.columns:
+            raise ValueError("columns: there are none")
+        size = layout.num_blocks * entry_bytes(len(self.columns))
+        if self.index.bytes != size:
+            raise ValueError(f"index.bytes: {self.index.bytes:,}, and {layout.num_blocks:,} blocks take {size:,}")
+        for name, column in self.columns.items():
+            column.check(f"columns.{name}", self.rows)
+        if content_fingerprint(self.rows, self.columns, self.attachments) != self.fingerprint:
+            raise ValueError("its columns do not give its fingerprint")
 
 
 def content_fingerprint(
@@ -261,11 +298,11 @@ class Bucket(ManifestRecord):
 
     folder: PlainName
     """Folder named after size and contents: `256x192-1a2b3c4d`."""
-    height: int
+    height: PositiveCount
     """Height in pixels."""
-    width: int
+    width: PositiveCount
     """Width in pixels."""
-    rows: int
+    rows: PositiveCount
     fingerprint: str
     """Fingerprint of the store in the folder."""
 
@@ -279,13 +316,13 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[1, 2, 3] = 3
+    version: Literal[3] = FORMAT_VERSION
     name: PlainName
     description: str
     buckets: tuple[Bucket, ...]
     """Buckets by area, then height. Rows are numbered bucket after bucket."""
     source: Source
-    facts: dict[str, int] = Field(default_factory=dict)
+    facts: dict[str, Count] = Field(default_factory=dict)
     """Counts of images that the importer left out or changed, by reason: `too small`."""
     notes: tuple[str, ...] = ()
     """Remarks on this import, for people, a line each."""
@@ -294,7 +331,14 @@ class BucketsManifest(ManifestRecord):
     fingerprint: str
     """Fingerprint of the contents: see `buckets_fingerprint`."""
     checksum: str = ""
-    """Checksum of all other keys: see `format_manifest`. Empty in version 1."""
+    """Checksum of all other keys: see `format_manifest`."""
+
+    def check(self) -> None:
+        """Raise ValueError where there are no buckets, and for another fingerprint."""
+        if not self.buckets:
+            raise ValueError("buckets: there are none")
+        if buckets_fingerprint(self.buckets) != self.fingerprint:
+            raise ValueError("its buckets do not give its fingerprint")
 
     @property
     def rows(self) -> int:
@@ -374,80 +418,11 @@ def _merged_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     )
 
 
-def check_store(manifest: StoreManifest) -> None:
-    """Raise ValueError, naming the key, for numbers of a plain store that contradict each other."""
-    _check_numbers({"rows": manifest.rows}, least=1)
-    _check_numbers({f"shards.{number}.rows": shard.rows for number, shard in enumerate(manifest.shards)}, least=1)
-    _check_numbers({f"shards.{number}.bytes": shard.bytes for number, shard in enumerate(manifest.shards)})
-    rows = sum(shard.rows for shard in manifest.shards)
-    if rows != manifest.rows:
-        raise ValueError(f"rows: {manifest.rows:,}, and the shards hold {rows:,}")
-    if not manifest.columns:
-        raise ValueError("columns: there are none")
-    if manifest.version >= BLOCK_VERSION:
-        _check_blocks(manifest)
-    elif manifest.index or manifest.block_rows:
-        raise ValueError(f"index: version {manifest.version} has none")
-    for name, column in manifest.columns.items():
-        _check_column(f"columns.{name}", column, manifest.rows)
-    if manifest.text:
-        _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("documents", "tokens")}, least=1)
-        _check_numbers({f"text.{key}": getattr(manifest.text, key) for key in ("bytes", "dropped")})
+AnyManifest = StoreManifest | BucketsManifest
+ManifestType = TypeVar("ManifestType", StoreManifest, BucketsManifest)
 
 
-def _check_blocks(manifest: StoreManifest) -> None:
-    _check_numbers({"block_rows": manifest.block_rows}, least=1)
-    if manifest.index is None:
-        raise ValueError("index: there is none")
-    layout = BlockLayout.of([shard.rows for shard in manifest.shards], manifest.block_rows)
-    size = layout.num_blocks * entry_bytes(len(manifest.columns))
-    if manifest.index.bytes != size:
-        raise ValueError(f"index.bytes: {manifest.index.bytes:,}, and {layout.num_blocks:,} blocks take {size:,}")
-
-
-def _check_column(key: str, column: StoredColumn, rows: int) -> None:
-    _check_numbers({f"{key}.shape.{axis}": size for axis, size in enumerate(column.shape)})
-    count = rows * column.row_elements
-    _check_numbers({f"{key}.shape": count})
-    statistics, counts = column.statistics, column.statistics.class_counts
-    if statistics.count != count:
-        raise ValueError(f"{key}.statistics.count: {statistics.count:,}, and the column has {count:,} elements")
-    if statistics.min > statistics.max or statistics.std < 0:
-        raise ValueError(f"{key}.statistics: min is above max, or std below 0")
-    if column.num_classes is not None:
-        _check_numbers({f"{key}.num_classes": column.num_classes}, least=1)
-    if len(counts or ()) != (column.num_classes or 0):
-        raise ValueError(
-            f"{key}.statistics.class_counts: {len(counts or ()):,} of them, and the column has "
-            f"{column.num_classes or 0:,} classes"
-        )
-    if counts is not None:
-        _check_numbers({f"{key}.statistics.class_counts.{number}": each for number, each in enumerate(counts)})
-        if sum(counts) != count:
-            raise ValueError(f"{key}.statistics.class_counts: they sum to {sum(counts):,}, and should to {count:,}")
-
-
-def check_buckets(manifest: BucketsManifest) -> None:
-    """Raise ValueError, naming the key, for numbers of a bucketed store that none has."""
-    if not manifest.buckets:
-        raise ValueError("buckets: there are none")
-    for number, bucket in enumerate(manifest.buckets):
-        sides = {"height": bucket.height, "width": bucket.width, "rows": bucket.rows}
-        _check_numbers({f"buckets.{number}.{key}": value for key, value in sides.items()}, least=1)
-    _check_numbers({f"facts.{key}": value for key, value in manifest.facts.items()})
-
-
-def _check_numbers(numbers: Mapping[str, int], least: int = 0) -> None:
-    for key, value in numbers.items():
-        if not least <= value <= MOST:
-            problem = f"below {least}" if value < least else "too large"
-            raise ValueError(f"{key}: {problem}")
-
-
-RecordType = TypeVar("RecordType", bound=ManifestRecord)
-
-
-def format_manifest(manifest: StoreManifest | BucketsManifest) -> bytes:
+def format_manifest(manifest: AnyManifest) -> bytes:
     """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
     content = manifest.model_dump(mode="json", exclude={"checksum"})
     return _laid_out({**content, "checksum": _checksum(content)})
@@ -458,9 +433,9 @@ def has_own_layout(content: bytes) -> bool:
     return content == _laid_out(json.loads(content))
 
 
-def read_record(file: Path, record_type: type[RecordType]) -> RecordType:
-    """Read the record in a file. Raises UserError where it is missing, unreadable or of another version."""
-    return parse_record(read_manifest_bytes(file), record_type, str(file))
+def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
+    """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest` does."""
+    return parse_manifest(read_manifest_bytes(file), kind, str(file))
 
 
 def read_manifest_bytes(file: Path) -> bytes:
@@ -474,54 +449,30 @@ def read_manifest_bytes(file: Path) -> bytes:
         ) from None
 
 
-def parse_record(content: bytes, record_type: type[RecordType], place: str, remedy: str = IMPORT_AGAIN) -> RecordType:
-    """Parse the record in a file's bytes.
+def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN) -> ManifestType:
+    """Parse the manifest in a file's bytes.
 
-    Raises UserError, naming the place, where they hold no record or one of another version, differ from their checksum,
-    or name a file outside the store.
+    Raises UserError, naming the place, where they hold none or one of another version, were altered, contradict
+    themselves, or name a file outside the store.
     """
     try:
         keys = json.loads(content, object_pairs_hook=_unique_keys)
         version = keys["version"]
-        if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {str(version)[:20]}, and this ditlab reads versions 1 to "
-                f"{FORMAT_VERSION}; {remedy}."
+                f"{place} is of format version {str(version)[:20]}, and this ditlab reads version {FORMAT_VERSION}; "
+                f"{remedy}."
             )
-        record = record_type.model_validate_json(content, strict=True)
+        manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
         raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
-    if (version > 1 or "checksum" in keys) and keys.pop("checksum", "") != _checksum(keys):
-        raise _altered(place, "its content does not give its checksum", remedy)
-    return record
-
-
-def parse_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> StoreManifest:
-    """Parse the manifest of a plain store. Raises UserError as `parse_record` does, and where it was altered."""
-    manifest = parse_record(content, StoreManifest, place, remedy)
+    if keys.pop("checksum", "") != _checksum(keys):
+        raise UserError(f"{place} was altered: its content does not give its checksum; {remedy}.")
     try:
-        check_store(manifest)
+        manifest.check()
     except ValueError as error:
-        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
-    if content_fingerprint(manifest.rows, manifest.columns, manifest.attachments) != manifest.fingerprint:
-        raise _altered(place, "its columns do not give its fingerprint", remedy)
+        raise UserError(f"{place} was altered: it contradicts itself ({_problem(error)}); {remedy}.") from error
     return manifest
-
-
-def parse_buckets_manifest(content: bytes, place: str, remedy: str = IMPORT_AGAIN) -> BucketsManifest:
-    """Parse the manifest of a bucketed store. Raises UserError as `parse_record` does, and where it was altered."""
-    manifest = parse_record(content, BucketsManifest, place, remedy)
-    try:
-        check_buckets(manifest)
-    except ValueError as error:
-        raise _altered(place, f"it contradicts itself ({_problem(error)})", remedy) from error
-    if buckets_fingerprint(manifest.buckets) != manifest.fingerprint:
-        raise _altered(place, "its buckets do not give its fingerprint", remedy)
-    return manifest
-
-
-def _altered(place: str, problem: str, remedy: str) -> UserError:
-    return UserError(f"{place} was altered: {problem}; {remedy}.")
 
 
 def _laid_out(keys: dict[str, Any]) -> bytes:

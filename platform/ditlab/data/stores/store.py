@@ -17,17 +17,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, block_rows
-from ditlab.data.stores.blocks import arrow_schema, batch_columns, digests, first_batch, read_block
-from ditlab.data.stores.manifest import (
-    BLOCK_VERSION,
-    MANIFEST_NAME,
-    StoredColumn,
-    StoreManifest,
-    StoreShard,
-    parse_manifest,
-    read_manifest_bytes,
-)
+from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout
+from ditlab.data.stores.blocks import arrow_schema, digests, read_block
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard, read_manifest
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_regular_file
 
@@ -63,7 +55,7 @@ class Store:
         Without `verify`, sizes alone are. Raises UserError where there is no store, its format is another version's, or
         a shard or an attachment is missing or altered.
         """
-        store = cls(path, read_manifest(path))
+        store = cls(path, read_manifest(path / MANIFEST_NAME, StoreManifest))
         store._check_files(whole=False)
         if verify:
             store.start_verifying(at_once=store.size <= WHOLE_BYTES)
@@ -71,11 +63,11 @@ class Store:
         return store
 
     def start_verifying(self, at_once: bool) -> None:
-        """Hash the store now (about 1 GB/s), or each block when it is first read; formats 1 and 2 always now.
+        """Hash the store now (about 1 GB/s), or each block when it is first read.
 
         Raises UserError for a file that was altered.
         """
-        if at_once or self.manifest.version < BLOCK_VERSION:
+        if at_once:
             self.verify()
         else:
             self._verifies = True
@@ -90,14 +82,19 @@ class Store:
         self._check_files(whole=True)
 
     def _check_files(self, whole: bool) -> None:
-        """Compare the files' sizes with the manifest, and if `whole` their hashes."""
-        manifest = self.manifest
-        for shard in manifest.shards:
-            check_size(self.path / shard.file, shard.bytes, shard.sha256 if whole else "")
-        if manifest.index is not None:
-            check_size(self.path / manifest.index.file, manifest.index.bytes, manifest.index.sha256 if whole else "")
-        for name, digest in manifest.attachments.items():
-            check_attachment(self.path / name, digest)
+        """Compare the files' sizes with the manifest, and the hashes: of attachments, and if `whole` of all."""
+        for name, size, sha256 in self.manifest.stored_files:
+            with opened(self.path / name) as content:
+                found = os.fstat(content.fileno()).st_size
+                if size is not None and found != size:
+                    raise UserError(
+                        f"{self.path / name} was altered: it has {found} bytes, and its manifest says {size}; {REMEDY}"
+                    )
+                if (whole or size is None) and (digest := hashlib.file_digest(content, "sha256").hexdigest()) != sha256:
+                    raise UserError(
+                        f"{self.path / name} was altered: its SHA-256 is {digest[:16]}..., and its manifest says "
+                        f"{sha256[:16]}...; {REMEDY}"
+                    )
 
     @property
     def name(self) -> str:
@@ -116,9 +113,8 @@ class Store:
 
     @cached_property
     def layout(self) -> BlockLayout:
-        """Rows in blocks; in formats 1 and 2, whose shards are of one piece, in blocks of the same size."""
-        size = self.manifest.block_rows or block_rows(sum(column.row_bytes for column in self.columns.values()))
-        return BlockLayout.of([shard.rows for shard in self.manifest.shards], size)
+        """Rows in blocks."""
+        return BlockLayout.of([shard.rows for shard in self.manifest.shards], self.manifest.block_rows)
 
     @property
     def parts(self) -> tuple[Store, ...]:
@@ -178,8 +174,9 @@ class Store:
         mapped = self._mapped.get(number)
         if mapped is None:
             shard = self.manifest.shards[number]
-            entries = None if self._index is None else self._entries(self._index, number)
-            mapped = MappedShard(self.path / shard.file, shard, self.columns, self.layout.block_rows, entries)
+            mapped = MappedShard(
+                self.path / shard.file, shard, self.columns, self.manifest.block_rows, self._entries(number)
+            )
             mapped.verified = self._verified.setdefault(number, mapped.verified)
             self._mapped[number] = mapped
             if len(self._mapped) > MAPPED_SHARDS:
@@ -187,29 +184,19 @@ class Store:
         return mapped
 
     @cached_property
-    def _index(self) -> BlockIndex | None:
-        if self.manifest.index is None:
-            return None
-        file = self.path / self.manifest.index.file
+    def _index(self) -> BlockIndex:
+        hashes = [shard.blocks for shard in self.manifest.shards]
+        return BlockIndex(self.layout, hashes, len(self.columns), self._read_index)
 
-        def read(offset: int, length: int) -> bytes:
-            with opened(file) as content:
-                return os.pread(content.fileno(), length, offset)
+    def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
+        with opened(self.path / self.manifest.index.file) as content:
+            return {shard: os.pread(content.fileno(), length, first) for shard, (first, length) in places.items()}
 
-        return BlockIndex(self.layout, [shard.blocks for shard in self.manifest.shards], len(self.columns), read)
-
-    def _entries(self, index: BlockIndex, shard: int) -> list[BlockEntry]:
+    def _entries(self, shard: int) -> list[BlockEntry]:
         try:
-            return index.entries(shard)
+            return self._index.of_shards([shard])[shard]
         except ValueError as error:
-            file = self.path / (self.manifest.index.file if self.manifest.index else "")
-            raise UserError(f"{file} was altered: {error}; {REMEDY}") from None
-
-
-def read_manifest(path: Path) -> StoreManifest:
-    """Read the `store.json` in a folder. Raises UserError where it is missing, unreadable or of another version."""
-    file = path / MANIFEST_NAME
-    return parse_manifest(read_manifest_bytes(file), str(file))
+            raise UserError(f"{self.path / self.manifest.index.file} was altered: {error}; {REMEDY}") from None
 
 
 @contextmanager
@@ -224,38 +211,8 @@ def opened(file: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{file} cannot be read ({first_line(error)}); {REMEDY}") from error
 
 
-def check_size(file: Path, size: int, sha256: str = "") -> None:
-    """Raise UserError where a file has another size than its manifest says or, where given, another SHA-256."""
-    with opened(file) as content:
-        found = os.fstat(content.fileno()).st_size
-        if found != size:
-            raise UserError(f"{file} was altered: it has {found} bytes, and its manifest says {size}; {REMEDY}")
-        if sha256:
-            _check_digest(file, content, sha256)
-
-
-def check_attachment(file: Path, sha256: str) -> None:
-    """Raise UserError where a file beside the shards is missing or has another SHA-256."""
-    with opened(file) as content:
-        _check_digest(file, content, sha256)
-
-
-def _check_digest(file: Path, content: BufferedReader, sha256: str) -> None:
-    digest = hashlib.file_digest(content, "sha256").hexdigest()
-    if digest != sha256:
-        raise UserError(
-            f"{file} was altered: its SHA-256 is {digest[:16]}..., and its manifest says {sha256[:16]}...; {REMEDY}"
-        )
-
-
-def map_file(file: Path) -> mmap.mmap:
-    """Return a private map of a file: what is written into it by mistake changes nothing on disk."""
-    with opened(file) as content:
-        return mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
 class MappedShard:
-    """Shard in memory maps: of format 3 several blocks, of formats 1 and 2 a single one.
+    """Shard in a memory map.
 
     Raises UserError where the file is no Arrow file of its columns, although its size is that of the manifest.
     """
@@ -266,12 +223,12 @@ class MappedShard:
         shard: StoreShard,
         columns: Mapping[str, StoredColumn],
         rows_per_block: int,
-        entries: list[BlockEntry] | None,
+        entries: list[BlockEntry],
     ):
-        """Map a shard; `entries`: those of its blocks, None in formats 1 and 2."""
+        """Map a shard; `entries`: those of its blocks."""
         self._file, self._rows, self._columns, self._entries = file, shard.rows, columns, entries
-        self._block_rows = rows_per_block if entries else shard.rows
-        self.verified = np.zeros(-(-shard.rows // self._block_rows), bool)
+        self._block_rows = rows_per_block
+        self.verified = np.zeros(len(entries), bool)
         """Blocks whose hashes were compared."""
         try:
             self._whole, self._last = self._map()
@@ -315,13 +272,13 @@ class MappedShard:
         """Compare a block's hashes with its entry's."""
         is_last = number == len(self.verified) - 1
         block = self._last if is_last else {name: values[number] for name, values in self._whole.items()}
-        if self._entries is not None and digests(block) != self._entries[number].digests:
+        if digests(block) != self._entries[number].digests:
             raise UserError(
                 f"{self._file} was altered: block {number + 1:,} of {len(self.verified):,} differs from its SHA-256; "
                 f"{REMEDY}"
             )
         self.verified[number] = True
-        if self._entries is not None and len(self.verified) > 1:
+        if len(self.verified) > 1:
             self._release(self._entries[number])
 
     def _release(self, entry: BlockEntry) -> None:
@@ -333,11 +290,10 @@ class MappedShard:
 
     def _map(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the columns of all blocks but the last, (blocks, rows, *shape), and of the last, (rows, *shape)."""
-        self._pages = pages = map_file(self._file)
+        with opened(self._file) as content:
+            # private: what is written into it by mistake changes nothing on disk
+            self._pages = pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
         memory = pa.py_buffer(pages)
-        if self._entries is None:
-            last = batch_columns(first_batch(memory), self._columns, self._rows)
-            return {}, {name: self._over(pages, memory, values) for name, values in last.items()}
         schema, entries, num = arrow_schema(self._columns), self._entries, len(self._entries)
         rows = self._rows - (num - 1) * self._block_rows
         last = read_block(memory.slice(entries[-1].offset, entries[-1].length), self._columns, schema, rows)

@@ -180,7 +180,7 @@ def finish_store(
 
 def remove_strays(path: Path, manifest: StoreManifest) -> None:
     """Remove shards and index files that the manifest does not name; open maps of them stay valid."""
-    named = {shard.file for shard in manifest.shards} | {manifest.index.file if manifest.index else ""}
+    named = {shard.file for shard in manifest.shards} | {manifest.index.file}
     for stray in (*path.glob("*.arrow"), *path.glob(f"{INDEX_PREFIX}*.bin")):
         if stray.name not in named:
             stray.unlink(missing_ok=True)

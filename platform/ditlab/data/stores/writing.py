@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from ditlab.data.stores.manifest import (
     buckets_fingerprint,
     format_manifest,
     merged_column,
-    read_record,
+    read_manifest,
     size_name,
 )
 from ditlab.errors import UserError
@@ -109,55 +108,6 @@ def write_store(
     return WrittenStore(store, outcome)
 
 
-@dataclass(frozen=True)
-class BucketPart:
-    """Images of one size to be written as a bucket."""
-
-    height: int
-    """Height in pixels."""
-    width: int
-    """Width in pixels."""
-    columns: Mapping[str, Column]
-    """Columns, in all parts the same but for sizes."""
-    batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
-    """Function that yields the rows, one at least: every column as (rows, *shape). Called once."""
-
-
-def write_buckets(
-    path: Path,
-    parts: Sequence[BucketPart],
-    *,
-    name: str,
-    description: str,
-    source: Source,
-    facts: Mapping[str, int] | None = None,
-    notes: Sequence[str] = (),
-    files: Mapping[str, bytes] | None = None,
-) -> WrittenStore:
-    """Write a bucketed store in place of an older one, if any.
-
-    All buckets are written aside, then take folders that carry their contents' hash, and then the manifest takes the
-    old one's place in a single rename: until that happens, and whatever ends the import, the old store stays whole.
-    Its folders and those that killed imports have left are removed after that. A bucket that is there already stays,
-    unless it is damaged. `files` are lists for people, by name; they are no part of the fingerprint. Only one import at
-    a time may write to a folder.
-
-    Raises UserError for a plain store in the folder, for a folder that cannot be written, and as `StoreWriter` does.
-    """
-    assert len({(part.height, part.width) for part in parts}) == len(parts) > 0, "one part for each size"
-    refuse_plain_store(path)
-    aside = path / f"{PARTIAL}{uuid.uuid4().hex}"
-    try:
-        stores = {(part.height, part.width): _write_part(part, aside, source) for part in parts}
-        return place_buckets(
-            path, stores, name=name, description=description, source=source, facts=facts, notes=notes, files=files
-        )
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if path.exists() and not any(path.iterdir()):
-            path.rmdir()
-
-
 def place_buckets(
     path: Path,
     stores: Mapping[tuple[int, int], Store],
@@ -169,15 +119,32 @@ def place_buckets(
     notes: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
 ) -> WrittenStore:
-    """Make a bucketed store of stores by (height, width), which lie on the same disk aside and are moved below `path`.
+    """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
 
-    Arguments and errors are those of `write_buckets`.
+    They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
+    place in a single rename: until that happens, and whatever ends the import, the old store stays whole. Its folders
+    and those that killed imports have left are removed after that. A bucket that is there already stays, unless it is
+    damaged. `files` are lists for people, by name; they are no part of the fingerprint. Only one import at a time may
+    write to a folder.
+
+    Raises UserError for a folder that cannot be written.
     """
+    from ditlab.data.stores.bucketed_store import BucketedStore
+
     before: BucketsManifest | None = None
     with suppress(UserError):
-        before = read_record(path / BUCKETS_NAME, BucketsManifest)
+        before = read_manifest(path / BUCKETS_NAME, BucketsManifest)
     ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
-    buckets = tuple(_bucket(size, store) for size, store in ordered)
+    buckets = tuple(
+        Bucket(
+            folder=f"{size_name(height, width)}-{store.fingerprint[:8]}",
+            height=height,
+            width=width,
+            rows=len(store),
+            fingerprint=store.fingerprint,
+        )
+        for (height, width), store in ordered
+    )
     for column in ordered[0][1].columns:
         merged_column([store.columns[column] for _, store in ordered])  # asserts that they agree
     manifest = BucketsManifest(
@@ -187,7 +154,11 @@ def place_buckets(
         source=source,
         facts=dict(facts or {}),
         notes=tuple(notes),
-        files={file: _hashed_name(PurePath(file), content) for file, content in (files or {}).items()},
+        files={
+            # a name with the content's hash, `skipped-1a2b3c4d.txt`: a new list leaves the old store's in place
+            file: f"{PurePath(file).stem}-{hashlib.sha256(content).hexdigest()[:8]}{PurePath(file).suffix}"
+            for file, content in (files or {}).items()
+        },
         fingerprint=buckets_fingerprint(buckets),
     )
     try:
@@ -201,45 +172,17 @@ def place_buckets(
             f"{path} cannot be written ({error.strerror}); free space there or choose another folder."
         ) from error
     _remove_strays(path, manifest, before)
-    return _written(path, before, any(moved))
+    store = BucketedStore.open(path, verify=False)
+    if before is None:
+        return WrittenStore(store, "written")
+    is_same = before.fingerprint == store.fingerprint and not any(moved)
+    return WrittenStore(store, "unchanged" if is_same else "replaced")
 
 
 def refuse_plain_store(path: Path) -> None:
     """Raise UserError where the folder holds a store without buckets, which one with buckets does not replace."""
     if (path / MANIFEST_NAME).exists():
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
-
-
-def _written(path: Path, before: BucketsManifest | None, moved: bool) -> WrittenStore:
-    from ditlab.data.stores.bucketed_store import BucketedStore
-
-    store = BucketedStore.open(path, verify=False)
-    outcome: WriteOutcome = "written" if before is None else "replaced"
-    if before is not None and before.fingerprint == store.fingerprint and not moved:
-        outcome = "unchanged"
-    return WrittenStore(store, outcome)
-
-
-def _write_part(part: BucketPart, aside: Path, source: Source) -> Store:
-    from ditlab.data.stores.store import Store
-    from ditlab.data.stores.writer import StoreWriter
-
-    size = size_name(part.height, part.width)
-    with StoreWriter(aside / size, part.columns, name=size, source=source) as writer:
-        for batch in part.batches():
-            writer.append(batch)
-    return Store.open(aside / size, verify=False)
-
-
-def _bucket(size: tuple[int, int], store: Store) -> Bucket:
-    height, width = size
-    return Bucket(
-        folder=f"{size_name(height, width)}-{store.fingerprint[:8]}",
-        height=height,
-        width=width,
-        rows=len(store),
-        fingerprint=store.fingerprint,
-    )
 
 
 def _move(store: Store, path: Path, bucket: Bucket) -> bool:
@@ -255,11 +198,6 @@ def _move(store: Store, path: Path, bucket: Bucket) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     store.path.rename(folder)
     return True
-
-
-def _hashed_name(file: PurePath, content: bytes) -> str:
-    """Return a name with the content's hash, `skipped-1a2b3c4d.txt`: a new list leaves the old store's in place."""
-    return f"{file.stem}-{hashlib.sha256(content).hexdigest()[:8]}{file.suffix}"
 
 
 def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifest | None) -> None:

@@ -147,7 +147,7 @@ def test_left_out_documents_of_all_blocks_are_counted(importing, tmp_path, small
 
 def test_a_store_in_blocks_is_one_of_format_3(importing, tmp_path, small_blocks):
     store = importing(write(tmp_path / "corpus", "parquet"), length=LENGTH).store
-    assert store.manifest.index is not None and len(store.manifest.shards) > 4
+    assert len(store.manifest.shards) > 4
     assert Store.open(store.path, verify=True).fingerprint == store.fingerprint
 
 

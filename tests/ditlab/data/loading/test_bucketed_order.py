@@ -29,6 +29,7 @@ def batches_of(buckets, batch_size: int) -> int:
     return sum(buckets.count(bucket) // batch_size for bucket in set(buckets))
 
 
+@settings(deadline=None)
 @given(mixtures, st.integers(1, 9), seeds, st.integers(0, 5))
 def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, seed, epoch):
     num = batches_of(buckets, batch_size)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.held_out import hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
@@ -25,6 +25,7 @@ def test_every_bucket_gives_its_share(lengths, share):
         assert np.all(np.abs(taken - np.array(lengths) * some / total) <= bound)
 
 
+@settings(deadline=None)
 @given(lengths, shares, shares)
 def test_a_larger_share_of_buckets_contains_a_smaller_one(lengths, one, other):
     few, many = sorted((hold_out_evenly(lengths, share)[1].tolist() for share in (one, other)), key=len)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.order import CHUNK_BATCHES
-from ditlab.data.loading.permutations import GROUP, ChunkedInterleaving, Interleaving
+from ditlab.data.loading.permutations import GROUP, Interleaving
 
 lengths = st.lists(st.integers(0, 900), min_size=1, max_size=5).filter(any)
 
@@ -34,7 +34,7 @@ def test_every_stretch_has_its_share_of_each_queue():
 @settings(max_examples=12, deadline=None)
 @given(lengths)
 def test_schedule_has_each_bucket_in_its_order_and_in_chunks(batches):
-    schedule = ChunkedInterleaving(batches, CHUNK_BATCHES, "a")
+    schedule = Interleaving(batches, "a", CHUNK_BATCHES)
     total = sum(batches)
     buckets, numbers = schedule.locate(np.arange(total))
     for bucket, length in enumerate(batches):

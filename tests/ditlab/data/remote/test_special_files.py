@@ -2,17 +2,15 @@
 
 import http.client
 import os
-import re
 import urllib.request
 
 import pytest
 
 from ditlab.data.importers.mnist import download
 from ditlab.data.named_stores import open_named_store
-from ditlab.data.remote.copies import describe_store
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
-from support.special_files import KINDS, put, remove
+from support.special_files import KINDS, put
 
 
 @pytest.fixture(autouse=True)
@@ -20,25 +18,6 @@ def cache(tmp_path, monkeypatch):
     """Folder of this node's copies."""
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
-
-
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_a_manifest_or_shard_that_is_no_file(make_store, home, kind):
-    store = make_store(rows=5)
-    uri = f"file://{store.path}"
-    for name in (store.manifest.shards[0].file, "store.json"):
-        content = (store.path / name).read_bytes()
-        put(kind, store.path / name)
-        with pytest.raises(
-            UserError, match=rf"data\.path=file://.*{re.escape(name)} is no plain file; delete the files"
-        ):
-            open_named_store("data.path", uri, home)
-        if name == "store.json":
-            with pytest.raises(UserError, match=r"PATH=file://.*store\.json is no plain file"):
-                describe_store("PATH", uri)
-        remove(store.path / name)
-        (store.path / name).write_bytes(content)
-    assert open_named_store("data.path", uri, home).fingerprint == store.fingerprint
 
 
 def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monkeypatch):

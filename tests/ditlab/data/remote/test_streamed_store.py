@@ -12,7 +12,6 @@ from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from support.datasets.bucketed import bucketed
-from support.datasets.older_formats import write_as_version_1
 
 MakeStore = Callable[..., Store]
 MIB = 2**20
@@ -86,10 +85,3 @@ def test_a_block_altered_at_the_place_is_found_before_its_rows_are_used(make_sto
     with pytest.raises(UserError, match=rf"{shard.name} was altered"):
         streamed.gather("label", np.array([3, 42]))
     streamed.close()
-
-
-def test_a_store_without_blocks_is_refused(make_store: MakeStore, home: Home) -> None:
-    store = make_store()
-    write_as_version_1(store.path)
-    with pytest.raises(UserError, match=r"was written in version 1 of the format.*or set data\.access to copy"):
-        open_streamed_store("data.path", store.path.as_uri(), home, MIB, print)

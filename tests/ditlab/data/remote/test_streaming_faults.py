@@ -82,7 +82,7 @@ def test_faults_at_random_alter_no_batch(server, streamed, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FAULTS, "away", "hang"])
 def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.block_loading.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab.data.remote.block_fetching.SILENCE", 1.0)
     numbers = iter(range(10**6))
     every = 100 if kind == "hang" else 5
     server.fault = lambda asked: kind if kind != "away" and next(numbers) % every == 2 else None

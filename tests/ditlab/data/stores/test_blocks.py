@@ -1,7 +1,6 @@
-"""Stores in blocks: the index against hashes worked out by hand, damage found at the first use, older formats."""
+"""Stores in blocks: the index against hashes worked out by hand, damage found at the first use."""
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from ditlab.data.stores.shards import WrittenShard, write_shards
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import finish_store
 from ditlab.errors import UserError
-from support.datasets.older_formats import write_as_version_1
 
 COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
 MakeStore = Callable[..., Store]
@@ -32,7 +30,7 @@ def rows(num: int) -> dict[str, np.ndarray]:
 def test_each_block_has_its_place_and_its_hashes(make_store: MakeStore) -> None:
     store = make_store(rows_per_block=7, rows_per_shard=21)
     assert [shard.rows for shard in store.manifest.shards] == [21, 21, 21, 21, 16]
-    assert store.layout.num_blocks == 4 * 3 + 3 and store.manifest.index is not None
+    assert store.layout.num_blocks == 4 * 3 + 3
     index = (store.path / store.manifest.index.file).read_bytes()
     images, labels = store.tensor("image").numpy(), store.tensor("label").numpy()
     entries = unpack_entries(index, 2)
@@ -92,7 +90,6 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
 
 def test_an_altered_index_is_found(make_store: MakeStore) -> None:
     store = make_store(rows_per_block=7, rows_per_shard=35)
-    assert store.manifest.index is not None
     index = store.path / store.manifest.index.file
     content = bytearray(index.read_bytes())
     content[40] ^= 1
@@ -142,18 +139,7 @@ def test_writers_that_fail_leave_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_store_of_an_older_format_opens_with_its_fingerprint(make_store: MakeStore) -> None:
+def test_a_single_blocks_hash_is_that_of_its_elements(make_store: MakeStore) -> None:
     store = make_store()
-    expected = store.tensor("image").clone()
-    write_as_version_1(store.path)
-    old = Store.open(store.path)
-    assert old.manifest.version == 1 and old.manifest.index is None
-    assert torch.equal(old.tensor("image"), expected)
-    # of a single block the column's hash is that of its elements, as it was before there were blocks
-    assert old.fingerprint == store.fingerprint
-    assert old.columns["image"].sha256 == hashlib.sha256(expected.numpy().tobytes()).hexdigest()
-    assert old.layout.num_blocks == 1
-    file = store.path / "store.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"block_rows": 7}))
-    with pytest.raises(UserError, match="contradicts itself"):
-        Store.open(store.path)
+    elements = store.tensor("image").numpy().tobytes()
+    assert store.layout.num_blocks == 1 and store.columns["image"].sha256 == hashlib.sha256(elements).hexdigest()

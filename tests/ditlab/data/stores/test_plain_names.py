@@ -22,6 +22,7 @@ from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.command import run_here
 from support.datasets.bucketed import bucketed
+from support.datasets.manifests import write_manifest
 
 LEADING_ELSEWHERE = [
     "../x", "/etc/passwd", "a/../../b", "a/b", "a\0b", "a\\b", "..\\x", "", ".", "..", "...", "a\nb", "x" * 300,
@@ -48,7 +49,7 @@ def edit(file: Path, change) -> None:
         record["fingerprint"] = content_fingerprint(record["rows"], columns, record["attachments"])
     else:
         record["fingerprint"] = buckets_fingerprint(Bucket.model_construct(**each) for each in record["buckets"])
-    file.write_text(json.dumps(record))
+    write_manifest(file, record)
 
 
 WAYS = {
