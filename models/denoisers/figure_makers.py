@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from denoisers.contract import Sampler
 from denoisers.figures import Figure
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,15 @@ class FigureInputs:
     batch: Mapping[str, Tensor]
     sampler: Sampler
     generator: torch.Generator
+
+    def trained(self, kind: type[NetworkT]) -> NetworkT:
+        """Return the network with its own type."""
+        assert isinstance(self.network, kind)
+        return self.network
+
+    def noise_like(self, values: Tensor) -> Tensor:
+        """Draw standard normal numbers in the shape, type and place of `values`."""
+        return torch.randn(values.shape, generator=self.generator, device=self.generator.device).to(values)
 
 
 FigureMaker = Callable[[FigureInputs], Figure]

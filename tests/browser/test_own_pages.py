@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ditlab.home import Home
+from ditlab.reports.comparison import ComparedRun, Comparison, RunCurve
 from ditlab.reports.comparison_page import write_comparison
-from ditlab.reports.comparison_records import ComparedRun, Comparison, RunCurve
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.runs.live_page import LivePage

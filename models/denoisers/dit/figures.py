@@ -21,7 +21,6 @@ from denoisers.figure_kinds.embeddings import time_figure
 from denoisers.figure_kinds.flow import draw_features_of, flow_schedule_figure, velocity_makers
 from denoisers.figure_kinds.network import (
     cut_patches,
-    modulation_arrays,
     modulation_figure,
     pass_figure,
     shape_text,
@@ -43,7 +42,7 @@ def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
     return {
         **velocity_makers(objective.time),
         "patches": draw_patches,
-        "positions": draw_positions,
+        "positions": lambda inputs: positions_figure(inputs.trained(DiT).spec),
         "attention": draw_attention,
         "attention_steps": draw_attention_steps,
         "attention_patterns": draw_attention_patterns,
@@ -57,7 +56,7 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
     return {
         "patches": patches_figure(ring(spec), spec),
         "positions": positions_figure(spec),
-        "attention_patterns": static_patterns(spec),
+        "attention_patterns": patterns_figure(None, spec.num_rows, spec.num_rows),
         "time_embedding": time_figure(spec.width, spec.time_scale),
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
@@ -66,8 +65,7 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
-    network = inputs.network
-    assert isinstance(network, DiT)
+    network = inputs.trained(DiT)
     rows = network.spec.num_rows
     last = network.transformer_blocks()[-1]
     return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
@@ -75,16 +73,9 @@ def draw_features(inputs: FigureInputs) -> Figure:
 
 def draw_patches(inputs: FigureInputs) -> Figure:
     """Draw `patches`: the batch's first image in patches, and the network's learned projection of them."""
-    network = inputs.network
-    assert isinstance(network, DiT)
+    network = inputs.trained(DiT)
     kernel = network.patch_embedding.projection.weight.detach().float().cpu()  # (D, C, P, P)
     return patches_figure(inputs.batch["image"][0], network.spec, kernel.flatten(1).T.numpy())
-
-
-def draw_positions(inputs: FigureInputs) -> Figure:
-    """Draw `positions`: a fixed table, the same before and after training."""
-    assert isinstance(inputs.network, DiT)
-    return positions_figure(inputs.network.spec)
 
 
 def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None = None) -> Figure:
@@ -143,7 +134,7 @@ def ring(spec: DiTSpec) -> Tensor:
 
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
-    spec = _network(inputs).spec
+    spec = inputs.trained(DiT).spec
     image = inputs.batch["image"][:1]
     x, layers = _attend(inputs)
     picture = to_grey(image)[0]
@@ -155,21 +146,14 @@ def draw_attention(inputs: FigureInputs) -> Figure:
 
 def draw_attention_steps(inputs: FigureInputs) -> Figure:
     """Draw `attention_steps`: one head of the middle layer from its input to its output, for a noised image."""
-    _, layers = _attend(inputs)
-    middle = len(layers) // 2
-    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}", tokens="patch")
+    return attention_steps_figure(_attend(inputs)[1], tokens="patch")
 
 
 def draw_attention_patterns(inputs: FigureInputs) -> Figure:
     """Draw `attention_patterns`: plain patterns, and how similar every head is to each of them."""
     _, layers = _attend(inputs)
-    rows = _network(inputs).spec.num_rows
+    rows = inputs.trained(DiT).spec.num_rows
     return patterns_figure([each.weights for each in layers], rows, rows)
-
-
-def static_patterns(spec: DiTSpec) -> Figure:
-    """Draw `attention_patterns` without a network: plain patterns alone."""
-    return patterns_figure(None, spec.num_rows, spec.num_rows)
 
 
 def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = None) -> np.ndarray:
@@ -179,11 +163,9 @@ def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = No
 
 def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
     """Noise the batch's first image, and return it with the parts of each layer's attention."""
-    network = _network(inputs)
-    image = inputs.batch["image"][:1]
-    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    network, image = inputs.trained(DiT), inputs.batch["image"][:1]
     t = torch.full((1,), TIME, device=image.device)
-    x = interpolate(image, noise, t.to(image))
+    x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
     return x, _parts(network, x, t, label)
 
@@ -194,23 +176,16 @@ def _parts(network: DiT, x: Tensor, t: Tensor, label: Tensor | None) -> list[Att
         return catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
 
 
-def _network(inputs: FigureInputs) -> DiT:
-    network = inputs.network
-    assert isinstance(network, DiT)
-    return network
-
-
 def draw_adaln(inputs: FigureInputs) -> Figure:
     """Draw `adaln`: the middle block's modulation before attention, and the change of every block's with t.
 
     A conditional network is shown under its null class.
     """
-    network = inputs.network
-    assert isinstance(network, DiT)
+    network = inputs.trained(DiT)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.condition(t)
-    blocks = [modulation_arrays(block.modulations(condition)[0]) for block in network.transformer_blocks()]
-    return modulation_figure(blocks, t.cpu().numpy(), "time t")
+    modulations = [block.modulations(condition)[0] for block in network.transformer_blocks()]
+    return modulation_figure(modulations, t, "time t")
 
 
 def forward_pass_figure(spec: DiTSpec) -> Figure:

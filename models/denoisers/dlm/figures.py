@@ -23,7 +23,7 @@ from denoisers.figure_kinds.attention import (
     sequence_attention_figure,
 )
 from denoisers.figure_kinds.embeddings import rotary_figure, time_figure
-from denoisers.figure_kinds.network import modulation_arrays, modulation_figure, pass_figure, vectors_figure
+from denoisers.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Text
 from denoisers.layers.adaln import split_six
@@ -176,7 +176,7 @@ def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
 
 def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | None) -> Figure:
     """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every place."""
-    network = _network(inputs)
+    network = inputs.trained(DLM)
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
     moved, guessed, texts, guesses, names = [], [], [], [], []
@@ -239,13 +239,11 @@ def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
 
 def draw_attention_steps(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `attention_steps`: one head of the middle layer from its input to its output."""
-    layers = _attend(inputs, noise)
-    middle = len(layers) // 2
-    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}")
+    return attention_steps_figure(_attend(inputs, noise))
 
 
 def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
-    network = _network(inputs)
+    network = inputs.trained(DLM)
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
@@ -258,16 +256,16 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
 
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `adaln`: the middle block's modulation before attention over t, and the change of every block's with t."""
-    network = _network(inputs)
+    network = inputs.trained(DLM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.embedding.weight.device)
     condition = network.condition(noise.schedule.sigma(t)[None])[0]  # (times, C)
-    blocks = [modulation_arrays(split_six(block.modulation(condition))[0]) for block in network.transformer_blocks()]
-    return modulation_figure(blocks, t.cpu().numpy(), "time t")
+    modulations = [split_six(block.modulation(condition))[0] for block in network.transformer_blocks()]
+    return modulation_figure(modulations, t, "time t")
 
 
 def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     """Draw `features`: principal components of the learned vectors of tokens that occur in held-out text."""
-    network = _network(inputs)
+    network = inputs.trained(DLM)
     tokens, counts = inputs.batch["tokens"].unique(return_counts=True)
     tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]  # the commonest first
     vectors = network.embedding.weight.detach()[tokens].float().cpu().numpy()
@@ -291,12 +289,6 @@ def attention_mask_figure(spec: DLMSpec) -> Figure:
 def _mask_panel(mask: Tensor, title: str, remark: str) -> Heatmap:
     labels = (f"key (token{remark})", f"query (token{remark})")
     return Heatmap(mask.float().numpy(), title, labels[0], labels[1], limits=(0.0, 1.0), unit="attends")
-
-
-def _network(inputs: FigureInputs) -> DLM:
-    network = inputs.network
-    assert isinstance(network, DLM)
-    return network
 
 
 @dataclass(frozen=True)

@@ -93,23 +93,19 @@ def _parts(attention: nn.Module, call: dict[str, Any]) -> AttentionParts:
     return AttentionParts(*arrays)
 
 
-def mean_distance(weights: np.ndarray, distance: np.ndarray) -> np.ndarray:
-    """Mean distance between a query and what it attends to, by head: (H, N, N), (N, N) -> (H,)."""
-    mean: np.ndarray = (weights * distance).sum(axis=-1).mean(axis=-1)
-    return mean
-
-
 def attention_steps_figure(
-    parts: AttentionParts, layer: str, scale: str = "Q Kᵀ / √K", query: int | None = None, tokens: str = "token"
+    layers: Sequence[AttentionParts], layer: str = "layer", scale: str = "Q Kᵀ / √K", tokens: str = "token"
 ) -> Figure:
-    """Draw the input, queries, keys and values of the head with the sharpest weights, its scores, weights and outputs.
+    """Draw the middle layer's head with the sharpest weights: input, queries, keys, values, scores, weights, outputs.
 
-    `query` (None: the middle token) is the token whose largest weights are drawn as bars. Of a longer sequence the
-    first 49 tokens are drawn; weights are those of the whole sequence.
+    The largest weights of the middle token are drawn as bars. Of a longer sequence the first 49 tokens are drawn;
+    weights are those of the whole sequence.
     """
+    middle = len(layers) // 2
+    parts = layers[middle]
     head = int(parts.weights.max(axis=-1).mean(axis=-1).argmax())
     num = min(MAX_TOKENS, parts.x.shape[0])
-    query = num // 2 if query is None or query >= num else query
+    query = num // 2
     q, k, v, mixed = (each[head] for each in (parts.q, parts.k, parts.v, parts.mixed))
     width = q.shape[-1]
     shape = f"{parts.x.shape[0]} x {width}"
@@ -131,7 +127,7 @@ def attention_steps_figure(
     count = f"the first {num} of {parts.x.shape[0]} {plural}" if num < parts.x.shape[0] else f"{num} {plural}"
     return Figure(
         panels,
-        title=f"Attention step by step: {layer}, head {head + 1} of {len(parts.q)}",
+        title=f"Attention step by step: {layer} {middle + 1} of {len(layers)}, head {head + 1} of {len(parts.q)}",
         columns=2,
         alt=f"Eight panels of one attention head over {count}: input, queries, keys, values, scores, softmax weights, "
         f"outputs, and the largest weights of {tokens} {query}.",
@@ -157,7 +153,9 @@ def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, ro
     """
     queries = query_patches(picture, rows, columns)
     panels: list[Panel] = [_query_panel(layers, picture, at, rows, columns, name) for name, at in queries.items()]
-    return [*panels, patch_distance_lines(layers, rows, columns)]
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    distance = np.hypot(row[:, None] - row, column[:, None] - column)
+    return [*panels, distance_by_layer(layers, distance, "patches")]
 
 
 def query_patches(picture: np.ndarray, rows: int, columns: int) -> dict[str, int]:
@@ -166,18 +164,6 @@ def query_patches(picture: np.ndarray, rows: int, columns: int) -> dict[str, int
     ink = picture.reshape(rows, height, columns, width).mean(axis=(1, 3)).flatten()
     centre = rows // 2 * columns + columns // 2
     return {"the centre": centre, "the brightest patch": int(ink.argmax()), "the corner": 0}
-
-
-def patch_distance_lines(layers: Sequence[np.ndarray], rows: int, columns: int) -> Lines:
-    """Draw the mean distance, in patches, between a query and what it attends to, by layer."""
-    return distance_by_layer(layers, patch_distance(rows, columns), "patches")
-
-
-def patch_distance(rows: int, columns: int) -> np.ndarray:
-    """Euclidean distance of every two patches, (N, N)."""
-    row, column = np.divmod(np.arange(rows * columns), columns)
-    distance: np.ndarray = np.hypot(row[:, None] - row, column[:, None] - column)
-    return distance
 
 
 def plain_patterns(rows: int, columns: int) -> Mapping[str, np.ndarray]:
@@ -275,22 +261,18 @@ def sequence_attention_figure(layers: Sequence[AttentionParts], unit: str, title
             limits = (0.0, float(np.quantile(values, 0.995)) or 1.0)
             name = f"layer {number + 1}, head {head + 1}"
             panels.append(Heatmap(values, name, f"key ({unit})", f"query ({unit})", limits=limits, unit="weight"))
-    panels.append(distance_lines([each.weights[:, first:, first:] for each in layers], unit))
+    weights = [each.weights[:, first:, first:] for each in layers]
+    places = np.arange(weights[0].shape[-1])
+    distance = np.abs(places[:, None] - places).astype(float)
+    panels.append(distance_by_layer(weights, distance, f"{unit}s"))
     return Figure(panels, title=title, columns=num_heads)
 
 
-def distance_lines(weights: Sequence[np.ndarray], unit: str) -> Lines:
-    """Draw the mean distance between a query and what it attends to, by layer; the band is the heads' spread."""
-    places = np.arange(weights[0].shape[-1])
-    distance = np.abs(places[:, None] - places).astype(float)
-    return distance_by_layer(weights, distance, f"{unit}s")
-
-
 def distance_by_layer(weights: Sequence[np.ndarray], distance: np.ndarray, unit: str) -> Lines:
-    """Draw the mean of any distance (N, N) between a query and what it attends to, by layer."""
+    """Draw the mean of any distance (N, N) between a query and what it attends to, by layer; the band is the heads'."""
     # Weights on tokens that were left out are shared among the others.
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in weights]
-    by_head = np.stack([mean_distance(each, distance) for each in shares])  # (layers, heads)
+    by_head = np.stack([(each * distance).sum(axis=-1).mean(axis=-1) for each in shares])  # (layers, heads)
     layers = np.arange(1, len(weights) + 1)
     curves = [
         Curve(layers, by_head.mean(axis=1), "mean of the heads", band=by_head.std(axis=1)),

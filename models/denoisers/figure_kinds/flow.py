@@ -85,7 +85,7 @@ def velocity_probe(inputs: FigureInputs) -> FlowProbe:
     """Return the network's velocity and noise for the batch's first images, under their own classes."""
     network = inputs.network
     image = inputs.batch["image"][:MAX_IMAGES]
-    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    noise = inputs.noise_like(image)
     label = inputs.batch["label"][:MAX_IMAGES] if getattr(network, "label", None) is not None else None
     dtype = next(network.parameters()).dtype
 
@@ -109,19 +109,16 @@ def flow_schedule_figure(time: TimeDensity, noise_at: NoiseAt = 1) -> Figure:
     panels = [
         Lines([Curve(t, 1 - noise, "data"), Curve(t, noise, "noise")], formula, label, "factor"),
         Lines(
-            [Curve(t[inner], signal_to_noise(noise[inner]))], "Signal-to-noise ratio", label, "ratio of variances (dB)"
+            [Curve(t[inner], 20 * np.log10((1 - noise[inner]) / noise[inner]))],
+            "Signal-to-noise ratio",
+            label,
+            "ratio of variances (dB)",
         ),
     ]
     density = time_density(time, t)
     if density is not None:
         panels.append(Lines([Curve(t, density)], f"Training times: {time.kind}", label, "density"))
     return Figure(panels, title="Noise by time, and the times of training", columns=len(panels))
-
-
-def signal_to_noise(noise: np.ndarray) -> np.ndarray:
-    """Compute 20 log10((1 - s) / s) of shares of noise s in (0, 1), in dB."""
-    ratio: np.ndarray = 20 * np.log10((1 - noise) / noise)
-    return ratio
 
 
 def time_density(time: TimeDensity, t: np.ndarray) -> np.ndarray | None:

@@ -28,7 +28,6 @@ from denoisers.figure_kinds.flow import (
 )
 from denoisers.figure_kinds.network import (
     cut_patches,
-    modulation_arrays,
     modulation_figure,
     module_outputs,
     principal_components,
@@ -135,14 +134,14 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
 
     Means over the patches of the batch's first images, noised; text is left out.
     """
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     paths = {
         "Patch path": [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))],
         "Pixel path": [block.compaction.attention for block in cast("list[PixelBlock]", list(network.pixel_blocks))],
     }
     batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
     image = batch["image"]
-    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    noise = inputs.noise_like(image)
     by_time = [_mean_gates(network, list(paths.values()), batch, noise, time) for time in GATE_TIMES]
     panels = [
         _gates_panel(by_time[number][path], f"{name}, t = {time:g}")
@@ -199,7 +198,7 @@ def frequency_weights_figure(quality: int) -> Figure:
 
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     z_t, layers = _attend(inputs)
     rows, columns = (side // network.spec.patch_size for side in z_t.shape[2:])
     num = rows * columns
@@ -217,14 +216,11 @@ def draw_attention(inputs: FigureInputs) -> Figure:
 
 def draw_attention_steps(inputs: FigureInputs) -> Figure:
     """Draw `attention_steps`: one head of the middle block of the patch path, from its input to its output."""
-    _, layers = _attend(inputs)
-    middle = len(layers) // 2
-    scale = "temperature · cos(Q, K)"
-    return attention_steps_figure(layers[middle], f"patch block {middle + 1} of {len(layers)}", scale)
+    return attention_steps_figure(_attend(inputs)[1], "patch block", "temperature · cos(Q, K)")
 
 
 def _attend(inputs: FigureInputs) -> tuple[torch.Tensor, list[AttentionParts]]:
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, 1)
     attentions = [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))]
     with torch.no_grad():
@@ -234,19 +230,16 @@ def _attend(inputs: FigureInputs) -> tuple[torch.Tensor, list[AttentionParts]]:
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
     """Draw `adaln`: the modulation before attention in the patch path's blocks, over t."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.time(t)
-    blocks = []
-    for block in network.patch_blocks:
-        assert isinstance(block, SandwichBlock)
-        blocks.append(modulation_arrays(block.adaln(condition)[0]))
-    return modulation_figure(blocks, t.cpu().numpy(), "time t", "attention in the patch path")
+    modulations = [block.adaln(condition)[0] for block in cast("list[SandwichBlock]", list(network.patch_blocks))]
+    return modulation_figure(modulations, t, "time t", "attention in the patch path")
 
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the patch path's tokens, of images a quarter of which is noise."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, NUM_IMAGES)
     rows, columns = (side // network.spec.patch_size for side in noised.z_t.shape[2:])
     (tokens,) = block_outputs(network, [network.patch_blocks[-1]], noised)
@@ -257,7 +250,7 @@ def draw_features(inputs: FigureInputs) -> Figure:
 
 def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure:
     """Draw `paths`: a few images through both paths, each block's output as its first three components in colours."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     size = network.spec.patch_size
     state = inputs.generator.get_state()
     noised = noise_images(inputs, 2 * NOISE, NUM_ROWS)
@@ -299,7 +292,7 @@ def _colours(values: Tensor) -> np.ndarray:
 
 def draw_patches(inputs: FigureInputs) -> Figure:
     """Draw `patches`: an image as the two paths take it, and the learned projections of its patches."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     spec, size = network.spec, network.spec.patch_size
     picture = to_pictures(inputs.batch["image"][:1])[0]
     height, width = picture.shape[:2]
@@ -429,18 +422,11 @@ class NoisedImages:
     condition: Mapping[str, Tensor]
 
 
-def trained_network(inputs: FigureInputs) -> PixelHDM:
-    """Return the network with its own type."""
-    network = inputs.network
-    assert isinstance(network, PixelHDM)
-    return network
-
-
 def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most: int = MAX_IMAGES) -> FlowProbe:
     """Return the network's velocity and noise for the batch's first images, under their own captions."""
-    network = trained_network(inputs)
+    network = inputs.trained(PixelHDM)
     image = inputs.batch["image"][:most]
-    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    noise = inputs.noise_like(image)
     condition = {name: values[:most] for name, values in inputs.batch.items()}
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -457,7 +443,7 @@ def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most:
 def noise_images(inputs: FigureInputs, share: float, most: int) -> NoisedImages:
     """Noise the batch's first images by a share."""
     image = inputs.batch["image"][:most]
-    noise = torch.randn(image.shape, generator=inputs.generator, device=inputs.generator.device).to(image)
+    noise = inputs.noise_like(image)
     t = torch.full((len(image),), 1 - share, device=image.device)
     condition = {name: values[:most] for name, values in inputs.batch.items()}
     return NoisedImages(interpolate(image, noise, t, noise_at=0), t, condition)

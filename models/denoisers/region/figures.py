@@ -17,7 +17,7 @@ from denoisers.figure_kinds.attention import (
     sequence_attention_figure,
 )
 from denoisers.figure_kinds.embeddings import time_figure
-from denoisers.figure_kinds.network import modulation_arrays, modulation_figure, pass_figure, vectors_figure
+from denoisers.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
 from denoisers.layers.embeddings import table
@@ -145,40 +145,34 @@ def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
 
 def draw_attention_steps(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `attention_steps`: one head of the middle layer from its input to its output."""
-    layers = _attend(inputs, schedule)
-    middle = len(layers) // 2
-    return attention_steps_figure(layers[middle], f"layer {middle + 1} of {len(layers)}")
+    return attention_steps_figure(_attend(inputs, schedule))
 
 
 def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `adaln`: the middle block's modulation before attention over timesteps, and the change of every block's."""
-    network = inputs.network
-    assert isinstance(network, RegionNetwork)
+    network = inputs.trained(RegionNetwork)
     t = torch.linspace(0, schedule.num_steps - 1, NUM_TIMES, device=network.head.weight.device).round()
     condition = network.time(t)
-    blocks = [modulation_arrays(block.modulations(condition)[0]) for block in network.transformer_blocks()]
-    return modulation_figure(blocks, t.cpu().numpy(), "timestep t")
+    modulations = [block.modulations(condition)[0] for block in network.transformer_blocks()]
+    return modulation_figure(modulations, t, "timestep t")
 
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the learned vectors of the features of a region."""
-    network = inputs.network
-    assert isinstance(network, RegionNetwork)
+    network = inputs.trained(RegionNetwork)
     vectors = network.embedding.weight.detach().float().cpu().numpy().T  # (F, D)
     names = [str(number) for number in range(len(vectors) - 1)]
     return vectors_figure(vectors, [*names, "access."], "the learned vectors of a region's features")
 
 
 def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionParts]:
-    network = inputs.network
-    assert isinstance(network, RegionNetwork)
+    network = inputs.trained(RegionNetwork)
     regions, present = inputs.batch["regions"][:1], inputs.batch["present"][:1]
-    generator, device = inputs.generator, inputs.generator.device
-    mask = (torch.rand(present.shape, generator=generator, device=device) < MASKED).to(present.device) & present
+    mask = _mask(inputs, present)
     t = 0
     if network.spec.corruption == "ddpm":
         t = schedule.num_steps // 4
-        noise = torch.randn(regions.shape, generator=generator, device=device).to(regions)
+        noise = inputs.noise_like(regions)
         times = torch.full((1,), t, device=regions.device)
         regions = torch.where(mask[..., None], schedule.noised(regions, noise, times), regions)
     times = torch.full((1,), t, dtype=torch.int64, device=regions.device)
@@ -266,14 +260,18 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
 def _masked(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return windows, their regions that are present, a mask of half of these, and noise."""
     regions, present = inputs.batch["regions"][:most].float(), inputs.batch["present"][:most]
-    generator, device = inputs.generator, inputs.generator.device
-    mask = (torch.rand(present.shape, generator=generator, device=device) < MASKED).to(present.device) & present
-    return regions, present, mask, torch.randn(regions.shape, generator=generator, device=device).to(regions)
+    mask = _mask(inputs, present)
+    return regions, present, mask, inputs.noise_like(regions)
+
+
+def _mask(inputs: FigureInputs, present: Tensor) -> Tensor:
+    """Mask half of the regions that are present, by chance."""
+    chance = torch.rand(present.shape, generator=inputs.generator, device=inputs.generator.device)
+    return (chance < MASKED).to(present.device) & present
 
 
 def _guess(inputs: FigureInputs, x_t: Tensor, mask: Tensor, t: Tensor, present: Tensor, regions: Tensor) -> Tensor:
-    network = inputs.network
-    assert isinstance(network, RegionNetwork)
+    network = inputs.trained(RegionNetwork)
     guess = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
     return torch.where(mask[..., None], guess, regions)
 

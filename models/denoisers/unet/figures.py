@@ -38,8 +38,7 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
 
     A conditional network is shown under its null class.
     """
-    network = inputs.network
-    assert isinstance(network, UNet)
+    network = inputs.trained(UNet)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device)
     condition = network.condition(t)
     shifts = {
@@ -59,13 +58,11 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
-    network = inputs.network
-    assert isinstance(network, UNet)
 
     def to_tokens(pixels: Tensor) -> tuple[Tensor, int, int]:
         return pixels.flatten(2).transpose(1, 2), *pixels.shape[2:]
 
-    return draw_features_of(inputs, network.middle2, to_tokens, "in the middle")
+    return draw_features_of(inputs, inputs.trained(UNet).middle2, to_tokens, "in the middle")
 
 
 def forward_pass_figure(spec: UNetSpec) -> Figure:

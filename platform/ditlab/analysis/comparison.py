@@ -29,8 +29,7 @@ from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
 from ditlab.quality.measurement import FLOAT
 from ditlab.receipts.records import TAG_PREFIX, Measurement
-from ditlab.reports.comparison_page import write_comparison
-from ditlab.reports.comparison_records import (
+from ditlab.reports.comparison import (
     HELD_OUT,
     TRAIN_LOSS,
     ComparedRun,
@@ -40,7 +39,7 @@ from ditlab.reports.comparison_records import (
     run_curve,
     training_clock,
 )
-from ditlab.reports.comparison_summary import summary_text
+from ditlab.reports.comparison_page import summary_text, write_comparison
 from ditlab.runs.lineage import ancestors
 from ditlab.runs.relocation import check_run_place
 from ditlab.spec.experiment import Experiment

@@ -1,8 +1,8 @@
-"""Page of a comparison as HTML and Markdown, with its figures and what each fork among the runs changed."""
+"""Page of a comparison as HTML and Markdown: a summary in sentences, tables with a column a run, and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
@@ -10,33 +10,45 @@ from pathlib import Path
 import numpy as np
 
 from denoisers.figures import Curve, Figure, ImageGrid, Lines, Panel
-from ditlab.reports.comparison_records import (
+from ditlab.reports.comparison import (
     AXES,
     HELD_OUT,
+    PAUSE_STEPS,
     TRAIN_LOSS,
     WINDOWS,
     ComparedRun,
     Comparison,
     CurveAxis,
+    EqualBudget,
     RunCurve,
+    RunSamples,
     smoothed,
 )
-from ditlab.reports.comparison_summary import (
-    PLACE_PATHS,
-    budget_parts,
-    component_table,
-    fork_sentence,
-    quality_parts,
-    runs_tables,
-    spec_table,
-    summary_text,
-)
-from ditlab.reports.formatting import Cell, format_number
-from ditlab.reports.page import Page, write_html, write_markdown
-from ditlab.reports.parts import ImageFile, Paragraphs, Section, Table
+from ditlab.reports.formatting import Cell, format_cell, format_duration, format_number
+from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import DPI, save_figure
 
+LEVEL = 0.01
+"""Two values are called level if they differ by less than this fraction of the lower one."""
+_LISTED_RUNS = 4
+PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
+"""Spec paths of a run's name and of where it was tracked and stored."""
+MEASUREMENT = "measurement"
+MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
+Value = Callable[[ComparedRun], Cell]
+_AXIS = {"steps": "steps", "samples": "samples", "seconds": "training time"}
+_UNEVEN = (
+    "A run that goes on well beyond one of these points is met there in the middle of its learning-rate schedule, "
+    "which counts against it."
+)
+_READING = (
+    "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training samples."
+)
+_READING_AGREEMENT = (
+    " Higher is better for agreement, the share of samples that show what their captions say: agreement_real is that "
+    "of real images, agreement_chance that of chance."
+)
 _SIZE = (4.4, 3.0)
 """Inches of a panel of curves."""
 _SIDE_BY_SIDE_INCHES = 15.0
@@ -214,3 +226,244 @@ def _changes(run: ComparedRun, ancestor: ComparedRun) -> list[list[Cell]]:
     skipped = (*PLACE_PATHS, "start")
     different = [path for path in paths if run.spec.get(path) != ancestor.spec.get(path)]
     return [[path, run.spec.get(path), ancestor.spec.get(path)] for path in different if not path.startswith(skipped)]
+
+
+def amount(budget: EqualBudget) -> str:
+    """Format a budget: `150 steps`, `19,200 samples`, `48 s`."""
+    if budget.axis == "seconds":
+        return format_duration(budget.amount)
+    return f"{round(budget.amount):,} {budget.axis}"
+
+
+def summary_text(comparison: Comparison) -> str:
+    """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
+    forks = " ".join(fork_sentence(comparison, run) for run in comparison.runs if run.line)
+    apart = [comparison.measured_apart(group) for group in ("eval", "quality")]
+    others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
+    unfinished = f"Not finished: {', '.join(others)}." if others else ""
+    return " ".join(filter(None, [forks, _ranking(comparison), *apart, _sizes(comparison), unfinished]))
+
+
+def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
+    """Say which run a fork goes on from: `wide goes on from base at step 400.`"""
+    parent = run.line[0]
+    known = {each.run_id: comparison.label(each) for each in comparison.runs}
+    ancestor = comparison.nearest_ancestor(run)
+    is_through = ancestor is not None and ancestor.run_id != parent.run_id
+    through = f", by which it descends from {comparison.label(ancestor)}" if ancestor and is_through else ""
+    name = known.get(parent.run_id, f"run {parent.run_id}")
+    return f"{comparison.label(run)} goes on from {name} at step {parent.step:,}{through}."
+
+
+def _ranking(comparison: Comparison) -> str:
+    if comparison.obstacle:
+        return f"Which run is better cannot be said: {comparison.obstacle}."
+    equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
+    shown = [budget for budget in comparison.budgets if not (budget.axis == "samples" and equals_steps)]
+    by_winner: dict[str | None, list[EqualBudget]] = {}
+    for budget in shown:
+        by_winner.setdefault(_winner(comparison, budget), []).append(budget)
+    if not by_winner:
+        return "Which run is better cannot be said: the runs were evaluated at no common step."
+    parts = [_clause(comparison, winner, budgets) for winner, budgets in by_winner.items()]
+    unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
+    return f"Held-out error ({comparison.main}): {'; '.join(parts)}.{without}"
+
+
+def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
+    """Label of the run with the lowest value; None where the two lowest are level, or no value is finite."""
+    order = _order(budget)
+    if not order:
+        return None
+    if len(order) > 1:
+        first, second = budget.values[order[0]], budget.values[order[1]]
+        if second - first < LEVEL * abs(first):
+            return None
+    return comparison.label(comparison.evaluated[order[0]])
+
+
+def _order(budget: EqualBudget) -> list[int]:
+    """Indices of the runs by value, the lowest first, without NaN and infinities."""
+    return [int(i) for i in np.argsort(budget.values) if np.isfinite(budget.values[i])]
+
+
+def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualBudget]) -> str:
+    """Write one clause: `digits-unet is lower: 0.531 against 0.648 at equal steps (150 steps) and ...`."""
+    has_many = len(comparison.evaluated) > 2
+    values_at = []
+    for budget in budgets:
+        values = " against ".join(format_number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
+        kind = "time" if budget.axis == "seconds" else budget.axis
+        values_at.append(f"{values} at equal {kind} ({amount(budget)})")
+    if winner is None:
+        return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(values_at)}"
+    return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(values_at)}"
+
+
+def _sizes(comparison: Comparison) -> str:
+    runs = comparison.runs
+    if len(runs) > _LISTED_RUNS:
+        small, large = (pick(runs, key=lambda run: run.parameters) for pick in (min, max))
+        return (
+            f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
+            f"({comparison.label(large)})."
+        )
+    parts = []
+    for run in runs:
+        speed = run.samples_per_second
+        pace = ""
+        if speed is not None:
+            pace = f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s"
+        parts.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
+    return f"{'; '.join(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Join with commas: `a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+def _across(comparison: Comparison, rows: Sequence[tuple[str, Value]], caption: str) -> Table:
+    """Build a table with a column a run and a row a property, without rows that are empty for all runs."""
+    cells = [[name, *(format_cell(value(run)) for run in comparison.runs)] for name, value in rows]
+    return Table(["", *comparison.labels], [row for row in cells if any(row[1:])], caption)
+
+
+def runs_tables(comparison: Comparison) -> list[Table]:
+    """Tables of the runs' properties and cost, and of the last values of their metrics."""
+    rows: list[tuple[str, Value]] = [
+        ("run", lambda run: run.run_id),
+        ("name", lambda run: run.name),
+        ("family", lambda run: run.family),
+        ("status", lambda run: run.status),
+        ("step", lambda run: run.step),
+        ("samples seen", lambda run: run.samples),
+        ("training time", lambda run: None if run.seconds is None else format_duration(run.seconds)),
+        ("samples/s (median)", lambda run: run.samples_per_second),
+        ("parameters", lambda run: run.parameters),
+    ]
+    time_note = (
+        "Training time is the sum of the intervals between training metrics in each run's journal, on the machine that "
+        "it ran on. An interval that holds an evaluation or a resume, or one longer than a minute and than "
+        f"{PAUSE_STEPS} median steps, counts as the median step."
+    )
+    loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
+    metrics = _metric_rows(comparison)
+    if any(run.measurement for run in comparison.runs):
+        metrics.append([MEASUREMENT, *(run.measurement.shown if run.measurement else None for run in comparison.runs)])
+        loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
+    last = [Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else []
+    return [_across(comparison, rows, time_note), *last]
+
+
+def _metric_rows(comparison: Comparison) -> list[list[Cell]]:
+    """Rows of the training loss, the common held-out metrics, then metrics of only some runs."""
+    known = {name for run in comparison.runs for name in run.curves}
+    common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
+    names = [name for name in common if name in known] + sorted(known - set(common))
+    return [[name, *(_last(run, name) for run in comparison.runs)] for name in names]
+
+
+def _last(run: ComparedRun, name: str) -> float | None:
+    if name not in run.curves:
+        return None
+    curve = smoothed(run.curves[name]) if name == TRAIN_LOSS else run.curves[name]
+    return float(curve.values[-1])
+
+
+def spec_table(comparison: Comparison) -> Table | Paragraphs:
+    paths = dict.fromkeys(path for run in comparison.runs for path in run.spec if not path.startswith(PLACE_PATHS))
+    rows = [[path, *(run.spec.get(path) for run in comparison.runs)] for path in paths]
+    different = [row for row in rows if len(set(row[1:])) > 1]
+    if not different:
+        return Paragraphs("The specs differ in nothing but names and places.")
+    return Table(
+        ["path", *comparison.labels],
+        different,
+        "Paths that differ; an empty cell is a path that the run does not have. Left out: its name, and where it was "
+        "tracked and stored.",
+    )
+
+
+def component_table(comparison: Comparison) -> Table:
+    names = dict.fromkeys(name for run in comparison.runs for name in run.components)
+    rows: list[list[Cell]] = [[name, *(run.components.get(name) for run in comparison.runs)] for name in names]
+    rows.append(["total", *(run.parameters for run in comparison.runs)])
+    only = dict.fromkeys(name for run in comparison.runs for name in run.training_only)
+    rows += [
+        [f"{name} (training only, not in the total)", *(run.training_only.get(name) for run in comparison.runs)]
+        for name in only
+    ]
+    return Table(["component", *comparison.labels], rows)
+
+
+def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+    """The main held-out metric at equal budgets, or the reason why there is none."""
+    if comparison.obstacle or comparison.main is None:
+        return [Paragraphs(f"Held-out metrics are not compared: {comparison.obstacle}.")]
+    if not comparison.budgets:
+        return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
+    rows: list[list[Cell]] = [
+        [_AXIS[budget.axis], amount(budget), *budget.values, _winner(comparison, budget) or "level"]
+        for budget in comparison.budgets
+    ]
+    notes = [
+        f"Held-out {comparison.main} (lower is better) at the most that all runs have in common, interpolated linearly "
+        "between evaluations.",
+        *(["Training time is not known for all runs."] if len(rows) < len(AXES) else []),
+        *([_UNEVEN] if _is_uneven(comparison) else []),
+        "One training run each: what another seed would give is not in these numbers.",
+    ]
+    columns = ["equal", "largest common", *(comparison.label(run) for run in comparison.evaluated), "lowest"]
+    return [Table(columns, rows, " ".join(notes))]
+
+
+def _is_uneven(comparison: Comparison) -> bool:
+    """True if a run with a decaying learning rate was trained more than 10 % beyond a common budget."""
+    falling = [run for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
+    curves = [run.held_out[str(comparison.main)] for run in falling]
+    return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in curves for budget in comparison.budgets)
+
+
+def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+    """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
+    all_drawn = [run.drawn for run in comparison.runs if run.drawn is not None]
+    if not all_drawn:
+        return []
+
+    def of(pick: Callable[[RunSamples], Cell]) -> Value:
+        return lambda run: None if run.drawn is None else pick(run.drawn)
+
+    def quality(name: str) -> Value:
+        return of(lambda drawn: drawn.quality.get(name))
+
+    rows: list[tuple[str, Value]] = [
+        ("weights of step", of(lambda drawn: drawn.step)),
+        ("samples", of(lambda drawn: drawn.num)),
+        ("sampling", of(lambda drawn: drawn.settings)),
+        ("network evaluations a sample", of(lambda drawn: drawn.evaluations)),
+        ("seconds a sample", of(lambda drawn: drawn.seconds)),
+    ]
+    names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
+    rows += [(name, quality(name)) for name in names]
+    rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)))
+    note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
+    note += _READING_AGREEMENT if "quality/agreement" in names else ""
+    caption = (
+        f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
+        f"on {comparison.device}.{note}"
+    )
+    parts: list[Table | Paragraphs] = [_across(comparison, rows, caption)]
+    if apart := comparison.measured_apart("quality"):
+        parts.append(Paragraphs(f"{MEASUREMENT_NOTE} {apart}"))
+    measured = [run for run in comparison.runs if run.drawn is not None and run.drawn.quality]
+    if len({run.data for run in measured}) > 1:
+        parts.append(
+            Paragraphs("The runs differ in their data, and each is measured against its own: do not compare these.")
+        )
+    without = [run for run in comparison.runs if run.drawn is not None and run.drawn.why_no_quality]
+    if without:
+        reasons = [f"{comparison.label(run)}: {run.drawn.why_no_quality}." for run in without if run.drawn is not None]
+        parts.append(Paragraphs("No quality metrics. " + " ".join(reasons)))
+    return parts

@@ -10,8 +10,7 @@ from statistics import median
 
 from denoisers.figures import Figure
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
-from ditlab.reports.page import Page, write_html, write_markdown
-from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, Importance, importance, plot_axis
 from ditlab.reports.sweep_figures import (

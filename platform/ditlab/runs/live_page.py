@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
-from ditlab.reports.run_page import run_page
 from ditlab.runs.page import collect, report_source
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
+from ditlab.runs.page_sections import run_page
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment

@@ -7,32 +7,31 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.reports.formatting import describe_value
-from ditlab.reports.page import render_html, write_text
-from ditlab.reports.run_page import run_page
-from ditlab.reports.run_records import DataFacts, ReportedEvent, RunAttempt, RunContent, SpecChanges
-from ditlab.runs.events import EventReader
+from ditlab.reports.formatting import describe_value, shorten
+from ditlab.reports.page import Paragraphs, Part, Table, render_html, write_text
+from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
+from ditlab.runs.page_sections import RunAttempt, RunContent, run_page
 from ditlab.secrets import hide
+from ditlab.spec.cards import spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.history import series_of
+from ditlab.tracking.history import JournalFacts, series_of
 from ditlab.tracking.journal import JournalContent
 from ditlab.tracking.journal_index import damaged_lines, read_content
 from ditlab.tracking.names import flatten
@@ -44,7 +43,7 @@ REPORT = "report.html"
 MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
 _OTHER_FACTS = ("parameters.", "spec_hash")
-_REQUIRED = "none: it must be set"
+_MOST_ROWS, _MOST_CHARACTERS = 500, 4000
 
 
 def write_run_report(source: ReportSource, path: Path | None = None) -> Path:
@@ -108,22 +107,21 @@ def collect(source: ReportSource, pictures: PictureSource) -> RunContent:
         notes.append(
             "No process on this machine trains the run, and its record has no end: it was killed, or runs elsewhere."
         )
-    metrics = series_of(journal)
+    metrics, facts = series_of(journal), JournalFacts()
+    for each in journal.events:
+        facts.add(each)
     last_step = max((int(series.steps[-1]) for name, series in metrics.items() if name.startswith("train/")), default=0)
-    events = _events(source, journal)
-    parameters, tags = _values(journal, "params"), _values(journal, "tags")
     return RunContent(
-        run_id=folder.run_id, name=hide(record.name), family=record.family, status=status, message=hide(record.message),
-        step=max(record.step, last_step), total_steps=record.total_steps, is_live=is_live,
+        record=record, status=status, step=max(record.step, last_step), is_live=is_live,
         components=_components(experiment), metrics=metrics,
         samples=samples_of(folder, journal, pictures, notes), figures=figures_of(folder, pictures, notes),
-        attempts=attempts_of(journal, source.ended, is_live, int(time.time() * 1000)), events=events,
+        attempts=attempts_of(journal, source.ended, is_live, int(time.time() * 1000)), events=_events(source, journal),
         spec=_text(folder.spec, MIB, notes),
-        changes=spec_changes(source.home, record, experiment, parameters, notes),
-        parameters=_parameter_counts(parameters), data=_data(journal),
-        batch_size=experiment.batch.size if experiment else 0, checkpoints=kept_steps(folder),
+        changes=spec_changes(source.home, record, experiment, facts.params, notes),
+        parameters=_parameter_counts(facts.params), data=facts.dataset,
+        batch_size=experiment.batch.size if experiment else 0, checkpoints=_kept_steps(folder),
         commands=_commands(folder, status, is_live),
-        tags={name: hide(value) for name, value in tags.items() if not name.startswith("mlflow.")},
+        tags={name: hide(value) for name, value in facts.tags.items() if not name.startswith("mlflow.")},
         environment=_text(folder.media / "environment.txt", MIB), notes=notes,
     )  # fmt: skip
 
@@ -153,20 +151,10 @@ def _components(experiment: Experiment | None) -> list[str]:
     return sorted((name for name, weight in weights.items() if weight), key=lambda name: -weights[name])
 
 
-def _events(source: ReportSource, journal: JournalContent) -> list[ReportedEvent]:
-    events = EventReader(source.folder).events_in(journal)
-    found = [ReportedEvent(event.time, event.kind, hide(event.text)) for event in events]
+def _events(source: ReportSource, journal: JournalContent) -> list[RunEvent]:
+    found = [replace(event, text=hide(event.text)) for event in EventReader(source.folder).events_in(journal)]
     if source.ended:
-        found.append(ReportedEvent(int(time.time() * 1000), "end", f"ended: {source.ended}"))
-    return found
-
-
-def _values(journal: JournalContent, kind: str) -> dict[str, str]:
-    """Texts of all records of a kind: the first value of a parameter, the last one of a tag."""
-    found: dict[str, str] = {}
-    for record in journal.events:
-        if record["kind"] == kind:
-            found = {**record["values"], **found} if kind == "params" else {**found, **record["values"]}
+        found.append(RunEvent(int(time.time() * 1000), "end", f"ended: {source.ended}"))
     return found
 
 
@@ -176,14 +164,7 @@ def _parameter_counts(parameters: Mapping[str, str]) -> dict[str, int]:
             if name.startswith(prefix) and value.isdecimal() and len(value) < 16}  # fmt: skip
 
 
-def _data(journal: JournalContent) -> DataFacts | None:
-    for record in journal.events:
-        if record["kind"] == "dataset" and record["context"] == "training":
-            return DataFacts(hide(record["name"]), record["fingerprint"], hide(record["source"]), record["counts"])
-    return None
-
-
-def kept_steps(folder: RunFolder) -> list[int]:
+def _kept_steps(folder: RunFolder) -> list[int]:
     """Steps of the checkpoints in a run's own folder, oldest first."""
     with suppress(OSError, UserError):
         return committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
@@ -247,7 +228,7 @@ def _last_sign(journal: JournalContent, records: list[dict[str, object]], begin:
 
 def spec_changes(
     home: Home, record: RunRecord, experiment: Experiment | None, logged: Mapping[str, str], notes: list[str]
-) -> list[SpecChanges]:
+) -> list[Part]:
     """Differences of a run's spec, the nearest parent first. `logged` are the parameters of its first start."""
     if experiment is None:
         return []
@@ -255,21 +236,30 @@ def spec_changes(
     found = []
     first = {path: value for path, value in logged.items() if not path.startswith(_OTHER_FACTS)}
     if changed := [row for row in _differences(now, first) if row[2] is not None]:
-        found.append(SpecChanges("its first start", ("changed by a resume", "now", "at the first start"), changed))
+        found.append(_changes("its first start", ("changed by a resume", "now", "at the first start"), changed))
     if start := experiment.start:
         parent = flatten(_recorded(home, start.run, "spec.yaml", f"The spec of run {start.run}, its parent,", notes))
-        rows = [row for row in _differences(now, parent) if row[0] != "name" and not row[0].startswith("start")]
+        rows = [row for row in _differences(now, parent) if not row[0].startswith("start")]
         if parent:
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
-            found.append(SpecChanges(point, ("field", "this run", "its parent"), rows))
+            found.append(_changes(point, ("field", "this run", "its parent"), rows))
     what = f"The base of sweep {record.parent}"
     base = _recorded(home, record.parent, "sweep.yaml", what, notes).get("base") if record.parent else None
     if isinstance(base, dict) and base:
-        rows = [row for row in _differences(now, flatten(base)) if row[0] != "name" and row[2] is not None]
-        found.append(SpecChanges("the base of its sweep", ("field", "this trial", "base"), rows))
-    rows = [(path, value, default) for path, value, default in _from_defaults(experiment, None, "") if path != "name"]
-    found.append(SpecChanges("the defaults", ("field", "this run", "default"), rows))
+        rows = [row for row in _differences(now, flatten(base)) if row[2] is not None]
+        found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
+    rows = [(field.path, *field.texts(describe_value, "none: it must be set"))
+            for field in spec_fields(experiment) if field.differs]  # fmt: skip
+    found.append(_changes("the defaults", ("field", "this run", "default"), rows))
     return found
+
+
+def _changes(against: str, columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Part:
+    """Table of path, the run's value and the other value, without the run's name."""
+    shown = [[each and shorten(each, _MOST_CHARACTERS) for each in row] for row in rows if row[0] != "name"]
+    if not shown:
+        return Paragraphs(f"No difference against {against}.")
+    return Table(columns, shown[:_MOST_ROWS], f"Differences against {against}.")
 
 
 def _differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str | None, str | None]]:
@@ -289,25 +279,3 @@ def _recorded(home: Home, run_id: str, name: str, what: str, notes: list[str]) -
     except (OSError, ValueError, UserError) as error:
         notes.append(f"{what} cannot be read ({first_line(error)}).")
     return {}
-
-
-def _from_defaults(spec: BaseModel, default: BaseModel | None, path: str) -> Iterator[tuple[str, str, str]]:
-    """Fields whose value is not the default's, by dotted path; without `default`, against those of the spec's class."""
-    for name, field in type(spec).model_fields.items():
-        own, place = getattr(spec, name), f"{path}.{name}" if path else name
-        if default is not None:
-            other: Any = getattr(default, name)
-        else:
-            other = _REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
-        if isinstance(own, BaseModel):
-            is_same_class = isinstance(other, BaseModel) and type(own) is type(other)
-            if isinstance(other, BaseModel) and not is_same_class:
-                yield place, describe_value(_plain(own)), describe_value(_plain(other))
-            else:
-                yield from _from_defaults(own, other if is_same_class else None, place)
-        elif own != other:
-            yield place, describe_value(_plain(own)), other if other is _REQUIRED else describe_value(_plain(other))
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json", serialize_as_any=True) if isinstance(value, BaseModel) else value

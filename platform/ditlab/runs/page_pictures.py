@@ -10,9 +10,9 @@ from typing import Protocol
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.reports.parts import NamedPicture, Slide, data_uri
+from ditlab.reports.formatting import shorten
+from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri
 from ditlab.reports.rendering.description import read_description
-from ditlab.reports.run_records import SampleSeries
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent
@@ -104,15 +104,13 @@ def _smaller(content: bytes, path: Path) -> bytes:
     return found.getvalue()
 
 
-def samples_of(
-    folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]
-) -> list[SampleSeries]:
-    """Samples by kind; steps beyond the page's room are left out evenly, the first and the last one stay."""
+def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]) -> list[Part]:
+    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly."""
     by_key: dict[str, dict[int, str]] = {}
     for record in journal.events:
         if record["kind"] == "image":
             by_key.setdefault(record["key"], {})[record["step"]] = record["path"]
-    found = []
+    found: list[Part] = []
     for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples")[:_MOST_KEYS]:
         steps, most = sorted(places), pictures.most_steps
         chosen = steps
@@ -128,9 +126,11 @@ def samples_of(
         if faults:
             step, reason = faults[0]
             notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
-        caption = f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."
         if slides:
-            found.append(SampleSeries(hide(key), slides, caption if len(chosen) < len(places) else ""))
+            found.append(Slides(f"samples-{len(found)}", slides, f"{shorten(hide(key), 120).capitalize()} by step"))
+        if slides and len(chosen) < len(places):
+            text = f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."
+            found.append(Paragraphs(text))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -109,9 +109,10 @@ class SpecField:
         """The part of the spec that the field belongs to."""
         return self.path.partition(".")[0]
 
-    def texts(self) -> tuple[str, str]:
-        """Value and default as a person reads them; empty for no default."""
-        return value_text(self.value), "" if self.default is PydanticUndefined else value_text(self.default)
+    def texts(self, write: Callable[[Any], str] | None = None, required: str = "") -> tuple[str, str]:
+        """Value and default as a person reads them, by `write` (None: nearly as YAML); `required` for no default."""
+        write = write or value_text
+        return write(self.value), required if self.default is PydanticUndefined else write(self.default)
 
 
 def spec_fields(spec: BaseModel) -> list[SpecField]:

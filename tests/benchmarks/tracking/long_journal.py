@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
-from ditlab.reports.comparison_records import run_curve, smoothed, training_clock
+from ditlab.reports.comparison import run_curve, smoothed, training_clock
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_index import read_content, side_index_path

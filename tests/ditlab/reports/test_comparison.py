@@ -11,8 +11,7 @@ from PIL import Image
 
 from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.receipts.records import Measurement
-from ditlab.reports.comparison_page import curves_figure, side_by_side, write_comparison
-from ditlab.reports.comparison_records import (
+from ditlab.reports.comparison import (
     ComparedRun,
     Comparison,
     RunCurve,
@@ -22,7 +21,7 @@ from ditlab.reports.comparison_records import (
     smoothed,
     training_clock,
 )
-from ditlab.reports.comparison_summary import summary_text
+from ditlab.reports.comparison_page import curves_figure, side_by_side, summary_text, write_comparison
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.rendering.theme import LIGHT
 

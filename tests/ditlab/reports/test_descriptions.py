@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
 from ditlab.reports.figures import loss_figure
-from ditlab.reports.parts import ImageFile, NamedPicture
+from ditlab.reports.page import ImageFile, NamedPicture
 from ditlab.reports.rendering.charts import draw_lines
 from ditlab.reports.rendering.description import read_description
 from ditlab.reports.rendering.image_grid import GridLayout

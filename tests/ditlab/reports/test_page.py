@@ -16,8 +16,7 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from ditlab.reports.formatting import describe_value, escape_markdown, format_cell, format_duration, shorten
-from ditlab.reports.page import Page, write_html, write_markdown
-from ditlab.reports.parts import Code, ImageFile, Paragraphs, Section, Table
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 

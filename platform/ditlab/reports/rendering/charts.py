@@ -50,8 +50,8 @@ _PALEST = 0.9
 """Cut-off of the colour scale of curves: its last colour, a bright yellow, is invisible on white."""
 _BELOW = -0.13
 """Place of a curve on a parallel axis on which it has no value."""
-_PARALLEL_INCHES = (1.45, 4.9)
-"""(distance of axes, height)."""
+_MANY_AXES = 7
+"""Parallel axes of a picture that is shown smaller, so that its text is larger and every second name is higher."""
 
 
 def lines_size(panel: Lines, dpi: int) -> PanelSize:
@@ -251,8 +251,9 @@ def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
 
 def parallel_size(panel: Parallel, dpi: int) -> PanelSize:
     """Compute the size of parallel axes, with the end's label and the colour scale."""
-    distance, height = _PARALLEL_INCHES
-    return PanelSize(2.2 + distance * len(panel.axes) + (SCALE_INCHES if panel.scale else 0.0), height)
+    num = len(panel.axes)
+    distance, height = (1.1, 6.4) if num > _MANY_AXES else (1.75 - 0.06 * num, 4.9)
+    return PanelSize(2.2 + distance * num + (SCALE_INCHES if panel.scale else 0.0), height)
 
 
 def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
@@ -263,20 +264,22 @@ def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
         if curve.label:
             _write(axes, curve.label, len(panel.axes) - 0.95, float(y[-1]), theme, "left", fontweight="bold")
     last = len(panel.axes) - 1
+    is_wide = len(panel.axes) > _MANY_AXES
+    larger = 1.3 if is_wide else 1.0
     for place, axis in enumerate(panel.axes):
         has_gaps = any(np.isnan(curve.y[place]) for curve in panel.curves)
         axes.plot([place, place], [0.0, 1.0], color=theme.text, linewidth=1.1, zorder=8)
         absent = [Tick(_BELOW, "(no value)" if place == last else "(not used)")] if has_gaps else []
         for tick in (*axis.ticks, *absent):
             axes.plot([place - 0.03, place], [tick.position] * 2, color=theme.text, linewidth=1.0, zorder=8)
-            _write(axes, one_line(tick.label, 18), place - 0.05, tick.position, theme, "right")
-        is_higher = len(panel.axes) > 6 and place % 2
+            name = one_line(tick.label, 11 if is_wide else 18)
+            _write(axes, name, place - 0.05, tick.position, theme, "right", fontsize=larger * TICK_POINTS)
         section, dot, name = one_line(axis.name, 60).rpartition("/" if "/" in axis.name else ".")
         for text, above, weight in ((section + dot, 14, "normal"), (name, 0, "bold")):
             axes.annotate(
-                one_line(text, 22), (place, 1.0), (0, 12 + above + (32 if is_higher else 0)), ha="center",
-                textcoords="offset points", fontsize=LABEL_POINTS, fontweight=weight, parse_math=False,
-                color=theme.text if weight == "bold" else theme.muted, annotation_clip=False,
+                one_line(text, 22), (place, 1.0), (0, 12 + larger * above + (36 if is_wide and place % 2 else 0)),
+                textcoords="offset points", ha="center", fontsize=larger * LABEL_POINTS, fontweight=weight,
+                color=theme.text if weight == "bold" else theme.muted, parse_math=False, annotation_clip=False,
             )  # fmt: skip
     axes.set_xlim(-0.25, last + 0.85)
     axes.set_ylim(_BELOW - 0.06, 1.04)
@@ -287,8 +290,8 @@ def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
 def _write(axes: Axes, text: str, x: float, y: float, theme: Theme, align: str, **style: Any) -> None:
     """Write a short text beside a place, on ground that keeps it legible over curves."""
     ground = {"facecolor": theme.background, "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
-    axes.text(x, y, text, ha=align, va="center", fontsize=TICK_POINTS, color=theme.text, parse_math=False, bbox=ground,
-              zorder=9, **style)  # fmt: skip
+    style = {"fontsize": TICK_POINTS, **style}
+    axes.text(x, y, text, ha=align, va="center", color=theme.text, parse_math=False, bbox=ground, zorder=9, **style)
 
 
 def _legend(axes: Axes, labels: Sequence[str], outside: bool, theme: Theme, above: bool = False) -> None:

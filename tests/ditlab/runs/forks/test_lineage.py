@@ -7,10 +7,9 @@ import pytest
 from ditlab.analysis.comparison import open_runs, summarise
 from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
-from ditlab.reports.comparison_page import fork_parts
-from ditlab.reports.comparison_records import Comparison
-from ditlab.reports.comparison_summary import summary_text
-from ditlab.reports.parts import Table
+from ditlab.reports.comparison import Comparison
+from ditlab.reports.comparison_page import fork_parts, summary_text
+from ditlab.reports.page import Table
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.lineage import lineage, lineage_lines
@@ -78,8 +77,9 @@ def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
 
     folder, notes = home.run(family["middle"]), []
     changes = spec_changes(home, read_record(folder), load_recorded_experiment(folder.spec), {}, notes)
-    assert changes[0].against == f"its parent, run {family['base']}, from whose step 3 it goes on"
-    assert list(changes[0].rows) == [("optimizer.lr", "0.0003", "0.001")] and not notes
+    about = f"Differences against its parent, run {family['base']}, from whose step 3 it goes on."
+    assert isinstance(changes[0], Table) and changes[0].caption == about
+    assert changes[0].rows == [["optimizer.lr", "0.0003", "0.001"]] and not notes
 
 
 def test_a_running_parent_keeps_what_a_fork_needs(home, parent, run):

@@ -1,44 +1,44 @@
-"""Page of one run, from its collected content: result, curves, samples, speed, timeline, spec, data, next commands."""
+"""Sections of a run's page: result, curves, samples, speed, timeline, spec, data, next commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
 from ditlab.reports.charts import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell, format_duration, format_number, shorten
-from ditlab.reports.page import Page
-from ditlab.reports.parts import (
+from ditlab.reports.page import (
     ChartGrid,
     Code,
     Fact,
     Facts,
+    NamedPicture,
     Notice,
+    Page,
     Paragraphs,
     Part,
     Pictures,
     Section,
-    Slides,
     Table,
     TimeBar,
     TimeEvent,
     Timeline,
     TimeMark,
 )
-from ditlab.reports.run_records import (
-    DATA_WAIT,
-    HELD_OUT,
-    SPEED,
-    TRAIN,
-    TRAIN_LOSS,
-    ReportedEvent,
-    RunAttempt,
-    RunContent,
-)
 from ditlab.reports.time_summary import time_summary
+from ditlab.runs.events import RunEvent
+from ditlab.secrets import hide
+from ditlab.tracking.history import SPEED, Series
+from ditlab.tracking.records import RunRecord
 
+TRAIN, HELD_OUT = "train/", "eval/"
+"""Prefixes of the metrics of steps and of evaluations."""
+TRAIN_LOSS = "train/loss"
+_DATA_WAIT = "train/data_wait"
 _MOST_ROWS = 500
 _MOST_TITLE = 120
 _MOST_TEXT = 200_000
@@ -65,14 +65,60 @@ _LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
 _MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
 
 
+@dataclass(frozen=True)
+class RunAttempt:
+    """One start of a run, up to its end or to the next start."""
+
+    begin: int
+    end: int
+    """Milliseconds since 1970."""
+    status: str
+    """`finished`, `failed`, `interrupted`, `stopped`, `running`, or `killed` where it ended without a record."""
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """All that a run's page shows, read from the run's files. What is missing is empty, and `notes` says why."""
+
+    record: RunRecord
+    status: str
+    step: int
+    is_live: bool
+    """True if a process trains it now."""
+    components: Sequence[str]
+    """Loss components, the heaviest first."""
+    metrics: Mapping[str, Series]
+    samples: Sequence[Part]
+    figures: Sequence[NamedPicture]
+    attempts: Sequence[RunAttempt]
+    events: Sequence[RunEvent]
+    spec: str
+    """The resolved YAML."""
+    changes: Sequence[Part]
+    """Differences of the spec, the nearest parent first."""
+    parameters: Mapping[str, int]
+    """Parameters by component, with `total` and `trainable`."""
+    data: Mapping[str, Any]
+    """The journal's record of the training data; empty without one."""
+    batch_size: int
+    checkpoints: Sequence[int]
+    """Steps of the checkpoints in the run's folder."""
+    commands: Sequence[tuple[str, str]]
+    """Purpose of a command, and the command."""
+    tags: Mapping[str, str]
+    environment: str
+    notes: Sequence[str]
+    """Sentences on what is missing or damaged."""
+
+
 def run_page(run: RunContent) -> Page:
     """The page of a run; parts that it has nothing for are skipped or say so."""
     sections = [
-        _result(run), curves_section(run), _samples(run), quality_section(run), _figures(run), speed_section(run),
-        timeline_section(run), _spec(run), _parameters(run), _data(run), _commands(run), _software(run),
+        _result(run), _curves_section(run), _samples(run), _quality_section(run), _figures(run), _speed_section(run),
+        _timeline_section(run), _spec(run), _parameters(run), _data(run), _commands(run), _software(run),
     ]  # fmt: skip
-    progress = run.step / run.total_steps if run.is_live and run.total_steps else None
-    title = f"{shorten(run.name, _MOST_TITLE)} ({run.run_id})"
+    progress = run.step / run.record.total_steps if run.is_live and run.record.total_steps else None
+    title = f"{shorten(hide(run.record.name), _MOST_TITLE)} ({run.record.run_id})"
     status = "running" if run.is_live else run.status
     kept = [section for section in sections if section and (section.parts or section.folded)]
     return Page(title, _summary(run), kept, status, None if progress is None else min(progress, 1.0))
@@ -81,13 +127,15 @@ def run_page(run: RunContent) -> Page:
 def _summary(run: RunContent) -> str:
     total = run.parameters.get("total")
     size = f", {total:,} parameters" if total else ""
-    data = f" on {shorten(run.data.name, _MOST_TITLE)}" if run.data else ""
+    data = f" on {shorten(hide(run.data['name']), _MOST_TITLE)}" if run.data else ""
     ends = {"finished": "finished", "failed": "failed", "interrupted": "was interrupted", "stopped": "was stopped"}
     ends["running"] = "has no end in its record"
     state = "is training" if run.is_live else ends.get(run.status, run.status)
-    seconds = training_seconds(run)
+    seconds = _training_seconds(run)
     time = f" in {format_duration(seconds)}" if seconds else ""
-    sentences = [f"A {run.family} model{size}{data}: {state} at step {run.step:,} of {run.total_steps:,}{time}."]
+    sentences = [
+        f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of {run.record.total_steps:,}{time}."
+    ]
     loss = _last(run, TRAIN_LOSS)
     if loss is not None:
         sentences.append(f"Training loss {format_number(loss)}.")
@@ -96,8 +144,8 @@ def _summary(run: RunContent) -> str:
         name = main.removeprefix(HELD_OUT)
         first = f", from {format_number(float(values[0]))} at the first evaluation" if len(values) > 1 else ""
         sentences.append(f"Held-out {shorten(name, _MOST_TITLE)} {format_number(float(values[-1]))}{first}.")
-    if run.message and not run.is_live:
-        sentences.append(f"Reason: {shorten(run.message, _TEXT)}")
+    if run.record.message and not run.is_live:
+        sentences.append(f"Reason: {shorten(hide(run.record.message), _TEXT)}")
     return " ".join(sentences)
 
 
@@ -114,7 +162,7 @@ def _last(run: RunContent, name: str) -> float | None:
 
 
 def _result(run: RunContent) -> Section:
-    facts = [Fact("step", f"{run.step:,}", f"of {run.total_steps:,}")]
+    facts = [Fact("step", f"{run.step:,}", f"of {run.record.total_steps:,}")]
     if (loss := _last(run, TRAIN_LOSS)) is not None:
         facts.append(Fact("training loss", format_number(loss)))
     if main := _main_metric(run):
@@ -127,29 +175,24 @@ def _result(run: RunContent) -> Section:
             best = int(np.nanargmin(np.where(np.isfinite(series.values), series.values, np.nan)))
             lowest = format_number(float(series.values[best]))
             facts.append(Fact(f"lowest {name}", lowest, f"step {int(series.steps[best]):,}"))
-    if (speed := median_speed(run)) is not None:
+    if (speed := _median_speed(run)) is not None:
         facts.append(Fact("samples/s", format_number(speed), "median"))
-    if seconds := training_seconds(run):
+    if seconds := _training_seconds(run):
         num = len(run.attempts)
         facts.append(Fact("time", format_duration(seconds), f"in {num} attempts" if num > 1 else ""))
     if total := run.parameters.get("total"):
         facts.append(Fact("parameters", f"{total:,}"))
     if run.checkpoints:
         facts.append(Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))
-    if bad := num_bad_steps(run):
+    if bad := _num_bad_steps(run):
         facts.append(Fact("steps with NaN or infinity", f"{bad:,}"))
     notes: list[Part] = [Notice(shorten(note, _TEXT)) for note in run.notes[:_MOST_NOTES]]
     return Section("Result", [Facts(facts), *notes], "result")
 
 
-def _samples(run: RunContent) -> Section | None:
-    parts: list[Part] = []
-    for number, series in enumerate(run.samples):
-        title = f"{shorten(series.key, _MOST_TITLE).capitalize()} by step"
-        parts.append(Slides(f"samples-{number}", series.slides, title))
-        if series.caption:
-            parts.append(Paragraphs(series.caption))
-    return Section("Samples", parts or [Paragraphs("The run has drawn no samples yet, or draws none.")], "samples")
+def _samples(run: RunContent) -> Section:
+    none = Paragraphs("The run has drawn no samples yet, or draws none.")
+    return Section("Samples", run.samples or [none], "samples")
 
 
 def _figures(run: RunContent) -> Section | None:
@@ -157,16 +200,9 @@ def _figures(run: RunContent) -> Section | None:
 
 
 def _spec(run: RunContent) -> Section:
-    parts: list[Part] = []
-    for changes in run.changes:
-        rows: list[list[Cell]] = [[path, _cell(own), _cell(other)] for path, own, other in changes.rows[:_MOST_ROWS]]
-        if rows:
-            parts.append(Table(list(changes.columns), rows, f"Differences against {changes.against}."))
-        else:
-            parts.append(Paragraphs(f"No difference against {changes.against}."))
     text = run.spec[:_MOST_TEXT] + ("\n# shortened here\n" if len(run.spec) > _MOST_TEXT else "")
     folded: list[tuple[str, list[Part]]] = [("The whole spec", [Code(text, "yaml")])] if text else []
-    return Section("Spec", parts, "spec", folded)
+    return Section("Spec", run.changes, "spec", folded)
 
 
 def _cell(value: Cell) -> Cell:
@@ -188,14 +224,13 @@ def _parameters(run: RunContent) -> Section | None:
 
 
 def _data(run: RunContent) -> Section | None:
-    if run.data is None:
+    if not run.data:
         return None
-    data = run.data
-    rows: list[list[Cell]] = [["name", _cell(data.name)], ["source", _cell(data.source)]]
-    rows.append(["fingerprint", data.fingerprint])
-    rows += [[name.replace("_", " "), f"{number:,}"] for name, number in list(data.counts.items())[:_MOST_ROWS]]
-    if run.batch_size and (train := data.counts.get("train")):
-        epochs = f" ({format_number(run.step * run.batch_size / train)} epochs)" if data.source != "mixture" else ""
+    counts, is_mixture = run.data["counts"], run.data["source"] == "mixture"
+    rows: list[list[Cell]] = [[name, _cell(hide(run.data[name]))] for name in ("name", "source", "fingerprint")]
+    rows += [[name.replace("_", " "), f"{number:,}"] for name, number in list(counts.items())[:_MOST_ROWS]]
+    if run.batch_size and (train := counts.get("train")):
+        epochs = "" if is_mixture else f" ({format_number(run.step * run.batch_size / train)} epochs)"
         rows.append(["samples seen", f"{run.step * run.batch_size:,}{epochs}"])
     return Section("Data", [Table(["", ""], rows)], "data")
 
@@ -218,7 +253,7 @@ def _software(run: RunContent) -> Section | None:
     return Section("Software and machine", [], "software", folded) if folded else None
 
 
-def curves_section(run: RunContent) -> Section:
+def _curves_section(run: RunContent) -> Section:
     """Charts by loss component, training and held-out values in one; optimiser and machine folded."""
     names = _loss_names(run)
     charts = [_chart(run, name, [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")])
@@ -242,7 +277,7 @@ def _loss_names(run: RunContent) -> list[str]:
     """Metrics without their prefix: the loss, its components by weight, then what only evaluations measure."""
     trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
     held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
-    skipped = {*_OPTIMISER, SPEED.removeprefix(TRAIN), DATA_WAIT.removeprefix(TRAIN)}
+    skipped = {*_OPTIMISER, SPEED.removeprefix(TRAIN), _DATA_WAIT.removeprefix(TRAIN)}
     known = dict.fromkeys(["loss", *run.components, *trained, *(name for name in held_out if not _is_of_part(name))])
     return [name for name in known if (name in trained or name in held_out) and name not in skipped]
 
@@ -252,7 +287,7 @@ def _is_of_part(name: str) -> bool:
     return "/" in name
 
 
-def quality_section(run: RunContent) -> Section | None:
+def _quality_section(run: RunContent) -> Section | None:
     """Quality of the samples, and what `ditlab evaluate` measured; None where there is neither."""
     measured = sorted(name for name in run.metrics if name.startswith("quality/"))
     later = sorted(name for name in run.metrics if name.startswith(_LATER))
@@ -269,7 +304,7 @@ def quality_section(run: RunContent) -> Section | None:
     return Section("Quality of the samples", [table, *_plain_charts(run, "quality", several)], "quality")
 
 
-def speed_section(run: RunContent) -> Section | None:
+def _speed_section(run: RunContent) -> Section | None:
     """Samples a second and the wait for data over the steps, and the time of training; None without a speed."""
     if SPEED not in run.metrics:
         return None
@@ -284,7 +319,7 @@ def speed_section(run: RunContent) -> Section | None:
     parts: list[Part] = [Facts(facts)] if facts else []
     folded = [("Utilisation and memory", _plain_charts(run, "utilisation", _named(run, "perf/"))),
               ("Seconds a step by phase", _plain_charts(run, "phases", _named(run, "time/")))]  # fmt: skip
-    parts += [*_times(run), *_plain_charts(run, "speed", [SPEED, DATA_WAIT])]
+    parts += [*_times(run), *_plain_charts(run, "speed", [SPEED, _DATA_WAIT])]
     return Section("Speed", parts, "speed", [each for each in folded if each[1]])
 
 
@@ -303,7 +338,7 @@ def _named(run: RunContent, prefix: str) -> list[str]:
     return sorted(name for name in run.metrics if name.startswith(prefix))
 
 
-def median_speed(run: RunContent) -> float | None:
+def _median_speed(run: RunContent) -> float | None:
     """Median samples a second; None where it is unknown."""
     values = _speeds(run) if SPEED in run.metrics else ()
     return float(np.median(values)) if len(values) else None
@@ -314,7 +349,7 @@ def _speeds(run: RunContent) -> np.ndarray:
     return values[np.isfinite(values) & (values > 0)]
 
 
-def num_bad_steps(run: RunContent) -> int:
+def _num_bad_steps(run: RunContent) -> int:
     """Steps whose training loss was NaN or infinite."""
     series = run.metrics.get(TRAIN_LOSS)
     return 0 if series is None else int((~np.isfinite(series.values)).sum())
@@ -348,7 +383,7 @@ def _grid(place: str, charts: Iterable[Chart | None], skipped: list[str]) -> lis
     return [ChartGrid(drawn, " ".join(captions))] if drawn else []
 
 
-def timeline_section(run: RunContent) -> Section:
+def _timeline_section(run: RunContent) -> Section:
     """When the run was trained, what failed, and how it went on."""
     if not run.attempts:
         return Section("Timeline", [Notice("The journal holds no start of this run.")], "timeline")
@@ -359,7 +394,8 @@ def timeline_section(run: RunContent) -> Section:
     if len(marked) > _MOST_MARKS:
         marked = [event for event in marked if event.kind in ("failure", "recovery")][:_MOST_MARKS]
     marks = [TimeMark(_place(event.time, begin, end), event.kind, shorten(event.text, 200)) for event in marked]
-    listed, num_skipped = _chosen(run)
+    listed = _chosen(run)
+    num_skipped = len(run.events) - len(listed)
     captions = [
         "Bars: attempts. Marks: evaluations below, checkpoints that are kept above, failures and recoveries across."
     ]
@@ -372,7 +408,7 @@ def timeline_section(run: RunContent) -> Section:
     return Section("Timeline", [timeline], "timeline")
 
 
-def training_seconds(run: RunContent) -> float:
+def _training_seconds(run: RunContent) -> float:
     """Seconds of all attempts."""
     return sum(max(0, attempt.end - attempt.begin) for attempt in run.attempts) / 1000
 
@@ -389,7 +425,7 @@ def _alternative(run: RunContent) -> str:
     num_failures = sum(event.kind == "failure" for event in run.events)
     num_recoveries = sum(event.kind == "recovery" for event in run.events)
     parts.append(
-        f"{num_failures} failures, {num_recoveries} recoveries, {num_bad_steps(run)} steps with NaN or infinity"
+        f"{num_failures} failures, {num_recoveries} recoveries, {_num_bad_steps(run)} steps with NaN or infinity"
     )
     return f"{len(run.attempts)} attempts: {'; '.join(parts)}."
 
@@ -398,23 +434,14 @@ def _attempt_text(number: int, begin: int, end: int, status: str) -> str:
     return f"attempt {number} from {_moment(begin)}, {format_duration((end - begin) / 1000)}, {status}"
 
 
-def _chosen(run: RunContent) -> tuple[list[ReportedEvent], int]:
-    """Events that are listed: all, or those of failures and attempts with the last others; and how many are not."""
-    events = list(run.events)
-    if len(events) <= _MOST_EVENTS:
-        return events, 0
-    important = [event for event in events if event.kind in _LISTED]
-    if len(important) > _MOST_EVENTS:
-        half = _MOST_EVENTS // 2
-        chosen = [*important[:half], *important[-half:]]
-    else:
-        others = [event for event in events if event.kind not in _LISTED][len(important) - _MOST_EVENTS :]
-        chosen = sorted([*important, *others], key=lambda event: event.time)
-    return chosen, len(events) - len(chosen)
+def _chosen(run: RunContent) -> Sequence[RunEvent]:
+    """Events that are listed: the newest, those of failures and attempts before all others."""
+    by_worth = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))
+    return sorted(by_worth[-_MOST_EVENTS:], key=lambda event: event.time)
 
 
-def _listed(event: ReportedEvent) -> TimeEvent:
-    iso = _when(event.time).isoformat(timespec="seconds")
+def _listed(event: RunEvent) -> TimeEvent:
+    iso = datetime.fromtimestamp(event.time / 1000, UTC).isoformat(timespec="seconds")
     return TimeEvent(_moment(event.time), iso, event.kind, shorten(event.text, _MOST_CHARACTERS))
 
 
@@ -422,12 +449,5 @@ def _place(time: int, begin: int, end: int) -> float:
     return min(max(100 * (time - begin) / (end - begin), 0.0), 100.0)
 
 
-def _when(time: int) -> datetime:
-    try:
-        return datetime.fromtimestamp(time / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # a record of the year 60,000
-        return datetime.max.replace(tzinfo=UTC)
-
-
 def _moment(time: int) -> str:
-    return f"{_when(time):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
