@@ -1,6 +1,6 @@
 """Any number of samples, drawn in batches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,11 +18,13 @@ def draw_samples(
     batch_size: int,
     trajectory: bool = False,
     noise: Tensor | None = None,
+    drawn: Callable[[int], None] = lambda size: None,
 ) -> Samples:
     """Draw `num` samples on the generator's device, at most `batch_size` at a time, and move them to the host.
 
     The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each, and so
-    is `noise`, which samples begin with. Raises ValueError for noise of another number of samples.
+    is `noise`, which samples begin with. `drawn` is called with the size of each batch. Raises ValueError for noise of
+    another number of samples.
     """
     if noise is not None and (noise.ndim == 0 or len(noise) != num):
         raise ValueError(
@@ -35,6 +37,7 @@ def draw_samples(
         part = {name: values[start : start + size].to(generator.device) for name, values in conditions.items()}
         given = {} if noise is None else {"noise": noise[start : start + size].to(generator.device)}
         parts.append(sampler.sample(network, part, size, generator, trajectory, **given))
+        drawn(size)
     frames = [part.trajectory.cpu() for part in parts if part.trajectory is not None]
     return Samples(
         torch.cat([part.values.cpu() for part in parts]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -25,19 +25,32 @@ OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
 def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[ObjectiveSpec]:
     """Return the objective class with fields for the parts of other packages that `mapping`, its YAML, names.
 
-    Without any, this is the class itself. Raises PluginError for a part whose code cannot be used.
+    Without any, this is the class itself. Names that nobody knows are left out. Raises PluginError for a part whose
+    code cannot be used, and for a component that does not compare what the objective predicts.
     """
-    weights, time = _below(mapping, "weights"), _below(mapping, "time")
-    components = new_components(objective, [name for name in weights if isinstance(name, str)])
-    return with_components(with_densities(objective, new_densities(objective, time.get("kind"))), components)
+    own: Any = objective.model_fields["weights"].annotation
+    names = sorted(
+        name for name in _below(mapping, "weights") if isinstance(name, str) and name not in own.model_fields
+    )
+    components = tuple(component for name in names if (component := LOSS_COMPONENTS.load(name)))
+    takes = objective.component_prediction
+    for each in components:
+        if each.prediction != takes:
+            raise PluginError(
+                f"objective.weights.{each.name} compares a {each.prediction}, and this family's loss has "
+                f"{'a ' + takes if takes else 'no prediction that components of other packages compare'}; remove it."
+            )
+    kind = _below(mapping, "time").get("kind")
+    density = TIME_DENSITIES.load(kind) if isinstance(kind, str) and _takes_density(objective, kind) else None
+    return _extended(objective, components, (density,) if density else ())
 
 
 def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSpec]:
     """Return the objective class with fields for all parts of other packages, for its JSON schema."""
-    densities = tuple(TIME_DENSITIES.load_all().values()) if draws_times(objective) else ()
-    components = LOSS_COMPONENTS.load_all().values() if objective.component_prediction else ()
-    fitting = tuple(each for each in components if each.prediction == objective.component_prediction)
-    return with_components(with_densities(objective, densities), fitting)
+    takes = objective.component_prediction
+    components = [each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes] if takes else ()
+    densities = TIME_DENSITIES.load_all().values() if _draws_times(objective) else ()
+    return _extended(objective, tuple(components), tuple(densities))
 
 
 def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
@@ -46,7 +59,7 @@ def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
     own: Any = objective.model_fields["weights"].annotation
     found = [LOSS_COMPONENTS.find(name) for name in _below(mapping, "weights") if name not in own.model_fields]
     kind = _below(mapping, "time").get("kind")
-    if draws_times(objective) and kind not in kinds_of(objective.model_fields["time"].annotation):
+    if _takes_density(objective, kind):
         found.append(TIME_DENSITIES.find(str(kind)))
     return [plugin for plugin in found if plugin]
 
@@ -54,28 +67,6 @@ def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
 def _below(mapping: Any, key: str) -> Mapping[str, Any]:
     below = mapping.get(key) if isinstance(mapping, Mapping) else None
     return below if isinstance(below, Mapping) else {}
-
-
-def new_components(objective: type[ObjectiveSpec], names: Iterable[str]) -> tuple[type[LossComponent], ...]:
-    """Return the components of other packages among `names`, for an objective class; unknown names are left out.
-
-    Raises PluginError for one whose code cannot be used, or that does not compare what the objective predicts.
-    """
-    weights = objective.model_fields["weights"].annotation
-    own = weights.model_fields if isinstance(weights, type) and issubclass(weights, Spec) else {}
-    found = []
-    for name in sorted(set(names) - set(own)):
-        component = LOSS_COMPONENTS.load(name)
-        if component is None:
-            continue
-        if component.prediction != objective.component_prediction:
-            takes = objective.component_prediction
-            raise PluginError(
-                f"objective.weights.{name} compares a {component.prediction}, and this family's loss has "
-                f"{'a ' + takes if takes else 'no prediction that components of other packages compare'}; remove it."
-            )
-        found.append(component)
-    return tuple(found)
 
 
 def components_of(weights: Spec, base: type[Spec]) -> dict[str, LossComponent]:
@@ -90,18 +81,28 @@ def components_of(weights: Spec, base: type[Spec]) -> dict[str, LossComponent]:
 
 
 @cache
-def with_components(objective: type[ObjectiveSpec], components: tuple[type[LossComponent], ...]) -> type[ObjectiveSpec]:
-    """Return the objective class whose `weights` have a field for each component, 0 by default."""
-    if not components:
+def _extended(
+    objective: type[ObjectiveSpec],
+    components: tuple[type[LossComponent], ...],
+    densities: tuple[type[TimeDensity], ...],
+) -> type[ObjectiveSpec]:
+    """Return the objective class whose `weights` have the components, 0 by default, and whose `time` the densities."""
+    changes: dict[str, Any] = {}
+    if densities:
+        field = objective.model_fields["time"]
+        time = Field(default=field.default, description=field.description)
+        changes["time"] = (with_kinds(field.annotation, densities), time)
+    if components:
+        field = objective.model_fields["weights"]
+        weights: Any = field.annotation
+        added: dict[str, Any] = {
+            each.name: (Weight, Field(default=0.0, description=_summary(each))) for each in components
+        }
+        extended: Any = create_model(weights.__name__, __base__=weights, __doc__=weights.__doc__, **added)
+        default = extended(**field.default.model_dump())
+        changes["weights"] = (extended, Field(default=default, description=field.description))
+    if not changes:
         return objective
-    field = objective.model_fields["weights"]
-    weights: Any = field.annotation
-    fields: dict[str, Any] = {
-        each.name: (Weight, Field(default=0.0, description=_summary(each))) for each in components
-    }
-    extended: Any = create_model(weights.__name__, __base__=weights, __doc__=weights.__doc__, **fields)
-    default = extended(**field.default.model_dump())
-    changes: dict[str, Any] = {"weights": (extended, Field(default=default, description=field.description))}
     return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
 
 
@@ -132,34 +133,15 @@ LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
 )
 
 
-def draws_times(objective: type[ObjectiveSpec]) -> bool:
+def _draws_times(objective: type[ObjectiveSpec]) -> bool:
     """Return True if the objective has a time density, `time`, that can be one of several kinds."""
     field = objective.model_fields.get("time")
     return field is not None and any(issubclass(kind, TimeDensity) for kind in kinds_of(field.annotation).values())
 
 
-def new_densities(objective: type[ObjectiveSpec], kind: Any) -> tuple[type[TimeDensity], ...]:
-    """Return the density of another package, by kind; () where the objective has the kind itself, or there is none.
-
-    Raises PluginError for one whose code cannot be used.
-    """
-    if not draws_times(objective) or not isinstance(kind, str):
-        return ()
-    if kind in kinds_of(objective.model_fields["time"].annotation):
-        return ()
-    density = TIME_DENSITIES.load(kind)
-    return () if density is None else (density,)
-
-
-@cache
-def with_densities(objective: type[ObjectiveSpec], densities: tuple[type[TimeDensity], ...]) -> type[ObjectiveSpec]:
-    """Return the objective class whose `time` may be one of the densities as well."""
-    if not densities:
-        return objective
-    field = objective.model_fields["time"]
-    time = Field(default=field.default, description=field.description)
-    changes: dict[str, Any] = {"time": (with_kinds(field.annotation, densities), time)}
-    return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
+def _takes_density(objective: type[ObjectiveSpec], kind: Any) -> bool:
+    """Return True if a density of this kind would be another package's."""
+    return _draws_times(objective) and kind not in kinds_of(objective.model_fields["time"].annotation)
 
 
 def _check_density(kind: str, density: Any) -> type[TimeDensity]:
@@ -171,7 +153,9 @@ def _check_density(kind: str, density: Any) -> type[TimeDensity]:
 def _built_in_densities() -> set[str]:
     """Return the kinds of every family of this package."""
     objectives = [family.objective for family in built_in_families()]
-    return {kind for each in objectives if draws_times(each) for kind in kinds_of(each.model_fields["time"].annotation)}
+    return {
+        kind for each in objectives if _draws_times(each) for kind in kinds_of(each.model_fields["time"].annotation)
+    }
 
 
 TIME_DENSITIES: PluginGroup[type[TimeDensity]] = PluginGroup(

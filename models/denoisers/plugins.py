@@ -150,17 +150,22 @@ class PluginGroup(Generic[PartT]):
                 if not isinstance(error, ValueError):
                     reason = f"{type(error).__name__}: {reason}"
                 raise PluginError(
-                    f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used ({reason}); mend, update or remove "
-                    f"that {'package' if plugin.package else 'folder'}."
+                    f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used ({reason}); repair, update or "
+                    f"remove that {'package' if plugin.package else 'folder'}."
                 ) from error
         return self._parts[plugin]
 
     def _within_timeout(self, plugin: Plugin) -> PartT:
         """Load a part in a thread, as an import cannot be stopped: one that takes too long goes on unobserved."""
+
+        def load() -> None:
+            with suppress(PluginError):  # the caller loads again, and reports it
+                self._part(plugin)
+
         if plugin in self._parts or plugin.package == BUILT_IN:
             return self._part(plugin)
         if plugin not in self._importing:
-            self._importing[plugin] = threading.Thread(target=self._import, args=(plugin,), daemon=True)
+            self._importing[plugin] = threading.Thread(target=load, daemon=True)
             self._importing[plugin].start()
             self._importing[plugin].join(LISTING_TIMEOUT)
         if self._importing[plugin].is_alive():
@@ -169,10 +174,6 @@ class PluginGroup(Generic[PartT]):
                 f"{LISTING_TIMEOUT:g} s; import heavy libraries inside functions."
             )
         return self._part(plugin)
-
-    def _import(self, plugin: Plugin) -> None:
-        with suppress(Exception, SystemExit):  # the caller imports again, and reports it
-            self._part(plugin)
 
     def _duplicate(self, name: str, plugins: Iterable[Plugin]) -> str:
         origins = " and ".join(plugin.origin for plugin in plugins)

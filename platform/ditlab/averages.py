@@ -66,7 +66,8 @@ class PowerProfile:
     @cached_property
     def gamma(self) -> float:
         """Exponent of the profile: the largest root of the cubic that the width gives (appendix C.2)."""
-        return exponent_of(self.length)
+        inverse = self.length**-2
+        return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
     def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
         """Return the weight of all updates up to each edge."""
@@ -92,17 +93,6 @@ class ExponentialProfile:
         kept = np.exp(logarithms[-1] - logarithms[np.minimum(edges, stop)])
         start = math.exp(logarithms[-1])
         return (kept - start) / (1 - start)
-
-
-def width_of(exponent: float) -> float:
-    """Return the relative width of the profile t^exponent (section 3.1)."""
-    return math.sqrt(exponent + 1) / ((exponent + 2) * math.sqrt(exponent + 3))
-
-
-def exponent_of(width: float) -> float:
-    """Return the exponent of the profile of a relative width."""
-    inverse = width**-2
-    return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
 
 def field_of(length: float) -> str:

@@ -106,7 +106,7 @@ class Home:
 
     @property
     def classifiers(self) -> Path:
-        """Small classifiers that measure sample quality, a folder for each data set: safe to delete."""
+        """Small classifiers that measure sample quality, a file for each data set: safe to delete."""
         return self.root / "classifiers"
 
     @property

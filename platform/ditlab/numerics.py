@@ -2,8 +2,7 @@
 
 Raise `NUMERICS_VERSION` by one with every change after which the same spec gives other losses or weights: another
 random draw, order of samples, initialisation, loss or update. Leave it for a change of speed, memory or wording, and
-for rounding that already depends on the machine. A checkpoint holds the version it was written with; one without the
-key is of version 1.
+for rounding that already depends on the machine. A checkpoint holds the version it was written with.
 
 - 2: angles of time embeddings and of `region`'s positions are computed in float64 and rounded once, to the dtype of the
   weights. Sinusoids move by up to 3e-5 (angles near 1000), losses of the first steps by a few units in the last place.

@@ -103,7 +103,7 @@ def test_a_broken_family_is_one_warning_and_an_error_where_it_is_named(package, 
     package("broken0", {"denoisers.families": {"wave": "family:FAMILY"}}, family=code)
     expected = (
         f"model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) cannot be used "
-        f"({reason}); mend, update or remove that package."
+        f"({reason}); repair, update or remove that package."
     )
     FAMILIES._warned.discard(expected)
     names, messages = listed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from denoisers.contract import Network, Objective, Sampler, TextCodec
+from denoisers.contract import Network, Objective, TextCodec
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
 from denoisers.processes.flow_family import FlowFamily
 
@@ -27,17 +27,10 @@ class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec, DiTSamplingSpec]):
         return DiT(model)
 
     def build_objective(self, objective: DiTObjectiveSpec, model: DiTSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.dit.objective import DiTObjective
+        from denoisers.dit.figures import figure_makers
+        from denoisers.processes.flow import VelocityObjective
 
-        return DiTObjective(objective, model)
-
-    def build_sampler(
-        self, sampling: DiTSamplingSpec, model: DiTSpec, objective: DiTObjectiveSpec, text: TextCodec | None = None
-    ) -> Sampler:
-        from denoisers.dit.sampling import DiTSampler
-
-        sampling.check(model, objective)
-        return DiTSampler(sampling, model)
+        return VelocityObjective(objective, model, figure_makers(objective))
 
     def static_figures(self, model: DiTSpec) -> Mapping[str, Figure]:
         from denoisers.dit.figures import static_figures

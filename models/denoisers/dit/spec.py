@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from denoisers.checks import check_mlp_ratio, check_multiple
 from denoisers.contract import PositiveInt
-from denoisers.image_spec import ImageModelSpec
-from denoisers.processes.specs import FlowSamplingSpec, VelocitySpec
+from denoisers.processes.specs import FlowSamplingSpec, ImageModelSpec, VelocitySpec
 
 
 class DiTSpec(ImageModelSpec):

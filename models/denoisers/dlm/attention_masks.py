@@ -19,31 +19,6 @@ def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:
     return block_size is None or first // block_size == (first + length - 1) // block_size
 
 
-def block_causal_mask(
-    length: int, block_size: int, first: int = 0, device: torch.device | None = None
-) -> Tensor | None:
-    """Mask of tokens first .. first + length - 1 over all from 0 on, (length, first + length) bool; None: all true.
-
-    A token attends to its own block and all earlier ones.
-    """
-    if attends_to_all(length, block_size, first):
-        return None
-    block = torch.arange(first + length, device=device) // block_size
-    return block[None] <= block[first:, None]
-
-
-def two_copy_mask(length: int, block_size: int, device: torch.device | None = None) -> Tensor:
-    """Mask of a clean copy of a sequence followed by a noisy one, (2 length, 2 length) bool.
-
-    Clean block b attends to clean blocks <= b; noisy block b to clean blocks < b and to itself.
-    """
-    block = torch.arange(length, device=device) // block_size
-    query, key = block[:, None], block[None]
-    clean = torch.cat((key <= query, torch.zeros_like(key == query)), dim=1)
-    noisy = torch.cat((key < query, key == query), dim=1)
-    return torch.cat((clean, noisy))
-
-
 def document_numbers(tokens: Tensor, end: int) -> Tensor:
     """Number each token's document within its row, from 0: tokens (B, T) int64 -> the same shape.
 
@@ -53,32 +28,24 @@ def document_numbers(tokens: Tensor, end: int) -> Tensor:
     return ends.cumsum(1) - ends
 
 
-def document_mask(documents: Tensor, mask: Tensor | None = None, copies: int = 1) -> Tensor:
-    """Mask of tokens that attend within their document alone, (B, 1, copies T, copies T) bool.
-
-    documents: (B, T) numbers. Combined with `mask` (copies T, copies T), which is over `copies` of a row end to end.
-    """
-    documents = documents.repeat(1, copies)
-    same = documents[:, :, None] == documents[:, None]
-    return (same if mask is None else same & mask)[:, None]
-
-
 def dense_mask(
     length: int, block_size: int | None, copies: int, documents: Tensor | None, device: torch.device, first: int = 0
 ) -> Tensor | None:
     """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all true.
 
-    By blocks, by documents (B, T), or by both; `block_size` None: not by blocks.
+    By blocks, (copies length, first + copies length), by documents (B, T), (B, 1, copies T, copies T), or by both;
+    `block_size` None: not by blocks. Of one copy a token attends to its own block and all earlier ones. Of a clean copy
+    followed by a noisy one, clean block b attends to clean blocks <= b, noisy block b to clean blocks < b and itself.
     """
     mask = None
-    if block_size is not None:
-        of_one = copies == 1
-        mask = (
-            block_causal_mask(length, block_size, first, device)
-            if of_one
-            else two_copy_mask(length, block_size, device)
-        )
-    return mask if documents is None else document_mask(documents, mask, copies)
+    if block_size is not None and not (copies == 1 and attends_to_all(length, block_size, first)):
+        block, last = _reach(first + length, block_size, copies, device)
+        mask = (block <= last[first:, None]) | (block == block[first:, None])
+    if documents is None:
+        return mask
+    documents = documents.repeat(1, copies)
+    same = documents[:, :, None] == documents[:, None]
+    return (same if mask is None else same & mask)[:, None]
 
 
 def tiled_mask_of(

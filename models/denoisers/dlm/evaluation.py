@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from denoisers.contract import EvaluationResult, RowSet, TextCodec
-from denoisers.dlm.objective import DLMObjective
+from denoisers.dlm.objective import QUARTERS, DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figures import Curve, Figure, Lines
 from denoisers.processes.draws import NUM_QUARTERS
@@ -30,8 +30,6 @@ LIKELIHOODS = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity"
 """Likelihoods by unit; `bits_per_byte` only if the bytes of a token are known."""
 NO_BOUND = "no bound (softmax)"
 Table = dict[str, np.ndarray]
-DENSE_PAIRS = 2**24
-"""Most possible pairs that are counted in a whole matrix, of 128 MiB at most."""
 BUFFERED_PAIRS = 2**22
 """Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
 
@@ -52,27 +50,35 @@ class DLMEvaluator:
 
         The best prediction of text is unknown: `references` are unused.
         """
-        vocabulary = self.model.vocabulary
-        schedule = sigma_schedule(self.objective.noise)
+        vocabulary, schedule = self.model.vocabulary, sigma_schedule(self.objective.noise)
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
-        nats = nats_per_token({"bigram": baselines.bigram, "unigram": baselines.unigram}, held_out, batch_size)
-        means = _measure(network, objective, schedule, held_out, vocabulary, batch_size)
-        measurements = LikelihoodMeasurements(
-            summary=objective.summary(means.metrics),
-            losses=means.losses,
-            exact={**nats, "uniform": math.log(vocabulary)},
+        sums: dict[str, float] = {}
+        counts, by_time = np.zeros(vocabulary, np.int64), _ByTime(network, schedule)
+        for part in held_out.batches(batch_size):
+            tokens: Tensor = part.batch["tokens"]
+            for name, value in objective.metrics(by_time, part.batch, part.noise).items():
+                sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
+            counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
+        frequencies = counts / counts.sum()
+        measured = LikelihoodMeasurements(
+            summary=objective.summary({name: total / held_out.num for name, total in sums.items()}),
+            losses=by_time.losses(),
+            exact=nats_per_token({"bigram": baselines.bigram, "unigram": baselines.unigram}, held_out, batch_size)
+            | {"uniform": math.log(vocabulary)},
             known={
-                "unigram_scores": KnownScores(baselines.unigram.probabilities, means.frequencies),
-                "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), means.frequencies),
+                "unigram_scores": KnownScores(baselines.unigram.probabilities, frequencies),
+                "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), frequencies),
             },
             schedule=schedule,
             vocabulary=vocabulary,
             bytes_per_token=self.text.bytes_per_token if self.text else None,
         )
-        return EvaluationResult(
-            evaluation_metrics(measurements), evaluation_tables(measurements), evaluation_figures(measurements)
-        )
+        tables, figures = {"likelihood": likelihood_table(measured)}, {}
+        if measured.has_bound:
+            tables["bound_in_nats"] = parts_table(measured)
+            figures["bound"] = draw_bound(measured)
+        return EvaluationResult(evaluation_metrics(measured), tables, figures)
 
 
 class _ByTime(nn.Module):
@@ -101,51 +107,6 @@ class _ByTime(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Means:
-    """Means over all held-out rows."""
-
-    metrics: dict[str, float]
-    """The objective's metrics."""
-    losses: tuple[float, ...]
-    """Parts of the bound's integral, by equal parts of t."""
-    frequencies: np.ndarray
-    """(V,): the tokens' shares of the rows."""
-
-
-def _measure(
-    network: nn.Module, objective: DLMObjective, schedule: SigmaSchedule, rows: RowSet, vocabulary: int, size: int
-) -> _Means:
-    """Compute the means of metrics, losses and token counts over rows, `size` at a time."""
-    sums: dict[str, float] = {}
-    counts = np.zeros(vocabulary, np.int64)
-    by_time = _ByTime(network, schedule)
-    for part in rows.batches(size):
-        tokens: Tensor = part.batch["tokens"]
-        for name, value in objective.metrics(by_time, part.batch, part.noise).items():
-            sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
-        counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
-    means = {name: total / rows.num for name, total in sums.items()}
-    return _Means(means, by_time.losses(), counts / counts.sum())
-
-
-@dataclass(frozen=True)
-class BoundParts:
-    """The parts of a bound, in nats a token; the bound is their sum."""
-
-    last_draw: float
-    """Cost of the clean token, given the one at sigma_min."""
-    losses: tuple[float, ...]
-    """Integral of the loss over sigma, by quarter of t."""
-    prior: float
-    """Error of the sampler's uniform start at sigma_max."""
-
-    def values(self) -> list[float]:
-        """Return all parts, from the least noise to the most, and their sum."""
-        parts = [self.last_draw, *self.losses, self.prior]
-        return [*parts, sum(parts)]
-
-
-@dataclass(frozen=True)
 class LikelihoodMeasurements:
     """Likelihoods of a network and of its baselines, on the same held-out rows."""
 
@@ -166,14 +127,17 @@ class LikelihoodMeasurements:
         """True if the network's score has a bound."""
         return "bound" in self.summary
 
-    def parts(self) -> dict[str, BoundParts]:
-        """Return the parts of the bound of `model` and of each of `known`; only valid with a bound."""
+    def parts(self) -> dict[str, list[float]]:
+        """Return the parts of the bound in nats a token, and their sum, of `model` and of each of `known`.
+
+        In this order: the cost of the clean token given the one at sigma_min; the integrals of the loss over sigma by
+        quarter of t; the error of the sampler's uniform start at sigma_max. Only valid with a bound.
+        """
         integral, prior = self.summary["score_entropy"], kl_from_uniform(self.schedule.sigma_max, self.vocabulary)
         last_draw = self.summary["bound"] - integral - prior
-        quarters = [self.summary[f"score_entropy_t{quarter}"] / NUM_QUARTERS for quarter in range(NUM_QUARTERS)]
-        losses = {"model": tuple(quarters)}
-        losses |= {name: scores.losses(self.schedule, NUM_QUARTERS) for name, scores in self.known.items()}
-        return {name: BoundParts(last_draw, each, prior) for name, each in losses.items()}
+        losses = {"model": [self.summary[name] / NUM_QUARTERS for name in QUARTERS]}
+        losses |= {name: list(scores.losses(self.schedule, NUM_QUARTERS)) for name, scores in self.known.items()}
+        return {name: [last_draw, *each, prior, sum((last_draw, *each, prior))] for name, each in losses.items()}
 
     def likelihoods(self) -> dict[str, dict[str, float]]:
         """Return the LIKELIHOODS of `model`, if it has a bound, and of the baselines."""
@@ -200,35 +164,27 @@ def evaluation_metrics(measurements: LikelihoodMeasurements) -> dict[str, float]
     return metrics
 
 
-def evaluation_tables(measurements: LikelihoodMeasurements) -> dict[str, Table]:
-    """Make `likelihood`, a row for each predictor, and `bound_in_nats`, a row for each part of the bound."""
-    tables = {"likelihood": _likelihood_table(measurements)}
-    if measurements.has_bound:
-        tables["bound_in_nats"] = _parts_table(measurements)
-    return tables
-
-
-def _likelihood_table(measurements: LikelihoodMeasurements) -> Table:
-    """Likelihoods by predictor; NaN, and NO_BOUND, for a model without a bound."""
+def likelihood_table(measurements: LikelihoodMeasurements) -> Table:
+    """Make a row for each predictor; NaN, and NO_BOUND, for a model without a bound."""
     rows: dict[str, dict[str, float]] = {"model": {}, **measurements.likelihoods()}
-    figures = [figure for figure in LIKELIHOODS if figure in rows["uniform"]]
     kinds = ["upper bound" if measurements.has_bound else NO_BOUND, *["exact"] * len(measurements.exact)]
-    table = {"predictor": np.array(list(rows)), "kind": np.array(kinds)}
-    return table | {
+    return {"predictor": np.array(list(rows)), "kind": np.array(kinds)} | {
         figure.replace("_per_", " a "): np.array([row.get(figure, math.nan) for row in rows.values()])
-        for figure in figures
+        for figure in LIKELIHOODS
+        if figure in rows["uniform"]
     }
 
 
-def _parts_table(measurements: LikelihoodMeasurements) -> Table:
+def parts_table(measurements: LikelihoodMeasurements) -> Table:
+    """Make a row for each part of the bound, from the least noise to the most, and one for their sum."""
     edges = noise_levels(measurements.schedule, NUM_QUARTERS)
     quarters = [f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}" for quarter in range(NUM_QUARTERS)]
-    table = {
+    return {
         "part": np.array(["last draw", *quarters, "prior", "bound"]),
         "sigma from": np.array([0.0, *edges, 0.0]),
         "sigma to": np.array([*edges, math.inf, math.inf]),
+        **{name.replace("_", " "): np.array(parts) for name, parts in measurements.parts().items()},
     }
-    return table | {name.replace("_", " "): np.array(parts.values()) for name, parts in measurements.parts().items()}
 
 
 @dataclass(frozen=True)
@@ -262,14 +218,6 @@ class KnownScores:
 def noise_levels(schedule: SigmaSchedule, num: int) -> list[float]:
     """Sigmas at t = 0, 1/num, ..., 1."""
     return [schedule.sigma_at(part / num) for part in range(num + 1)]
-
-
-class Baseline(Protocol):
-    """A distribution over rows of tokens, each token given those before it."""
-
-    def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
-        """Compute ln p of every token of rows (B, T) int64, (B, T)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -314,7 +262,7 @@ class Baselines(NamedTuple):
     bigram: Bigram
 
 
-def fit_baselines(train: RowSet, vocabulary: int, size: int, dense_pairs: int = DENSE_PAIRS) -> Baselines:
+def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Baselines:
     """Fit both from one pass over the rows' `tokens` (int64), `size` rows at a time. There are no hyperparameters.
 
     The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3):
@@ -323,21 +271,33 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int, dense_pairs: int = 
     2.031 with 4,096 tokens of BPE (rows of 256, a tenth held out); Witten and Bell's gives 3.921 and 2.049, and
     weights by the context's count, fitted on a tenth of the training rows (Jelinek and Mercer), 3.921 and 2.055.
 
-    Memory, beside a batch: V * V counts of 8 bytes where these are at most `dense_pairs`; else it grows with the
-    different pairs, about 80 bytes each, and not with the rows.
+    Memory grows with the different pairs, not with the rows: pairs are buffered, as many as are counted, and then
+    merged into the counts, so that each is moved few times.
     """
     tokens = np.zeros(vocabulary, np.int64)
-    pairs = _DensePairs(vocabulary) if vocabulary**2 <= dense_pairs else _SortedPairs()
+    codes = counts = np.zeros(0, np.int64)
+    buffer: list[np.ndarray] = []
     for rows in train.batches(size):
         batch = rows.batch["tokens"].cpu().numpy()
         tokens += np.bincount(batch.ravel(), minlength=vocabulary)
-        pairs.add((batch[:, :-1] * vocabulary + batch[:, 1:]).ravel())
+        buffer.append((batch[:, :-1] * vocabulary + batch[:, 1:]).ravel())
+        if sum(map(len, buffer)) >= max(BUFFERED_PAIRS, len(codes)):
+            codes, counts = _merge_pairs(codes, counts, buffer)
+            buffer = []
     assert tokens.any(), "a run has training rows"
     unigram = _unigram(tokens)
-    return Baselines(unigram, _bigram(unigram, *pairs.counts()))
+    return Baselines(unigram, _bigram(unigram, *_merge_pairs(codes, counts, buffer)))
 
 
-def nats_per_token(baselines: Mapping[str, Baseline], rows: RowSet, size: int) -> dict[str, float]:
+def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Count further pairs: ascending codes of all pairs, and how often each occurs."""
+    every, place = np.unique(np.concatenate((codes, *more)), return_inverse=True)
+    weights = np.ones(len(place), np.int64)
+    weights[: len(counts)] = counts
+    return every, np.bincount(place, weights, len(every)).astype(np.int64)
+
+
+def nats_per_token(baselines: Mapping[str, Unigram | Bigram], rows: RowSet, size: int) -> dict[str, float]:
     """Compute the mean negative log likelihood over all tokens of the rows, by baseline."""
     sums, num = dict.fromkeys(baselines, 0.0), 0
     for part in rows.batches(size):
@@ -346,48 +306,6 @@ def nats_per_token(baselines: Mapping[str, Baseline], rows: RowSet, size: int) -
         for name, baseline in baselines.items():
             sums[name] -= float(baseline.log_probabilities(tokens).sum())
     return {name: total / num for name, total in sums.items()}
-
-
-class _DensePairs:
-    """Counts of all V * V pairs."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self._counts = np.zeros(vocabulary**2, np.int64)
-
-    def add(self, codes: np.ndarray) -> None:
-        np.add.at(self._counts, codes, 1)
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        codes = np.flatnonzero(self._counts)
-        return codes, self._counts[codes]
-
-
-class _SortedPairs:
-    """Counts of the pairs that occur. As many codes are buffered as are counted, so that each is moved few times."""
-
-    def __init__(self) -> None:
-        self._codes = self._counts = np.zeros(0, np.int64)
-        self._buffer: list[np.ndarray] = []
-        self._num_buffered = 0
-
-    def add(self, codes: np.ndarray) -> None:
-        self._buffer.append(codes)
-        self._num_buffered += len(codes)
-        if self._num_buffered >= max(BUFFERED_PAIRS, len(self._codes)):
-            self._merge()
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        self._merge()
-        return self._codes, self._counts
-
-    def _merge(self) -> None:
-        codes, counts = np.unique(np.concatenate((*self._buffer, self._codes[:0])), return_counts=True)
-        self._buffer, self._num_buffered = [], 0
-        codes, counts = np.concatenate((self._codes, codes)), np.concatenate((self._counts, counts))
-        order = np.argsort(codes, kind="stable")  # two ascending runs: merged in linear time
-        codes = codes[order]
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        self._codes, self._counts = codes[starts], np.add.reduceat(counts[order], starts)
 
 
 def _unigram(counts: np.ndarray) -> Unigram:
@@ -424,11 +342,6 @@ def _discounts(counts: np.ndarray) -> list[float]:
         estimate = times - (times + 1) * share * more / here if here else 0.0
         discounts.append(estimate if 0 < estimate < times else times / 2)
     return discounts
-
-
-def evaluation_figures(measurements: LikelihoodMeasurements) -> dict[str, Figure]:
-    """Draw `bound`, if there is one."""
-    return {"bound": draw_bound(measurements)} if measurements.has_bound else {}
 
 
 def draw_bound(measurements: LikelihoodMeasurements) -> Figure:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
-from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.attention_masks import dense_mask
 from denoisers.dlm.network import DLM
 from denoisers.dlm.noising import TokenNoise
 from denoisers.dlm.reverse_process import log_scores
@@ -277,7 +277,7 @@ def attention_mask_figure(spec: DLMSpec) -> Figure:
     """Draw which tokens attend to which, block by block: in sampling, and in training beside a clean copy."""
     assert spec.block_size is not None
     shown = min(spec.length, max(4, 128 // spec.block_size) * spec.block_size)
-    one, two = block_causal_mask(shown, spec.block_size), two_copy_mask(shown, spec.block_size)
+    one, two = (dense_mask(shown, spec.block_size, copies, None, torch.device("cpu")) for copies in (1, 2))
     one = torch.ones(shown, shown, dtype=torch.bool) if one is None else one
     panels = [
         _mask_panel(one, "Sampling: a block sees itself and earlier ones", ""),

@@ -89,9 +89,9 @@ class DLMObjective(FigureDrawer):
         for quarter in range(NUM_QUARTERS):
             uniform = noise_source.uniform(f"time_t{quarter}", self._noise.time_shape(x0))
             pair = []
-            for twin, u in enumerate((uniform, 1 - uniform)):
+            for side, u in enumerate((uniform, 1 - uniform)):
                 levels = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
-                losses = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{twin}")
+                losses = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{side}")
                 by_time = losses.per_token * by_token(levels.weight / levels.rate, x0)
                 pair.append(torch.stack((losses.total, by_time.mean())))
             quarters.append(torch.stack(pair).mean(0))

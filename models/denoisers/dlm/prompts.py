@@ -42,18 +42,6 @@ class Clamp:
 
 
 @dataclass(frozen=True)
-class SampleLength:
-    """Number of tokens of a sample, and the option that sets it."""
-
-    option: str
-    tokens: int
-
-    def __str__(self) -> str:
-        """`OPTION=VALUE`, for messages."""
-        return f"{self.option}={self.tokens}"
-
-
-@dataclass(frozen=True)
 class PlacedPrompt:
     """A prompt's tokens and their position."""
 
@@ -68,9 +56,14 @@ class PlacedPrompt:
         return self.first + len(self.tokens)
 
 
-def place_prompts(prompts: Sequence[Prompt], text: TextCodec | None, length: SampleLength) -> list[PlacedPrompt]:
-    """Sort prompts by position. Raises ValueError for one that cannot be read or does not fit, and for an overlap."""
-    placed = sorted((_place(prompt, text, length) for prompt in prompts), key=lambda each: each.first)
+def place_prompts(prompts: Sequence[Prompt], text: TextCodec | None, length: int, option: str) -> list[PlacedPrompt]:
+    """Sort prompts by position in a sample of `length` tokens, the value of `option`.
+
+    Raises ValueError for one that cannot be read or does not fit, and for an overlap.
+    """
+    placed = sorted(
+        (_place(prompt, text, length, f"{option}={length}") for prompt in prompts), key=lambda each: each.first
+    )
     for before, after in pairwise(placed):
         if after.first < before.end:
             raise ValueError(
@@ -89,7 +82,7 @@ def clamp_prompts(placed: Sequence[PlacedPrompt], num: int, length: int) -> Clam
     return Clamp(tokens.repeat(num, 1), mask.repeat(num, 1))
 
 
-def _place(prompt: Prompt, text: TextCodec | None, length: SampleLength) -> PlacedPrompt:
+def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> PlacedPrompt:
     shown = prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
     name = f"prompt={shown!r}"
     if text is None:
@@ -97,7 +90,7 @@ def _place(prompt: Prompt, text: TextCodec | None, length: SampleLength) -> Plac
             f"{name} cannot be read, as no tokeniser came with the data (tokenizer.json); import the data again with "
             "one, or leave the prompt out."
         )
-    size, tokens = length.tokens, text.encode(prompt.text)
+    tokens = text.encode(prompt.text)
     if not tokens:
         raise ValueError(f"{name} holds no token; give it text, or leave it out.")
     if not -size <= prompt.position < size:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from denoisers.checks import check_no_label
 from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples, TextCodec
 from denoisers.dlm.figures import sample_figure
-from denoisers.dlm.prompts import Clamp, SampleLength, clamp_prompts, place_prompts
+from denoisers.dlm.prompts import Clamp, clamp_prompts, place_prompts
 from denoisers.dlm.reverse_process import (
     Predict,
     ReverseStep,
@@ -51,9 +51,8 @@ class DLMSampler:
     ) -> None:
         """`text` encodes prompts and decodes samples."""
         self._steps = reverse_steps(spec, objective)
-        self._length = SampleLength("model.length", model.length)
-        if spec.length is not None:
-            self._length = SampleLength("sampling.length", spec.length)
+        self._length = spec.length or model.length
+        self._length_option = "sampling.length" if spec.length else "model.length"
         self._vocabulary = model.vocabulary
         self._text = text
         self._blocks: BlockSampler | None = None
@@ -61,7 +60,7 @@ class DLMSampler:
             assert model.block_size is not None
             sigma_min = objective.noise.sigma_min
             self._blocks = BlockSampler(self._steps, model.block_size, model.depth, sigma_min, spec.block.cache)
-        self.max_batch_size: int | None = max(1, MAX_OUTPUT_VALUES // (self._length.tokens * model.vocabulary))
+        self.max_batch_size: int | None = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return `tokens` (num, L) int64 and `given` (num, L) bool, true for prompts' tokens; {} without prompts.
@@ -71,8 +70,8 @@ class DLMSampler:
         check_no_label(request)
         if not request.prompts:
             return {}
-        placed = place_prompts(request.prompts, self._text, self._length)
-        clamp = clamp_prompts(placed, num, self._length.tokens)
+        placed = place_prompts(request.prompts, self._text, self._length, self._length_option)
+        clamp = clamp_prompts(placed, num, self._length)
         return {"tokens": clamp.tokens, "given": clamp.mask}
 
     @torch.no_grad()
@@ -97,7 +96,7 @@ class DLMSampler:
         """
         device = next(network.parameters()).device
         draws = SampleDraws(num, generator, device)
-        x = uniform_tokens(draws, num, self._length.tokens, self._vocabulary)
+        x = uniform_tokens(draws, num, self._length, self._vocabulary)
         if noise is not None:
             x = starting_tokens(noise, x, self._vocabulary)
         clamp = Clamp(torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool))

@@ -29,7 +29,7 @@ from denoisers.processes.solvers import Solver, dpmpp_2m, dpmpp_2s, euler, heun_
 
 SOLVERS: dict[str, Solver] = {
     "euler": Solver(euler, order=1, evaluations=1),
-    "heun": Solver(heun_then_euler, order=2, evaluations=2, fewer_at_the_end=1),
+    "heun": Solver(heun_then_euler, order=2, evaluations=2),
     "dpmpp_2m": Solver(dpmpp_2m, order=2, evaluations=1),
     "midpoint": Solver(midpoint, order=2, evaluations=2),
     "dpmpp_2s": Solver(dpmpp_2s, order=2, evaluations=2),
@@ -251,7 +251,7 @@ class TextConditions:
         Raises ValueError if a frozen encoder is needed and the request has none.
         """
         if self._model.text_encoder == "learned":
-            return {"caption": caption_bytes(texts, self._model.text_length).tokens}
+            return {"caption": caption_bytes(texts, self._model.text_length)}
         if request.encode is None:
             raise ValueError(
                 f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
@@ -287,7 +287,7 @@ class TextConditions:
 
 def to_bytes(texts: Sequence[str]) -> Tensor:
     """Encode whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
-    return caption_bytes(texts, max(len(text.encode()) for text in texts)).tokens
+    return caption_bytes(texts, max(len(text.encode()) for text in texts))
 
 
 def to_texts(tokens: Tensor) -> list[str]:
@@ -307,7 +307,7 @@ def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict
     if not 0 < request.strength <= 1:
         raise ValueError(
             f"strength={request.strength:g} must lie above 0 and be at most 1: the share of the way from noise that "
-            "is gone anew; name another, such as 0.6."
+            "is done again; name another, such as 0.6."
         )
     if request.start is None:
         if request.strength != 1:

@@ -158,7 +158,7 @@ class PixelHDMSpec(ModelSpec):
             try:
                 num_bytes = len(text.encode())
             except UnicodeEncodeError as error:
-                raise ValueError(f"{option}={text!r} is no text in UTF-8; write it anew.") from error
+                raise ValueError(f"{option}={text!r} is no text in UTF-8; write it again.") from error
             if self.text_encoder == "learned" and num_bytes > self.text_length:
                 raise ValueError(
                     f"{option}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "

@@ -43,22 +43,15 @@ def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
     )
 
 
-class CaptionBytes(NamedTuple):
-    """Captions as inputs of the learned encoder."""
+def caption_bytes(texts: Sequence[str], length: int) -> Tensor:
+    """Encode captions as bytes of UTF-8, cut at `length` bytes where a character ends.
 
-    tokens: Tensor
-    """(num, longest) int64: bytes of UTF-8, 0 behind the end. `longest` is at least 1."""
-    num_truncated: int
-    """Captions that were longer than allowed."""
-
-
-def caption_bytes(texts: Sequence[str], length: int) -> CaptionBytes:
-    """Encode captions as bytes; captions of more than `length` are cut where a character ends."""
-    whole = [text.encode() for text in texts]
-    kept = [text[:length].decode(errors="ignore").encode() for text in whole]
+    Returns (num, longest) int64, 0 behind the end; `longest` is at least 1.
+    """
+    kept = [text.encode()[:length].decode(errors="ignore").encode() for text in texts]
     longest = max([1, *map(len, kept)])
     tokens = torch.tensor([list(text.ljust(longest, bytes([PADDING]))) for text in kept], dtype=torch.int64)
-    return CaptionBytes(tokens.reshape(len(kept), longest), sum(len(text) > length for text in whole))
+    return tokens.reshape(len(kept), longest)
 
 
 class TextBlock(nn.Module):

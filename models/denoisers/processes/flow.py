@@ -15,10 +15,9 @@ from torch.nn import functional
 from denoisers.contract import NoiseSource
 from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer, FigureMaker
-from denoisers.image_spec import ImageModelSpec
 from denoisers.layers.embeddings import drop_labels
 from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
-from denoisers.processes.specs import VelocitySpec, VelocityWeights
+from denoisers.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
@@ -51,11 +50,6 @@ def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]
     """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t (batch,)."""
     t = t.view(-1, *(1,) * (x_t.ndim - 1))
     return x_t - t * velocity, x_t + (1 - t) * velocity
-
-
-def reverse_time(velocity: Velocity) -> Velocity:
-    """Reverse a flow's time: w(x, t) = -v(x, 1 - t)."""
-    return lambda x, t: -velocity(x, 1 - t)
 
 
 def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | Tensor) -> Tensor:

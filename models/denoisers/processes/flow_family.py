@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from denoisers.contract import Family
-from denoisers.image_spec import ImageModelSpec
-from denoisers.processes.specs import FlowSamplingSpec, VelocitySpec
+from denoisers.contract import Family, Sampler, TextCodec
+from denoisers.processes.specs import FlowSamplingSpec, ImageModelSpec, VelocitySpec
 
 ImageModelT = TypeVar("ImageModelT", bound=ImageModelSpec)
 VelocityT = TypeVar("VelocityT", bound=VelocitySpec)
@@ -15,6 +14,15 @@ FlowSamplingT = TypeVar("FlowSamplingT", bound=FlowSamplingSpec)
 
 class FlowFamily(Family[ImageModelT, VelocityT, FlowSamplingT]):
     """Base of the families whose network maps an image, a time and perhaps a class to a velocity."""
+
+    def build_sampler(
+        self, sampling: FlowSamplingT, model: ImageModelT, objective: VelocityT, text: TextCodec | None = None
+    ) -> Sampler:
+        """Build the sampler of images from noise. Raises ValueError for guidance that the model has not learned."""
+        from denoisers.processes.flow_sampling import FlowSampler
+
+        sampling.check(model, objective)
+        return FlowSampler(sampling, model.image_shape, model.num_classes)
 
     def example_inputs(self, model: ImageModelT, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
         """Return zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model, label (batch,)."""

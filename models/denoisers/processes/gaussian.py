@@ -112,14 +112,3 @@ def posterior_std(schedule: NoiseSchedule, t: int, s: int) -> float:
     """Standard deviation of q(x_s | x_t, x0), s < t (eq. 7); 0 for s = -1."""
     bar_t, bar_s = schedule.alpha_bar(t), schedule.alpha_bar(s)
     return float(((1 - bar_s) / (1 - bar_t) * (1 - bar_t / bar_s)) ** 0.5)
-
-
-def gaussian_denoiser(schedule: NoiseSchedule, mean: float, std: float) -> Denoise:
-    """Return the exact E[x0 | x_t] for data N(mean, std^2): the output of a perfect network."""
-
-    def denoise(x: Tensor, t: int) -> Tensor:
-        bar = schedule.alpha_bar(t)
-        gain = std**2 * bar**0.5 / (std**2 * bar + 1 - bar)
-        return mean + gain * (x - bar**0.5 * mean)
-
-    return denoise

@@ -89,13 +89,7 @@ class Solver:
     order: int
     """The global error shrinks as (step size)^order."""
     evaluations: int
-    """Velocity evaluations a step."""
-    fewer_at_the_end: int = 0
-    """Evaluations that the last step saves."""
-
-    def num_evaluations(self, steps: int) -> int:
-        """Number of velocity evaluations for a number of steps."""
-        return self.evaluations * steps - self.fewer_at_the_end
+    """Velocity evaluations a step, at most."""
 
 
 SOLVERS: dict[str, Solver] = {

@@ -49,15 +49,6 @@ def transition(x: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
     return other.repeat_interleave(vocabulary, -1).scatter(-1, x[..., None], 1 - (vocabulary - 1) * other)
 
 
-def log_ratios(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
-    """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean ones x0 (...)."""
-    log_r = log_ratio(sigma, vocabulary).expand(x.shape)
-    rest = torch.where(x == x0, log_r, torch.zeros_like(log_r))[..., None]
-    scores = rest.repeat_interleave(vocabulary, -1)
-    scores = scores.scatter(-1, x0[..., None], torch.where(x == x0, torch.zeros_like(log_r), -log_r)[..., None])
-    return scores.scatter(-1, x[..., None], 0.0)
-
-
 def reverse_rate(log_score: Tensor, x: Tensor) -> Tensor:
     """Rates of the reverse process per unit of sigma, (..., V); a row sums to 0.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ MAX_COORDINATE = 2**63 - 1
 """Largest coordinate: int64's."""
 SKIPPED = ("#", "track", "browser")
 """Beginnings of lines without an interval."""
-MOST_BYTES = 1 << 30
-"""Most bytes of a file: all peaks of a thousand samples have fewer."""
 MAX_NAMES = 6
 """Most chromosomes that a message names."""
 
@@ -47,7 +44,7 @@ class Intervals:
 def read_bed(path: Path) -> dict[str, Intervals]:
     """Read intervals by chromosome. Raises ValueError for a file that cannot be read, or a line without an interval."""
     try:
-        lines = _content(path).decode("utf-8-sig").splitlines()  # without a byte order mark
+        lines = path.read_text("utf-8-sig").splitlines()  # without a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text; unpack it first"
         raise ValueError(f"sampling.mask.path={path} cannot be read ({reason}); name a BED file.") from error
@@ -71,17 +68,6 @@ def read_bed(path: Path) -> dict[str, Intervals]:
         raise ValueError(f"sampling.mask.path={path} holds no interval; name a BED file that does.")
     ordered = {name: np.array(sorted(each), dtype=np.int64) for name, each in pairs.items()}
     return {name: _intervals(each[:, 0], each[:, 1]) for name, each in ordered.items()}
-
-
-def _content(path: Path) -> bytes:
-    """Read a regular file. Raises OSError for others: a pipe would be waited for, and a device has no end."""
-    if path.exists():
-        size = path.stat().st_size
-        if not path.is_file():
-            raise OSError(errno.EINVAL, "no plain file", str(path))
-        if size > MOST_BYTES:
-            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {MOST_BYTES:,}", str(path))
-    return path.read_bytes()
 
 
 def _intervals(start: np.ndarray, end: np.ndarray) -> Intervals:

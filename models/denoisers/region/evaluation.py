@@ -24,9 +24,6 @@ from denoisers.region.objective import draw_masks
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from denoisers.tensors import masked_rows
 
-Predictor = Callable[[RealRows, Tensor], Tensor]
-"""Rows and a mask (B, R) bool -> features of the masked regions, (M, F)."""
-
 MAX_BATCH_VALUES = 2**21
 """Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
 RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
@@ -64,45 +61,37 @@ class RegionEvaluator:
         """
         size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
         baselines = fit_baselines(train, size)
-        predictors: dict[str, Predictor] = {"model": self._network_predictor(network)}
-        predictors |= {name: _baseline_predictor(baseline) for name, baseline in baselines.items()}
-        predictors |= {name: _reference_predictor(reference) for name, reference in references.items()}
+        predictors: dict[str, Imputer] = {**baselines, **{n: _on_arrays(each) for n, each in references.items()}}
         names: tuple[str, ...] = ()
-        sums = {name: {ratio: dict[str, Agreement]() for ratio in RATIOS} for name in predictors}
+        sums = {name: {ratio: dict[str, Agreement]() for ratio in RATIOS} for name in ("model", *predictors)}
         for rows in held_out.batches(size):
-            names = names or _feature_names(rows)
+            x, present = rows.batch["regions"], rows.batch["present"]
+            names = names or tuple(rows.names.get("regions") or (f"feature_{i}" for i in range(x.shape[-1])))
             for ratio, mask in zip(RATIOS, draw_masks(rows.batch, rows.noise, RATIOS), strict=True):
+                predicted = predict(
+                    network, self.model, self.objective.noise.steps, x, mask, present_or_none(present), rows.noise
+                )
+                _add(sums["model"][ratio], rows, mask, predicted[mask])
                 for name, predictor in predictors.items():
-                    _add(sums[name][ratio], rows, mask, predictor(rows, mask))
+                    _add(sums[name][ratio], rows, mask, predictor(x, mask, present))
         by_predictor = {
             name: {ratio: RatioMeasurement(groups) for ratio, groups in by_ratio.items()}
             for name, by_ratio in sums.items()
         }
+        measured = ImputationMeasurements(by_predictor, names, tuple(baselines), tuple(references))
         remark = ONE_PREDICTION if self.model.predicts_one_thing else ""
-        measurements = ImputationMeasurements(by_predictor, names, tuple(baselines), tuple(references), remark)
-        return EvaluationResult(
-            evaluation_metrics(measurements), evaluation_tables(measurements), evaluation_figures(measurements)
-        )
-
-    def _network_predictor(self, network: nn.Module) -> Predictor:
-        def predictor(rows: RealRows, mask: Tensor) -> Tensor:
-            x, present = rows.batch["regions"], present_or_none(rows.batch["present"])
-            return predict(network, self.model, self.objective.noise.steps, x, mask, present, rows.noise)[mask]
-
-        return predictor
+        figures = {"r2_by_mask_ratio": r2_by_mask_ratio(measured, remark), "r2_by_motif": r2_by_motif(measured)}
+        return EvaluationResult(evaluation_metrics(measured), evaluation_tables(measured), figures)
 
 
-def _baseline_predictor(baseline: Imputer) -> Predictor:
-    return lambda rows, mask: baseline(rows.batch["regions"], mask, rows.batch["present"])
+def _on_arrays(reference: Any) -> Imputer:
+    """Return a reference, a function of NumPy arrays that gives all features (B, R, F), as an imputer."""
 
-
-def _reference_predictor(reference: Any) -> Predictor:
-    def predictor(rows: RealRows, mask: Tensor) -> Tensor:
-        x, present = rows.batch["regions"], rows.batch["present"]
+    def imputer(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
         expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
         return torch.from_numpy(expected).to(mask.device)[mask]
 
-    return predictor
+    return imputer
 
 
 def _add(groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction: Tensor) -> None:
@@ -115,10 +104,6 @@ def _add(groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction:
         counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
         sums = Agreement.of(target[here], prediction[here], counts)
         groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
-
-
-def _feature_names(rows: RealRows) -> tuple[str, ...]:
-    return tuple(rows.names.get("regions") or (f"feature_{i}" for i in range(rows.batch["regions"].shape[-1])))
 
 
 @dataclass(frozen=True)
@@ -145,8 +130,6 @@ class ImputationMeasurements:
     """Predictors that were fitted on training rows."""
     references: tuple[str, ...]
     """Predictors that come with the data, such as the optimum of generated data."""
-    remark: str = ""
-    """Remark on the model, for a title."""
 
     def r2_within(self, predictor: str, ratio: float) -> float:
         """Return R^2 against each feature's own mean."""
@@ -207,11 +190,6 @@ def evaluation_tables(measurements: ImputationMeasurements) -> dict[str, Table]:
             for chromosome, sums in by_ratio[MAIN_RATIO].by_chromosome.items()
         ),
     }
-
-
-def motif_r2(measurements: ImputationMeasurements, predictor: str) -> np.ndarray:
-    """R^2 of each feature against its own mean at MAIN_RATIO, (F,)."""
-    return measurements.by_predictor[predictor][MAIN_RATIO].whole.r2().cpu().numpy()
 
 
 def _motif_rows(measurements: ImputationMeasurements, name: str) -> Iterable[dict[str, object]]:
@@ -383,13 +361,8 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
     return {"motif_mean": MotifMean(mean), "nearest": Nearest(mean), "ridge": moments.ridge()}
 
 
-def evaluation_figures(measurements: ImputationMeasurements) -> dict[str, Figure]:
-    """Draw `r2_by_mask_ratio` and `r2_by_motif`."""
-    return {"r2_by_mask_ratio": r2_by_mask_ratio(measurements), "r2_by_motif": r2_by_motif(measurements)}
-
-
-def r2_by_mask_ratio(measurements: ImputationMeasurements) -> Figure:
-    """Draw a curve for each predictor, over all entries and within features."""
+def r2_by_mask_ratio(measurements: ImputationMeasurements, remark: str) -> Figure:
+    """Draw a curve for each predictor, over all entries and within features; `remark` on the model joins the title."""
     at_main = ", ".join(
         f"{_label(name)} {overall(by_ratio[MAIN_RATIO].whole)['r2_within']:.3f}"
         for name, by_ratio in measurements.by_predictor.items()
@@ -402,7 +375,7 @@ def r2_by_mask_ratio(measurements: ImputationMeasurements) -> Figure:
                 ("r2", "Against the mean of all entries"),
             )
         ],
-        title=". ".join(filter(None, ("R² of masked regions", measurements.remark))),
+        title=". ".join(filter(None, ("R² of masked regions", remark))),
         alt=f"Two panels of R² over the share of regions masked, {RATIOS[0]:g} to {RATIOS[-1]:g}, a curve a predictor: "
         "against each feature's own mean, and against the mean of all entries. Against each feature's own mean, with "
         f"{MAIN_RATIO:.0%} masked: {at_main}.",
@@ -419,7 +392,7 @@ def _curves(measurements: ImputationMeasurements, figure: str) -> list[Curve]:
 
 def r2_by_motif(measurements: ImputationMeasurements) -> Figure:
     """Draw features by the model's R^2, best first, and name the ends; the other predictors on the same features."""
-    r2 = {name: motif_r2(measurements, name) for name in measurements.by_predictor}
+    r2 = {name: each[MAIN_RATIO].whole.r2().cpu().numpy() for name, each in measurements.by_predictor.items()}
     order = np.argsort(-r2["model"], kind="stable")
     rank = np.arange(1, len(order) + 1)
     curves = [Curve(rank, values[order], _label(name)) for name, values in r2.items()]

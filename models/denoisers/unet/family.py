@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from denoisers.contract import Network, Objective, Sampler, TextCodec
+from denoisers.contract import Network, Objective, TextCodec
 from denoisers.processes.flow_family import FlowFamily
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
 
@@ -29,17 +29,10 @@ class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec, UNetSamplingSpec]):
     def build_objective(
         self, objective: UNetObjectiveSpec, model: UNetSpec, text: TextCodec | None = None
     ) -> Objective:
-        from denoisers.unet.objective import UNetObjective
+        from denoisers.processes.flow import VelocityObjective
+        from denoisers.unet.figures import figure_makers
 
-        return UNetObjective(objective, model)
-
-    def build_sampler(
-        self, sampling: UNetSamplingSpec, model: UNetSpec, objective: UNetObjectiveSpec, text: TextCodec | None = None
-    ) -> Sampler:
-        from denoisers.unet.sampling import UNetSampler
-
-        sampling.check(model, objective)
-        return UNetSampler(sampling, model)
+        return VelocityObjective(objective, model, figure_makers(objective))
 
     def static_figures(self, model: UNetSpec) -> Mapping[str, Figure]:
         from denoisers.unet.figures import static_figures

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from denoisers.checks import check_multiple
 from denoisers.contract import PositiveInt
-from denoisers.image_spec import ImageModelSpec
-from denoisers.processes.specs import FlowSamplingSpec, VelocitySpec
+from denoisers.processes.specs import FlowSamplingSpec, ImageModelSpec, VelocitySpec
 
 NUM_GROUPS = 8
 """Groups of every GroupNorm."""

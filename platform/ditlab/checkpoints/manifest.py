@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ditlab.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
@@ -64,26 +64,21 @@ class CheckpointManifest:
     shards: dict[str, ShardDigest] = field(default_factory=dict)
     """Digest of every shard, by its file's name."""
     numerics: Natural = 1
-    """Version of the numbers that wrote it (`ditlab.numerics`); 1 where the key is absent."""
+    """Version of the numbers that wrote it (`ditlab.numerics`)."""
     draws: list[Natural] = field(default_factory=list)
-    """How often each lane of each part of a mixture was drawn before `position`; the key is absent for other data."""
+    """How often each stream of each part of a mixture was drawn before `position`; [] for other data."""
     blocks: str = "eager"
-    """Origin of the blocks' numbers (`ditlab.spec.compiling`); the key is absent for eager ones."""
+    """Origin of the blocks' numbers (`ditlab.spec.compiling`)."""
     receipt: dict[str, str] = field(default_factory=dict)
     """Head of the chain of receipts that lead here (`chain`), the step that it counts from (`since`), and hashes of
-    code, data, spec and versions; the key is absent where there are none."""
+    code, data, spec and versions; {} where there are none."""
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def to_bytes(self) -> bytes:
         """JSON without spaces, its last field the SHA-256 of the same without that field."""
-        absent = {
-            name
-            for name, value in (("draws", []), ("blocks", "eager"), ("receipt", {}))
-            if getattr(self, name) == value
-        }
-        return _serialised({name: value for name, value in asdict(self).items() if name not in absent})
+        return _serialised(asdict(self))
 
     def state_digest(self) -> str:
         """Return a hash over the state alone: equal for two saves of the same numbers by as many workers."""
@@ -106,7 +101,7 @@ class CheckpointManifest:
             if _serialised(content) != raw:
                 raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
             manifest = _adapter.validate_python(content)
-            if {each.name for each in fields(cls)} - {"numerics", "draws", "blocks", "receipt"} - content.keys():
+            if {each.name for each in fields(cls)} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
             raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ VISIBILITY_TIMEOUT = 15.0
 SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 _REMEDY: dict[SaveFailureKind, str] = {
     "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
-    "write": "make room or mend checkpoint.storage",
+    "write": "make room or repair checkpoint.storage",
     "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
     "lost_worker": "resume the run from the one before",
 }
@@ -169,7 +170,7 @@ class SaveTransaction:
                 if field != "buffer" and not is_finite(tensor):
                     reason = f"{field} of {name} holds NaN or an infinity"
                     return ShardReceipt(self.shard, failure=("not_finite", reason))
-            chunks = HashedChunks(_regions(state))
+            chunks = HashedChunks(chain([encode_header(state.tensors)], state.regions()))
             self.store.files.write(self.folder, self.shard, chunks)
             pieces = tuple(
                 (self.shard, field, name, start, start + tensor.numel())
@@ -178,11 +179,6 @@ class SaveTransaction:
             return ShardReceipt(self.shard, chunks.digest, pieces)
         except Exception as error:  # of any class: the other workers wait for this receipt
             return ShardReceipt(self.shard, failure=("write", _reason(error)))
-
-    def failed_copy(self, error: Exception) -> ShardReceipt:
-        """The receipt of a worker that could not even copy its state."""
-        reason = f"no host memory for a copy of the state, {first_line(error)}; checkpoint.write=blocking needs none"
-        return ShardReceipt(self.shard, failure=("write", reason))
 
     def failure_of(self, receipts: list[ShardReceipt]) -> SaveFailed | None:
         """The failures of workers without a shard, in one sentence; None if every worker has one."""
@@ -229,7 +225,11 @@ class SaveTransaction:
         deadline = time.monotonic() + VISIBILITY_TIMEOUT
         while True:
             sizes = self.store.files.sizes(self.folder)
-            wrong = [r for r, receipt in enumerate(receipts) if sizes.get(receipt.name) != _size(receipt)]
+            wrong = [
+                rank
+                for rank, receipt in enumerate(receipts)
+                if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
+            ]
             if not wrong:
                 return None
             if time.monotonic() > deadline:
@@ -260,16 +260,6 @@ class SaveTransaction:
         return None
 
 
-def _regions(state: HostCopy | InPlace) -> Iterator[bytes | memoryview]:
-    yield encode_header(state.tensors)
-    yield from state.regions()
-
-
-def _size(receipt: ShardReceipt) -> int:
-    assert receipt.digest
-    return receipt.digest.size
-
-
 def _reason(error: Exception) -> str:
     where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
     return f"{first_line(error)}{where}"
@@ -286,17 +276,10 @@ class SaveOutcome:
     """Metrics in the manifest."""
     seconds: float
     """Time from the call to the end, in the background too."""
-    held_up: float
-    """Seconds for which `save` blocked its caller."""
     error: SaveFailed | None = None
     """Reason why there is no checkpoint of this step; of the same kind on every worker."""
     note: str | None = None
     """A problem after the checkpoint was complete: older ones that could not be deleted."""
-
-    @property
-    def kind(self) -> SaveFailureKind | None:
-        """The error's kind; None for a checkpoint that was saved."""
-        return self.error.kind if self.error else None
 
 
 class BackgroundSaver:
@@ -331,7 +314,8 @@ class BackgroundSaver:
         self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
         self._last: SaveOutcome | None = None
         self._lost_worker: SaveFailed | None = None
-        self._copy_error: Exception | None = None
+        self._copy_failure: tuple[SaveFailureKind, str] | None = None
+        """Failure of the copy that the save under way needs, such as for lack of memory."""
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Allocate the host memory for the copies, which the first `save` would otherwise wait for."""
@@ -345,22 +329,20 @@ class BackgroundSaver:
         """
         began = time.perf_counter()
         self._join()
-        self._copy_error = None
+        self._copy_failure = None
         try:
             self._state.take(_widest_first(tensors))
         except (RuntimeError, MemoryError) as error:  # torch's allocator raises the first
-            self._copy_error = error
+            reason = f"no host memory for a copy of the state, {first_line(error)}"
+            self._copy_failure = ("write", f"{reason}; checkpoint.write=blocking needs none")
         manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
-        held_up = time.perf_counter() - began
         # A daemon: a worker that waits for a dead one must not keep the process from ending.
-        thread = threading.Thread(
-            target=self._run, args=(manifest, began, held_up), name="checkpoint-saver", daemon=True
-        )
+        thread = threading.Thread(target=self._run, args=(manifest, began), name="checkpoint-saver", daemon=True)
         thread.start()
         self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
         if self._mode == "blocking":
             self._join()
-            self._state.take(())  # or a state that is built anew would find the old one still in memory
+            self._state.take(())  # or a state that is built again would find the old one still in memory
 
     def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since the last call, oldest first."""
@@ -396,24 +378,20 @@ class BackgroundSaver:
             if not self._thread.is_alive():
                 self._thread = None
 
-    def _run(self, manifest: CheckpointManifest, began: float, held_up: float) -> None:
+    def _run(self, manifest: CheckpointManifest, began: float) -> None:
         result = self._save(
             SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
         )
-        seconds = time.perf_counter() - began
-        if self._mode == "blocking":
-            held_up = seconds
-        self._last = SaveOutcome(
-            manifest.step, self.store.location_of(manifest.step), manifest.metrics, seconds, held_up,
-            result.error, result.note,
-        )  # fmt: skip
+        location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
+        self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
         self._finished.put(self._last)
 
     def _save(self, transaction: SaveTransaction) -> CommitResult:
         if self._lost_worker:
             return CommitResult(self._lost_worker)
-        error = self._copy_error
-        own = transaction.failed_copy(error) if error else transaction.write(self._state)
+        own = ShardReceipt(transaction.shard, failure=self._copy_failure)
+        if self._copy_failure is None:
+            own = transaction.write(self._state)
         try:
             receipts: list[ShardReceipt] = self._gather(own)
             if failed := transaction.failure_of(receipts):

@@ -42,7 +42,7 @@ class StartPoint:
         if held is not None and held != reader.manifest.state_digest():
             reader.close()
             raise UserError(
-                f"start.step={step}: the checkpoint of run {parent} was written anew since run {self.run_id} began "
+                f"start.step={step}: the checkpoint of run {parent} was written again since run {self.run_id} began "
                 "from it, with other numbers; start a new run from it, without --resume."
             )
         return reader

@@ -24,7 +24,7 @@ from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 
-_KNOB = "checkpoint.storage"
+_OPTION = "checkpoint.storage"
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class CheckpointStore:
     def at(cls, location: str | Path) -> "CheckpointStore":
         """Open a store by path or URI. Raises UserError for a URI that neither pyarrow nor fsspec understands."""
         try:
-            refuse_storage(_KNOB, str(location))
+            refuse_storage(_OPTION, str(location))
         except ValueError as error:
             raise UserError(str(error)) from None
         if isinstance(location, Path) or not is_uri(location):
-            return cls(LocalFiles(resolve_user_path(location), _KNOB))
-        files = RemoteFiles.open(_KNOB, location)
+            return cls(LocalFiles(resolve_user_path(location), _OPTION))
+        files = RemoteFiles.open(_OPTION, location)
         if files.filesystem.type_name == "local":  # file://: it can be fsynced
-            return cls(LocalFiles(Path(files.path), _KNOB))
+            return cls(LocalFiles(Path(files.path), _OPTION))
         return cls(files)
 
     def child(self, name: str) -> "CheckpointStore":
@@ -90,7 +90,7 @@ class CheckpointStore:
     def newest(self, warn: Callable[[str], None] | None = None) -> CheckpointReader | None:
         """Open the newest whole checkpoint; a damaged one is passed over and reported through `warn`.
 
-        None where there is none. Raises UserError where the store cannot be read: that is no reason to start anew.
+        None where there is none. Raises UserError where the store cannot be read: that is no reason to start over.
         """
         steps = self.steps()
         for step in reversed(steps):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -37,53 +36,79 @@ class EncoderCheckpoint:
     """Folder with all files that an encoder needs."""
 
     folder: Path
-    knob: str
+    name: str
     """Setting that names it, for messages: `encoders.text=models/qwen3`."""
 
     @classmethod
     def find(
-        cls, place: str, knob: str, needs: tuple[CheckpointPart, ...], downloads: Path | None = None
+        cls, place: str, option: str, needs: tuple[CheckpointPart, ...], downloads: Path | None = None
     ) -> EncoderCheckpoint:
         """Find the checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
 
-        `knob` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
+        `option` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
         DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
         """
-        knob = f"{knob}={place}"
-        here = resolve_user_path(place)
-        folder = here if here.is_dir() else _fetched(place, knob, downloads)
-        _check_files(folder, knob)
-        missing = list(_missing(folder, needs, knob))
-        if missing:
-            raise UserError(
-                f"{knob} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
-                "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
-            )
-        return cls(folder, knob)
+        folder = _local_folder(place, None) or _fetched(place, f"{option}={place}", downloads)
+        found = cls(folder, f"{option}={place}")
+        found._check_files(needs)
+        return found
 
     @classmethod
-    def here(cls, place: str, knob: str, downloads: Path | None) -> EncoderCheckpoint | None:
+    def here(cls, place: str, option: str, downloads: Path | None) -> EncoderCheckpoint | None:
         """Find a checkpoint's configuration in a folder or in what was fetched before; None where there is none.
 
         Raises UserError for a file that cannot be read.
         """
-        folder = resolve_user_path(place)
-        if not folder.is_dir():
-            found = _fetched_before(place, downloads)
-            if found is None:
-                return None
-            folder = found
-        _check_files(folder, f"{knob}={place}")
-        return cls(folder, f"{knob}={place}") if (folder / CONFIG).exists() else None
+        folder = _local_folder(place, None, downloads or Home.from_environment().caches / "encoders")
+        if folder is None or not (folder / CONFIG).exists():
+            return None
+        found = cls(folder, f"{option}={place}")
+        found._check_files(())
+        return found
+
+    def _check_files(self, needs: tuple[CheckpointPart, ...]) -> None:
+        """Raise UserError for a checkpoint without a file that it needs, or with one that is no regular file.
+
+        transformers would wait for a pipe, and read a device without end. Files in the hub's cache are links.
+        """
+        for path in sorted({path for pattern in FETCHED for path in self.folder.glob(pattern)}):
+            try:
+                open_regular_file(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
+            except OSError as error:
+                raise self._unreadable(path, first_line(error)) from None
+        missing = [] if (self.folder / CONFIG).exists() else [CONFIG]
+        if "weights" in needs and not (self.folder / WEIGHTS).exists():
+            index = self.folder / WEIGHTS_INDEX
+            missing += self._missing_shards(index) if index.exists() else [f"weights ({WEIGHTS})"]
+        if "tokenizer" in needs and not any((self.folder / name).exists() for name in TOKENIZERS):
+            missing.append(f"tokeniser ({TOKENIZERS[0]})")
+        if missing:
+            raise UserError(
+                f"{self.name} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
+                "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
+            )
+
+    def _missing_shards(self, index: Path) -> list[str]:
+        """Return the files that the index of weights names and that are not there."""
+        try:
+            names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
+            if any(Path(name).name != name for name in names):
+                raise ValueError("it names files in other folders")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._unreadable(index, first_line(error)) from None
+        return sorted(name for name in names if not (self.folder / name).exists())
+
+    def _unreadable(self, path: Path, reason: str) -> UserError:
+        return UserError(f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
 
     def config(self) -> Any:
         """Read the network's configuration. Raises UserError for one that transformers does not support."""
-        with self._reading(library()) as transformers:
+        with self._reading() as transformers:
             return transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
 
     def tokenizer(self) -> Any:
         """Read the tokeniser. Raises UserError for one that transformers does not support."""
-        with self._reading(library()) as transformers:
+        with self._reading() as transformers:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
     def network(self, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
@@ -91,7 +116,7 @@ class EncoderCheckpoint:
 
         Raises UserError for weights that are damaged or another network's; transformers would draw missing ones.
         """
-        with self._reading(library()) as transformers:
+        with self._reading() as transformers:
             network, loaded = transformers.AutoModel.from_pretrained(
                 self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
                 output_loading_info=True,
@@ -99,7 +124,7 @@ class EncoderCheckpoint:
         if loaded["missing_keys"]:
             names = sorted(loaded["missing_keys"])
             raise UserError(
-                f"{self.knob} lacks weights of its network ({names[0]}, {len(names)} in all); name the folder of a "
+                f"{self.name} lacks weights of its network ({names[0]}, {len(names)} in all); name the folder of a "
                 "whole checkpoint."
             )
         frozen: nn.Module = network.requires_grad_(False).eval().to(device)
@@ -111,24 +136,30 @@ class EncoderCheckpoint:
         Raises UserError for a configuration that transformers does not support.
         """
         config = self.config()
-        with self._reading(library()) as transformers, torch.device("meta"):
+        with self._reading() as transformers, torch.device("meta"):
             network: nn.Module = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
         return network.requires_grad_(False).eval()
 
     @contextmanager
-    def _reading(self, transformers: ModuleType) -> Iterator[ModuleType]:
+    def _reading(self) -> Iterator[Any]:
+        """Give transformers, without the progress bars that would appear within a run's own; translate its errors."""
+        transformers = library()
+        logging = transformers.utils.logging
+        was_on = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
         try:
-            with _quiet(transformers):
-                yield transformers
+            yield transformers
         except Exception as error:  # a wrong type in a configuration raises whatever its network's constructor raises
             raise UserError(
-                f"{self.knob} cannot be read by transformers {transformers.__version__} "
-                f"({first_line(error)}); name the folder of a whole checkpoint "
-                "that this version reads."
+                f"{self.name} cannot be read by transformers {transformers.__version__} "
+                f"({first_line(error)}); name the folder of a whole checkpoint that this version reads."
             ) from error
+        finally:
+            if was_on:
+                logging.enable_progress_bar()
 
 
-def library() -> ModuleType:
+def library() -> Any:
     """Import transformers. Raises UserError where it is not installed."""
     try:
         import transformers
@@ -140,66 +171,18 @@ def library() -> ModuleType:
     return transformers
 
 
-@contextmanager
-def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Switch transformers' progress bars off, which would appear within a run's own."""
-    logging = transformers.utils.logging
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()
-
-
-def _check_files(folder: Path, knob: str) -> None:
-    """Raise UserError for a file that transformers would read, and wait for or never finish: a pipe, a device."""
-    for path in sorted({path for pattern in FETCHED for path in folder.glob(pattern)}):
-        try:
-            # Files in the hub's cache are links.
-            open_regular_file(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
-        except OSError as error:
-            raise _unusable(knob, path, first_line(error)) from None
-
-
-def _unusable(knob: str, path: Path, reason: str) -> UserError:
-    return UserError(f"{knob}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
-
-
-def _shards(index: Path, knob: str) -> set[str]:
-    """Names of the files that hold the weights, by their index."""
-    try:
-        shards = parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _unusable(knob, index, first_line(error)) from None
-    if not all(isinstance(name, str) and Path(name).name == name for name in shards):
-        raise _unusable(knob, index, "it names files in other folders")
-    return set(shards)
-
-
-def _missing(folder: Path, needs: tuple[CheckpointPart, ...], knob: str) -> Iterator[str]:
-    if not (folder / CONFIG).exists():
-        yield CONFIG
-    if "weights" in needs and not (folder / WEIGHTS).exists():
-        if (folder / WEIGHTS_INDEX).exists():
-            shards = _shards(folder / WEIGHTS_INDEX, knob)
-            yield from sorted(shard for shard in shards if not (folder / shard).exists())
-        else:
-            yield f"weights ({WEIGHTS})"
-    if "tokenizer" in needs and not any((folder / name).exists() for name in TOKENIZERS):
-        yield f"tokeniser ({TOKENIZERS[0]})"
-
-
-def _fetched_before(name: str, downloads: Path | None) -> Path | None:
-    """Return the folder of a repository's files in the hub's own cache or in `downloads`; None for neither."""
-    library()
+def _local_folder(place: str, *caches: Path | None) -> Path | None:
+    """Return a folder, or that of a repository's files in one of the hub's `caches` (None: its own)."""
+    folder = resolve_user_path(place)
+    if folder.is_dir():
+        return folder
+    library()  # its absence is reported first, and it brings the hub's client
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    for cache in (None, downloads or Home.from_environment().caches / "encoders"):
+    for cache in caches:
         try:
-            return Path(snapshot_download(name, allow_patterns=FETCHED, local_files_only=True, cache_dir=cache))
+            return Path(snapshot_download(place, allow_patterns=FETCHED, local_files_only=True, cache_dir=cache))
         except LocalEntryNotFoundError:
             continue
         except (HFValidationError, OSError):
@@ -207,24 +190,20 @@ def _fetched_before(name: str, downloads: Path | None) -> Path | None:
     return None
 
 
-def _fetched(name: str, knob: str, downloads: Path | None) -> Path:
-    """Return the folder of a repository's files: in the hub's own cache, else fetched to `downloads`."""
-    library()  # its absence is reported first, and it brings the hub's client
+def _fetched(name: str, option: str, downloads: Path | None) -> Path:
+    """Fetch a repository's files to `downloads`, and return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    downloads = downloads or Home.from_environment().caches / "encoders"
     try:
-        try:
-            return Path(snapshot_download(name, allow_patterns=FETCHED, local_files_only=True))
-        except LocalEntryNotFoundError:
-            downloads = downloads or Home.from_environment().caches / "encoders"
-            return Path(snapshot_download(name, allow_patterns=FETCHED, cache_dir=downloads))
+        return Path(snapshot_download(name, allow_patterns=FETCHED, cache_dir=downloads))
     except HFValidationError:
         reason = "nor is it a name on the Hugging Face hub"
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = f"and the Hugging Face hub does not give it ({first_line(error)})"
     raise UserError(
-        f"{knob} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
+        f"{option} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
         "its folder."
     )
 

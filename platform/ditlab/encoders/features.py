@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from denoisers.contract import BatchField
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
-from ditlab.spec.encoders import Encoders
+from ditlab.spec.encoders import IMAGE, TEXT, Encoders
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row, by column."""
@@ -95,83 +95,57 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
     return columns
 
 
-@dataclass(frozen=True)
-class TextFeatureShape:
-    """Size of the caption features that a model takes."""
-
-    width: int
-    """Features of a token."""
-    length: int
-    """Most tokens of a caption."""
-
-
-@dataclass(frozen=True)
-class ImageFeatureShape:
-    """Size of the image features that a loss takes."""
-
-    width: int
-    """Features of a patch."""
-    patch: int
-    """Pixels of a patch's side."""
-
-
 class FeatureExtractor:
     """Encoders of captions and images, each opened at its first use."""
 
     def __init__(
         self,
         spec: Encoders,
-        text: TextFeatureShape | None,
-        image: ImageFeatureShape | None,
+        fields: Sequence[BatchField],
         device: torch.device,
         downloads: Path | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """Prepare the encoders of a spec. `text` or `image` None: the model and its loss take no such features."""
+        """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
         self._spec, self._device, self._downloads, self._warn = spec, device, downloads, warn
-        self._dtype = DTYPES[spec.precision]
         self._options: dict[str, Any] = {"cache": spec.cache, "compile": spec.compile, "downloads": downloads}
-        self._text_shape = text if spec.text else None
-        self._image_shape = image if spec.image else None
+        known = {field.name: field for field in fields}
+        self.has_text = bool(spec.text) and TEXT[0] in known
+        """True if an encoder of captions is named, and the model takes its features."""
+        self.has_image = bool(spec.image) and IMAGE in known
+        """True if an encoder of images is named, and the loss takes its features."""
+        if self.has_text:
+            self._text_width, self._text_length = known[TEXT[0]].shape[-1], known[TEXT[0]].at_most or 0
+        if self.has_image:
+            self._image_width, self._patch = known[IMAGE].shape[-1], known["image"].multiple_of
         self._text: FrozenTextEncoder | None = None
         self._image: FrozenImageEncoder | None = None
         self._warned_at = 0  # captions that were cut by the last warning
 
-    @property
-    def has_text(self) -> bool:
-        """True if an encoder of captions is named, and the model takes its features."""
-        return self._text_shape is not None
-
-    @property
-    def has_image(self) -> bool:
-        """True if an encoder of images is named, and the loss takes its features."""
-        return self._image_shape is not None
-
     def check(self, text: bool, image: bool) -> None:
         """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
-        if text and self._text_shape:
-            FrozenTextEncoder.check(self._spec.text or "", self._text_shape.width, downloads=self._downloads)
-        if image and self._image_shape:
-            shape = self._image_shape
-            FrozenImageEncoder.check(self._spec.image or "", shape.width, shape.patch, downloads=self._downloads)
+        if text and self.has_text:
+            FrozenTextEncoder.check(self._spec.text or "", self._text_width, downloads=self._downloads)
+        if image and self.has_image:
+            FrozenImageEncoder.check(self._spec.image or "", self._image_width, self._patch, downloads=self._downloads)
 
     def text(self) -> FrozenTextEncoder:
         """Return the encoder of captions. Raises UserError where it cannot be opened."""
-        assert self._text_shape is not None, "encoders.text is not named, or its features are not used"
+        assert self.has_text, "encoders.text is not named, or its features are not used"
         if self._text is None:
-            shape, place = self._text_shape, self._spec.text or ""
+            place, dtype = self._spec.text or "", DTYPES[self._spec.precision]
             self._text = FrozenTextEncoder.open(
-                place, shape.width, shape.length, self._device, self._dtype, **self._options
+                place, self._text_width, self._text_length, self._device, dtype, **self._options
             )
         return self._text
 
     def image(self) -> FrozenImageEncoder:
         """Return the encoder of images. Raises UserError where it cannot be opened."""
-        assert self._image_shape is not None, "encoders.image is not named, or its features are not used"
+        assert self.has_image, "encoders.image is not named, or its features are not used"
         if self._image is None:
-            shape, place = self._image_shape, self._spec.image or ""
+            place, dtype = self._spec.image or "", DTYPES[self._spec.precision]
             self._image = FrozenImageEncoder.open(
-                place, shape.width, shape.patch, self._device, self._dtype, **self._options
+                place, self._image_width, self._patch, self._device, dtype, **self._options
             )
         return self._image
 
@@ -187,10 +161,6 @@ class FeatureExtractor:
                 "model.text_length."
             )
         return features
-
-    def encode_images(self, images: Tensor, stored: Tensor) -> Tensor:
-        """Encode images as `FrozenImageEncoder.encode`."""
-        return self.image().encode(images, stored)
 
     def free_image(self) -> None:
         """Free the encoder of images and its cached features. It is opened again at its next use."""

@@ -42,7 +42,7 @@ class FrozenImageEncoder:
         *,
         cache: int = 0,
         compile: bool = False,
-        knob: str = "encoders.image",
+        option: str = "encoders.image",
         downloads: Path | None = None,
     ) -> "FrozenImageEncoder":
         """Open the encoder at a folder, or of a name on the Hugging Face hub.
@@ -50,36 +50,36 @@ class FrozenImageEncoder:
         It has `width` features a patch of `patch` pixels a side (None: any), and keeps the features of `cache` images.
         Raises UserError as `check` does.
         """
-        network = cls.check(place, width, patch, knob, downloads).network(dtype, device)
+        network = cls.check(place, width, patch, option, downloads).network(dtype, device)
         if compile:
             network.compile()
         return cls(network, cache)
 
     @staticmethod
     def check(
-        place: str, width: int | None, patch: int | None, knob: str = "encoders.image", downloads: Path | None = None
+        place: str, width: int | None, patch: int | None, option: str = "encoders.image", downloads: Path | None = None
     ) -> EncoderCheckpoint:
         """Return the checkpoint, whose weights are not read.
 
         Raises UserError for one that is missing or not whole, is no DINOv3, or has another width or patch; and where
         transformers is not installed.
         """
-        checkpoint = EncoderCheckpoint.find(place, knob, ("weights",), downloads)
+        checkpoint = EncoderCheckpoint.find(place, option, ("weights",), downloads)
         config = checkpoint.config()
         if config.model_type != ARCHITECTURE:
             raise UserError(
-                f"{checkpoint.knob} is a network of the kind {config.model_type}, and images are encoded by "
+                f"{checkpoint.name} is a network of the kind {config.model_type}, and images are encoded by "
                 f"{ARCHITECTURE} alone; name a DINOv3 vision transformer."
             )
         if patch is not None and config.patch_size != patch:
             raise UserError(
-                f"{checkpoint.knob} has patches of {config.patch_size} pixels, and the model's have {patch}; set "
+                f"{checkpoint.name} has patches of {config.patch_size} pixels, and the model's have {patch}; set "
                 f"model.patch_size to {config.patch_size} (in an import, --patch), or name an encoder with patches of "
                 f"{patch}."
             )
         if width is not None and config.hidden_size != width:
             raise UserError(
-                f"{checkpoint.knob} gives {config.hidden_size} features a patch, but the loss takes {width}; set "
+                f"{checkpoint.name} gives {config.hidden_size} features a patch, but the loss takes {width}; set "
                 f"objective.alignment_width to {config.hidden_size}, or name an encoder of that hidden size."
             )
         return checkpoint

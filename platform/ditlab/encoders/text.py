@@ -41,15 +41,15 @@ class FrozenTextEncoder:
         *,
         cache: int = 0,
         compile: bool = False,
-        knob: str = "encoders.text",
+        option: str = "encoders.text",
         downloads: Path | None = None,
     ) -> "FrozenTextEncoder":
         """Open the encoder at a folder, or of a name on the Hugging Face hub, of `width` features a token (None: any).
 
-        Captions are cut to `length` tokens. The features of `cache` captions are kept. `knob` is the setting that holds
-        `place`. Raises UserError as `check` does.
+        Captions are cut to `length` tokens. The features of `cache` captions are kept. `option` is the setting that
+        holds `place`. Raises UserError as `check` does.
         """
-        checkpoint, tokenizer = cls.check(place, width, knob, downloads)
+        checkpoint, tokenizer = cls.check(place, width, option, downloads)
         network = checkpoint.network(dtype, device)
         if compile:
             network.compile(dynamic=True)  # captions have any length
@@ -57,31 +57,31 @@ class FrozenTextEncoder:
 
     @staticmethod
     def check(
-        place: str, width: int | None, knob: str = "encoders.text", downloads: Path | None = None
+        place: str, width: int | None, option: str = "encoders.text", downloads: Path | None = None
     ) -> tuple[EncoderCheckpoint, Any]:
         """Return the checkpoint, whose weights are not read, and its tokeniser.
 
         Raises UserError for a checkpoint that is missing or not whole, of another width, or with a tokeniser that
         pads on the left or not at all; and where transformers is not installed.
         """
-        checkpoint = EncoderCheckpoint.find(place, knob, ("weights", "tokenizer"), downloads)
+        checkpoint = EncoderCheckpoint.find(place, option, ("weights", "tokenizer"), downloads)
         size = getattr(checkpoint.config(), "hidden_size", None)
         if size is None:
-            raise UserError(f"{checkpoint.knob} is no language model: its config.json has no hidden_size; name one.")
+            raise UserError(f"{checkpoint.name} is no language model: its config.json has no hidden_size; name one.")
         if width is not None and size != width:
             raise UserError(
-                f"{checkpoint.knob} gives {size} features a token, but model.width={width}; set model.width to {size}, "
+                f"{checkpoint.name} gives {size} features a token, but model.width={width}; set model.width to {size}, "
                 "or name an encoder of that hidden size."
             )
         tokenizer = checkpoint.tokenizer()
         where = "tokenizer_config.json"
         if tokenizer.padding_side != "right":
             raise UserError(
-                f"{checkpoint.knob} has a tokeniser that pads on the {tokenizer.padding_side}, and a caption's pooled "
+                f"{checkpoint.name} has a tokeniser that pads on the {tokenizer.padding_side}, and a caption's pooled "
                 f"feature is that of its last token, counted from the left; set padding_side to right in its {where}."
             )
         if tokenizer.pad_token_id is None:
-            raise UserError(f"{checkpoint.knob} has a tokeniser without a padding token; set pad_token in its {where}.")
+            raise UserError(f"{checkpoint.name} has a tokeniser without a padding token; set pad_token in its {where}.")
         return checkpoint, tokenizer
 
     def encode(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -18,24 +18,50 @@ from ditlab.spec.optimization import Ema
 SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
-class WeightAverage:
-    """Exponential moving average, updated inside the optimiser's step, when state kept in files is in memory anyway.
+class _Averages:
+    """Averages of the masters by field, updated inside the optimiser's step, when state kept in files is in memory.
 
-    The average itself is in memory always, beside the masters: on the device, or on the CPU where they are offloaded.
-    A step that is left out leaves it as it was.
+    The averages themselves are in memory always, beside the masters: on the device, or on the CPU where these are
+    offloaded. A step that is left out leaves them as they were.
     """
 
-    def __init__(self, partitions: Partitions, update: Update, spec: Ema | None) -> None:
-        self._partitions, self._update, self._spec = partitions, update, spec
-        self._weight = 0.0
-        self._flats: list[Tensor] = []
-        if spec is None:
-            return
-        for index, flat in enumerate(partitions.flats):
-            with partitions.resident(index):
-                self._flats.append(flat.detach().clone())
+    def __init__(self, partitions: Partitions, update: Update, fields: Sequence[str]) -> None:
+        self._partitions, self._update = partitions, update
+        self.fields = fields
+        """Names of the averages among the fields of a state."""
+        self._flats: dict[str, list[Tensor]] = {field: [] for field in fields}
+        for field in fields:
+            for index, flat in enumerate(partitions.flats):
+                with partitions.resident(index):
+                    self._flats[field].append(flat.detach().clone())
         self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
-        partitions.adam.register_step_post_hook(self._follow)
+        if fields:
+            partitions.adam.register_step_post_hook(self._follow)
+
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        """Return the averages of one flat, by field; nothing without averages."""
+        return {field: flats[index] for field, flats in self._flats.items()}
+
+    def _follow(self, adam: torch.optim.Optimizer, *_: Any) -> None:
+        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one group at a time."""
+        stepped = [flat for group in adam.param_groups for flat in group["params"]]
+        if not stepped:
+            return
+        masters, places = [flat.detach() for flat in stepped], [self._index[id(flat)] for flat in stepped]
+        for field, weight in self._weights(adam, stepped[0]).items():
+            torch._foreach_lerp_([self._flats[field][place] for place in places], masters, [weight] * len(masters))
+
+    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
+        """Return the weight of the new masters in each average, 0-dim on the device of a flat that was stepped."""
+        raise NotImplementedError
+
+
+class WeightAverage(_Averages):
+    """Exponential moving average."""
+
+    def __init__(self, partitions: Partitions, update: Update, spec: Ema | None) -> None:
+        super().__init__(partitions, update, ["ema"] if spec else [])
+        self._spec, self._weight = spec, 0.0
 
     def begin(self, step: int) -> None:
         """Set the decay of optimiser step `step` (from 0)."""
@@ -43,82 +69,49 @@ class WeightAverage:
             # Karras-style warm-up of the average, or a short run would sample from its start.
             self._weight = 1 - min(self._spec.decay, (1 + step) / (10 + step))
 
-    def _follow(self, adam: torch.optim.Optimizer, *_: Any) -> None:
-        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one group at a time."""
-        masters = [flat.detach() for group in adam.param_groups for flat in group["params"]]
-        averages = [self._flats[self._index[id(flat)]] for group in adam.param_groups for flat in group["params"]]
-        if masters:
-            weight = self._update.weight(self._weight, masters[0].device)
-            torch._foreach_lerp_(averages, masters, [weight] * len(masters))
-
-    def tensors(self, index: int) -> dict[str, Tensor]:
-        """Return the `ema` of one flat; nothing without an average."""
-        return {"ema": self._flats[index]} if self._flats else {}
+    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
+        return {"ema": self._update.weight(self._weight, stepped.device)}
 
     def exchange(self) -> None:
         """Swap weights and average, a slice at a time: a copy of the whole partition might not fit."""
-        if not self._flats:
+        if not self.fields:
             return
         with self._partitions.rewriting() as indices:
             for index in indices:
-                flats = (self._partitions.flats[index].detach(), self._flats[index])
+                flats = (self._partitions.flats[index].detach(), self._flats["ema"][index])
                 for master, average in zip(*(flat.view(-1).split(SLICE) for flat in flats), strict=True):
                     held = master.clone()
                     master.copy_(average)
                     average.copy_(held)
 
 
-class PowerAverages:
-    """Averages of some relative lengths, updated inside the optimiser's step.
+class PowerAverages(_Averages):
+    """Averages of some relative lengths.
 
-    They count applied updates, as Adam does: a step that is left out changes neither an average nor the count. With the
-    first update each is that update's result, so nothing of the weights before has a part in them. In memory always,
-    beside the masters.
+    They count applied updates, as Adam does: a step that is left out does not change the count. With the first update
+    each is that update's result, so nothing of the weights before has a part in them.
     """
 
     def __init__(self, partitions: Partitions, update: Update, lengths: Sequence[float]) -> None:
-        self._partitions, self._update = partitions, update
         self._exponents = {field_of(length): PowerProfile(length).gamma for length in lengths}
+        super().__init__(partitions, update, list(self._exponents))
         self.start = 0
         """Updates that were applied before the averages began."""
-        self._flats: dict[str, list[Tensor]] = {}
-        for field in self._exponents:
-            self._flats[field] = []
-            for index, flat in enumerate(partitions.flats):
-                with partitions.resident(index):
-                    self._flats[field].append(flat.detach().clone())
-        self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
-        if lengths:
-            partitions.adam.register_step_post_hook(self._follow)
-
-    @property
-    def fields(self) -> list[str]:
-        """Names of the averages among the fields of a state."""
-        return list(self._exponents)
 
     @property
     def updates(self) -> int:
         """Updates since the averages began. Waits for a GPU."""
         return self._partitions.adam_step - self.start
 
-    def _follow(self, adam: torch.optim.Optimizer, *_: Any) -> None:
-        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one group at a time."""
-        stepped = [flat for group in adam.param_groups for flat in group["params"]]
-        if not stepped:
-            return
-        masters = [flat.detach() for flat in stepped]
+    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
         # the count is a tensor on the device, so nothing waits for a GPU
-        number = (adam.state[stepped[0]]["step"] - self.start).double().clamp(min=1)
-        applied = self._update.weight(1.0, masters[0].device)
-        for field, exponent in self._exponents.items():
-            share = -torch.expm1(torch.log1p(-1 / number) * (exponent + 1))  # 1 - beta_k
-            weight = applied * share.to(applied)
-            averages = [self._flats[field][self._index[id(flat)]] for flat in stepped]
-            torch._foreach_lerp_(averages, masters, [weight] * len(masters))
-
-    def tensors(self, index: int) -> dict[str, Tensor]:
-        """Return the averages of one flat, by field; nothing without averages."""
-        return {field: flats[index] for field, flats in self._flats.items()}
+        number = (adam.state[stepped]["step"] - self.start).double().clamp(min=1)
+        applied = self._update.weight(1.0, stepped.device)
+        shares = {
+            field: -torch.expm1(torch.log1p(-1 / number) * (exponent + 1))  # 1 - beta_k
+            for field, exponent in self._exponents.items()
+        }
+        return {field: applied * share.to(applied) for field, share in shares.items()}
 
     def slices(self) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
         """Yield field, slice and values of all averages on this worker; reads no state that is kept in files."""

@@ -25,8 +25,8 @@ from ditlab.engine.deepspeed_internals import (
     partitioned_linear,
     release,
     scaler_state,
+    skip_lone_reduction,
     skip_probes,
-    skip_redundant_copies,
     time_collectives,
     whole_shape,
 )
@@ -109,7 +109,8 @@ class Engine:
                 experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
             )
             self._engine = initialize(module, optimizer, config, rank)
-            skip_redundant_copies(self._engine, self.stage, rank.world_size)
+            if self.stage == 0 and rank.world_size == 1:
+                skip_lone_reduction(self._engine)
             time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments

@@ -31,16 +31,46 @@ Sizes = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class ParameterFacts:
-    """Role and shape of a parameter, as an optimiser needs them."""
+    """Shape and role of a parameter; of two axes or more it is one matrix, or several of equal size."""
 
-    role: ParameterRole
     shape: tuple[int, ...]
+    role: ParameterRole
+
+    @property
+    def numel(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of each matrix."""
+        return self.shape[1 if self.role.is_transposed else 0] // self.role.num_parts
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of each matrix."""
+        return self.numel // (self.num_rows * self.role.num_parts)
+
+    @property
+    def work(self) -> int:
+        """Multiplications of a Newton-Schulz iteration."""
+        short, long = sorted((self.num_rows, self.num_columns))
+        return self.role.num_parts * short * short * (2 * long + short)
+
+    def orthogonalised(self, flat: Tensor) -> Tensor:
+        """Orthogonalise each matrix of the flattened parameter (numel,), and return it flattened."""
+        whole = flat.view(self.shape)
+        if self.role.is_transposed:
+            turned = whole.transpose(0, 1)
+            rows = orthogonalise(turned.flatten(1)).view(turned.shape)
+            return rows.transpose(0, 1).reshape(-1)
+        return orthogonalise(whole.reshape(self.role.num_parts, self.num_rows, self.num_columns)).reshape(-1)
 
 
 def parameter_facts(module: nn.Module) -> dict[str, ParameterFacts]:
     """Return the facts of each parameter by its name; before DeepSpeed partitions them."""
     roles = parameter_roles(module)
-    return {name: ParameterFacts(roles[name], tuple(each.shape)) for name, each in module.named_parameters()}
+    return {name: ParameterFacts(tuple(each.shape), roles[name]) for name, each in module.named_parameters()}
 
 
 def build_optimizer(
@@ -77,7 +107,7 @@ def bind_matrices(
         held = [own[name].stop - own[name].start if name in own else 0 for name in members]
         sizes = _of_all_workers(held, num_workers, flat.device) if is_partitioned else [[each] for each in held]
         matrices[id(flat)] = [
-            HeldMatrix(WholeMatrix(facts[name].shape, facts[name].role), flat, offset, num_held, by_worker)
+            HeldMatrix(facts[name], flat, offset, num_held, by_worker)
             for name, offset, num_held, by_worker in zip(members, offsets, held, sizes, strict=True)
         ]
     optimizer.bind(matrices, num_workers, is_partitioned)
@@ -156,7 +186,7 @@ class MuonAdamW(torch.optim.Optimizer):
         momentum.copy_(torch.where(is_left_out, momentum, followed))
         return torch.where(is_left_out, 0.0, update)
 
-    def _factor(self, matrix: WholeMatrix) -> float:
+    def _factor(self, matrix: ParameterFacts) -> float:
         if self._spec.scale == "rms":
             return 0.2 * math.sqrt(max(matrix.num_rows, matrix.num_columns))
         return math.sqrt(max(1.0, matrix.num_rows / matrix.num_columns))
@@ -180,49 +210,11 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return (x.mT if is_tall else x).to(matrices.dtype).reshape(matrices.shape)
 
 
-@dataclass(frozen=True)
-class WholeMatrix:
-    """A parameter of two axes or more, as one matrix or several of equal size."""
-
-    shape: tuple[int, ...]
-    role: ParameterRole
-
-    @property
-    def numel(self) -> int:
-        """Number of values."""
-        return math.prod(self.shape)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of each matrix."""
-        return self.shape[1 if self.role.is_transposed else 0] // self.role.num_parts
-
-    @property
-    def num_columns(self) -> int:
-        """Columns of each matrix."""
-        return self.numel // (self.num_rows * self.role.num_parts)
-
-    @property
-    def work(self) -> int:
-        """Multiplications of a Newton-Schulz iteration."""
-        short, long = sorted((self.num_rows, self.num_columns))
-        return self.role.num_parts * short * short * (2 * long + short)
-
-    def orthogonalised(self, flat: Tensor) -> Tensor:
-        """Orthogonalise each matrix of the flattened parameter (numel,), and return it flattened."""
-        whole = flat.view(self.shape)
-        if self.role.is_transposed:
-            turned = whole.transpose(0, 1)
-            rows = orthogonalise(turned.flatten(1)).view(turned.shape)
-            return rows.transpose(0, 1).reshape(-1)
-        return orthogonalise(whole.reshape(self.role.num_parts, self.num_rows, self.num_columns)).reshape(-1)
-
-
 @dataclass(frozen=True, eq=False)
 class HeldMatrix:
     """A matrix of which this worker holds a slice, or all, or nothing."""
 
-    matrix: WholeMatrix
+    matrix: ParameterFacts
     flat: Tensor
     """Flat parameter of the optimiser to whose group the matrix belongs."""
     offset: int

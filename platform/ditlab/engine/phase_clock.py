@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -34,96 +35,56 @@ class PhaseSeconds:
     """As `PHASES`; with what lies behind the last step, where that has been read."""
 
 
-class MarkSource(Protocol):
-    """Source of a clock's marks."""
-
-    def take(self) -> Any:
-        """Return a mark of this moment."""
-
-    def has_passed(self, mark: Any, wait: bool) -> bool:
-        """Return True if the moment has come, on a device that is behind the host; `wait` waits for it."""
-
-    def seconds(self, begin: Any, end: Any) -> float:
-        """Seconds between two marks that have passed."""
-
-    def release(self, mark: Any) -> None:
-        """Take a mark back that is not needed any more."""
-
-
-class HostMarks:
-    """Marks of the host's clock."""
-
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self.take = now
-
-    def has_passed(self, mark: float, wait: bool) -> bool:
-        return True
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-    def release(self, mark: float) -> None: ...
-
-
-class DeviceMarks:
-    """Marks of a CUDA device: events on the current stream, used again once they are read."""
-
-    def __init__(self, new_event: Callable[[], Any] | None = None) -> None:
-        self._new_event = new_event or (lambda: torch.cuda.Event(enable_timing=True))
-        self._free: list[Any] = []
-
-    def take(self) -> Any:
-        event = self._free.pop() if self._free else self._new_event()
-        event.record()
-        return event
-
-    def has_passed(self, mark: Any, wait: bool) -> bool:
-        if wait:
-            mark.synchronize()
-        return bool(mark.query())
-
-    def seconds(self, begin: Any, end: Any) -> float:
-        return float(begin.elapsed_time(end)) / 1000
-
-    def release(self, mark: Any) -> None:
-        self._free.append(mark)
-
-
 class PhaseClock:
     """Clock of one worker's phases. Phases may lie within each other: the inner one's time is not the outer one's."""
 
-    def __init__(self, marks: MarkSource | None = None) -> None:
-        """Begin in the phase `log`. `marks`: None for the host's clock; `phase_clock` chooses by device."""
-        self._marks: MarkSource = marks or HostMarks()
-        self._phases = {name: _Phase(self, index) for index, name in enumerate(PHASES)}
+    def __init__(
+        self, now: Callable[[], float] = time.perf_counter, new_event: Callable[[], Any] | None = None
+    ) -> None:
+        """Begin in the phase `log`, on the host's clock `now`, or on that of a device whose events `new_event` makes.
+
+        An event is recorded on the current stream, and used again once it is read.
+        """
+        self._now, self._new_event = now, new_event
+        self._free: list[Any] = []
+        """Events to be used again."""
         self._current = LOG
         self._open: list[tuple[int, Any]] = []
-        """(Phase, mark of its end) since the last step's end."""
+        """(Phase, mark of its end) since the last step's end; phase -1 where the clock was restarted."""
         self._steps: deque[list[tuple[int, Any]]] = deque()
         """Phases and marks of each step that has ended and was not read."""
-        self._begin = self._marks.take()
+        self._begin = self._mark()
 
-    def phase(self, name: str) -> _Phase:
-        """Return a context manager: the time within is the phase's, but for other phases within."""
-        return self._phases[name]
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time within as the phase's, but for other phases within."""
+        before = self._switch(PHASES.index(name))
+        try:
+            yield
+        finally:
+            self._switch(before)
 
     def restart(self) -> None:
         """Begin here: drop the time since the last step's end, such as that of building an engine."""
         for _, mark in self._open:
-            self._marks.release(mark)
-        self._open = [(-1, self._marks.take())]
+            self._release(mark)
+        self._open = [(-1, self._mark())]
 
     def end_step(self) -> None:
         """End a step: what follows belongs to the next."""
-        self._open.append((self._current, self._marks.take()))
+        self._open.append((self._current, self._mark()))
         self._steps.append(self._open)
         self._open = []
 
     def read(self) -> PhaseSeconds:
         """Return the seconds of all steps whose marks have passed since the last call."""
         sums, num = [0.0] * len(PHASES), 0
-        while self._steps and self._marks.has_passed(self._steps[0][-1][1], wait=False):
-            self._add(sums, self._steps.popleft())
+        while self._steps and (self._new_event is None or self._steps[0][-1][1].query()):
+            for phase, end in self._steps.popleft():
+                if phase >= 0:
+                    sums[phase] += self._seconds(self._begin, end)
+                self._release(self._begin)
+                self._begin = end
             num += 1
         return PhaseSeconds(num, tuple(sums))
 
@@ -131,7 +92,8 @@ class PhaseClock:
         """Return the same of all steps and what lies behind the last, at the end of a loop; waits for the device."""
         self.end_step()
         num = len(self._steps) - 1
-        self._marks.has_passed(self._steps[-1][-1][1], wait=True)
+        if self._new_event is not None:
+            self._steps[-1][-1][1].synchronize()
         return PhaseSeconds(num, self.read().seconds)
 
     def reducing(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -139,46 +101,36 @@ class PhaseClock:
 
         @wraps(function)
         def timed(*inputs: _P.args, **named: _P.kwargs) -> _T:
-            if self._current not in _OWN_WORK:
-                return function(*inputs, **named)
-            with self._phases["reduce"]:
+            with self.phase("reduce") if self._current in _OWN_WORK else nullcontext():
                 return function(*inputs, **named)
 
         return timed
 
-    def switch(self, index: int) -> int:
+    def _switch(self, phase: int) -> int:
         """Change to a phase by its number; return the one before."""
         before = self._current
-        self._open.append((before, self._marks.take()))
-        self._current = index
+        self._open.append((before, self._mark()))
+        self._current = phase
         return before
 
-    def _add(self, sums: list[float], marks: list[tuple[int, Any]]) -> None:
-        begin = self._begin
-        for phase, end in marks:
-            if phase >= 0:  # else the clock was restarted here
-                sums[phase] += self._marks.seconds(begin, end)
-            self._marks.release(begin)
-            begin = end
-        self._begin = begin
+    def _mark(self) -> Any:
+        """Return a mark of this moment: the host's time, or an event that the device passes."""
+        if self._new_event is None:
+            return self._now()
+        event = self._free.pop() if self._free else self._new_event()
+        event.record()
+        return event
 
+    def _seconds(self, begin: Any, end: Any) -> float:
+        """Seconds between two marks that have passed."""
+        seconds: float = end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
+        return seconds
 
-class _Phase:
-    """Phase of a clock, as a context manager that can be entered again within itself."""
-
-    __slots__ = ("_clock", "_index", "_outer")
-
-    def __init__(self, clock: PhaseClock, index: int) -> None:
-        self._clock, self._index = clock, index
-        self._outer: list[int] = []
-
-    def __enter__(self) -> None:
-        self._outer.append(self._clock.switch(self._index))
-
-    def __exit__(self, *_: object) -> None:
-        self._clock.switch(self._outer.pop())
+    def _release(self, mark: Any) -> None:
+        if self._new_event is not None:
+            self._free.append(mark)
 
 
 def phase_clock(device: torch.device) -> PhaseClock:
     """Return a clock for work on a device."""
-    return PhaseClock(DeviceMarks() if device.type == "cuda" else HostMarks())
+    return PhaseClock(new_event=partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None)

@@ -22,7 +22,7 @@ from ditlab.data.loading.transfer import send
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Column
-from ditlab.encoders.features import FeatureExtractor, ImageFeatureShape, TextFeatureShape
+from ditlab.encoders.features import FeatureExtractor
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.noise import KeyedNoise
@@ -84,7 +84,11 @@ class ModelInputs:
 
         `warn` gets a message when captions are cut. Encoders are downloaded below `home` (None: DITLAB_HOME).
         """
-        return cls(experiment.batch_fields(), columns, device, _extractor(experiment, device, warn, home))
+        fields, extractor = experiment.batch_fields(), None
+        if experiment.encoders.content():
+            downloads = home.caches / "encoders" if home else None
+            extractor = FeatureExtractor(experiment.encoders, fields, device, downloads, warn)
+        return cls(fields, columns, device, extractor)
 
     @property
     def fields(self) -> tuple[BatchField, ...]:
@@ -174,7 +178,7 @@ class ModelInputs:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
             assert self._extractor is not None
-            features[IMAGE] = self._extractor.encode_images(batch["image"], raw["image"])
+            features[IMAGE] = self._extractor.image().encode(batch["image"], raw["image"])
         for name, field in self._encoded.items():
             batch[name] = features[name].to(device, getattr(torch, field.dtype))
         return batch
@@ -183,25 +187,6 @@ class ModelInputs:
         assert self._extractor is not None
         features = self._extractor.encode_texts(texts)
         return {name: values if name == "text_mask" else values.float() for name, values in features.items()}
-
-
-def _extractor(
-    experiment: Experiment, device: torch.device, warn: Callable[[str], None], home: Home | None
-) -> FeatureExtractor | None:
-    """Return the encoders that an experiment names, None where it names none."""
-    if not experiment.encoders.content():
-        return None
-    fields = {field.name: field for field in experiment.batch_fields()}
-    text, image, features = (fields.get(name) for name in (TEXT[0], "image", IMAGE))
-    text_shape = image_shape = None
-    if text is not None:
-        assert text.at_most is not None, "a model has a longest caption"
-        text_shape = TextFeatureShape(text.shape[-1], text.at_most)
-    if features is not None:
-        assert image is not None, "features are those of an image"
-        image_shape = ImageFeatureShape(features.shape[-1], image.multiple_of)
-    downloads = home.caches / "encoders" if home else None
-    return FeatureExtractor(experiment.encoders, text_shape, image_shape, device, downloads, warn)
 
 
 def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:

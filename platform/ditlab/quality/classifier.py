@@ -1,37 +1,35 @@
 """Small convolutional classifier whose features images are compared by: its training, and its cache.
 
-Training is reproducible to the bit on one CPU thread. Classifiers are kept under `Home.classifiers`, one a data set and
-split, complete or absent.
+Training is reproducible to the bit on one CPU thread. Classifiers are kept under `Home.classifiers`, a file for
+each data set and split.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
 
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home, writable_folder
 from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
-from ditlab.storage.files import encode_json_line, parse_json_line, sync_folder, write_durably
-from ditlab.storage.plain_files import MIB, open_for_append, read_plain
+from ditlab.quality.measurement import weights_digest
+from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import check_plain, open_for_append
 
 FEATURES = 64
 """Features of an image."""
@@ -43,10 +41,6 @@ VERSION = 1
 STEPS, BATCH, RATE = 1000, 64, 2e-3
 CPU = torch.device("cpu")
 LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
-MAX_WEIGHTS = 256 * MIB  # of a network of some 100 KB
-WEIGHTS, RECORD = "weights.safetensors", "classifier.json"
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-Natural = Annotated[int, Field(strict=True, ge=0)]
 
 
 class SmallClassifier(nn.Module):
@@ -154,23 +148,6 @@ def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tupl
     return right / len(view), float(counts.max()) / len(view)
 
 
-@dataclass(frozen=True)
-class _ClassifierRecord:
-    """Content of `classifier.json`."""
-
-    accuracy: Share
-    chance: Share
-    samples: Natural
-    version: Natural
-    weights_sha256: str | None = None
-    """Hash of the file of weights; None in a record of version 0.1, which has no checksum either."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-
-_RECORD: TypeAdapter[_ClassifierRecord] = TypeAdapter(_ClassifierRecord)
-
-
 def cached_classifier(
     data: DataSplits, real: RealImages, fields: ImageFields, home: Home, tick: Callable[[], None]
 ) -> TrainedClassifier:
@@ -178,22 +155,21 @@ def cached_classifier(
 
     `tick` is called while it is trained or waited for. Raises UserError where the folder cannot be written.
     """
-    folder = home.classifiers / f"{_fingerprint(data, fields)}-{VERSION}"
-    if found := _load(folder, fields):
+    path = home.classifiers / f"{_fingerprint(data, fields)}-{VERSION}.safetensors"
+    if found := _load(path, fields):
         return found
     remedy = "free disk space there, or set DITLAB_HOME to another folder"
     writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
     try:
-        with _locked(folder, tick):
-            if found := _load(folder, fields):
+        with _locked(path.with_suffix(".lock"), tick):
+            if found := _load(path, fields):
                 return found
             trained = train_classifier(real, fields, tick)
             with suppress(OSError, SafetensorError):  # a disk that is full now costs a second training, no run
-                _save(folder, trained)
+                _save(path, trained)
             return trained
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"DITLAB_HOME={home.root} cannot be written ({reason}); {remedy}.") from error
+    except OSError as error:
+        raise UserError(f"DITLAB_HOME={home.root} cannot be written ({first_line(error)}); {remedy}.") from error
 
 
 def _fingerprint(data: DataSplits, fields: ImageFields) -> str:
@@ -204,46 +180,36 @@ def _fingerprint(data: DataSplits, fields: ImageFields) -> str:
     return digest.hexdigest()[:16]
 
 
-def _load(folder: Path, fields: ImageFields) -> TrainedClassifier | None:
-    """Load the classifier of a folder; None where it is missing or damaged."""
+def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
+    """Load a kept classifier; None where it is missing or damaged: a damaged one is trained again."""
     try:
-        record = _RECORD.validate_python(parse_json_line(read_plain(folder / RECORD, MIB)))
-        weights = read_plain(folder / WEIGHTS, MAX_WEIGHTS)
-        if record.weights_sha256 not in (None, hashlib.sha256(weights).hexdigest()):
+        with safe_open(check_plain(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if metadata.get("sha256") != _digest(tensors, metadata["record"]):
             return None
         network = SmallClassifier(fields.shape, fields.num_classes, torch.Generator())
-        network.load_state_dict(load(weights))
-    except (OSError, ValueError, SafetensorError, RuntimeError):
-        return None  # a damaged one is trained again
-    return TrainedClassifier(network.requires_grad_(False).eval(), record.accuracy, record.chance, record.samples)
+        network.load_state_dict(tensors)
+        return TrainedClassifier(network.requires_grad_(False).eval(), **json.loads(metadata["record"]))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError):
+        return None
 
 
-def _save(folder: Path, trained: TrainedClassifier) -> None:
-    """Write both files into a temporary folder, and rename it."""
-    for left in folder.parent.glob(f".{folder.name}-*"):  # by a process that was killed here: we hold the lock
-        shutil.rmtree(left, ignore_errors=True)
-    weights = save(trained.network.state_dict())
-    digest = hashlib.sha256(weights).hexdigest()
-    record = _ClassifierRecord(trained.accuracy, trained.chance, trained.samples, VERSION, digest)
-    files = {WEIGHTS: weights, RECORD: encode_json_line(asdict(record))}
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
-        whole = Path(beside, folder.name)
-        whole.mkdir()
-        for name, content in files.items():
-            write_durably(whole / name, content)
-        # Delete a folder, or whatever lies in its place.
-        if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-        else:
-            folder.unlink(missing_ok=True)
-        whole.rename(folder)
-    sync_folder(folder.parent)
+def _save(path: Path, trained: TrainedClassifier) -> None:
+    """Write weights and record as one file, which exists once it is whole."""
+    tensors = trained.network.state_dict()
+    record = json.dumps({"accuracy": trained.accuracy, "chance": trained.chance, "samples": trained.samples})
+    write_durably(path, save(tensors, {"record": record, "sha256": _digest(tensors, record)}))
+
+
+def _digest(tensors: Mapping[str, Tensor], record: str) -> str:
+    return hashlib.sha256(f"{weights_digest(tensors)}{record}".encode()).hexdigest()
 
 
 @contextmanager
-def _locked(folder: Path, tick: Callable[[], None]) -> Iterator[None]:
-    """Hold the classifier's lock, among the processes of one machine or of a file system with locks."""
-    with os.fdopen(open_for_append(folder.parent / f"{folder.name}.lock")) as lock:
+def _locked(path: Path, tick: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a classifier, among the processes of one machine or of a file system with locks."""
+    with os.fdopen(open_for_append(path)) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

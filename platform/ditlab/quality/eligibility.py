@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from denoisers.contract import ANY, BatchField
 from ditlab.data.splits import DataSplits
@@ -115,14 +115,6 @@ def _of(data: DataSplits, size: str) -> str:
     return f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
 
 
-@runtime_checkable
-class _DrawsAnySize(Protocol):
-    """Sampling settings of a family that draws images of any size."""
-
-    height: int
-    width: int
-
-
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
     """Return the reason why quality cannot be measured, a clause without a full stop; empty where it can."""
     basis = quality_basis(experiment, data)
@@ -176,12 +168,11 @@ def image_shape(experiment: Experiment) -> tuple[int, ...] | None:
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
             if ANY not in field.shape:
                 return field.shape
-            sampling = experiment.sampling
-            assert isinstance(sampling, _DrawsAnySize), f"{type(sampling).__name__} has no height and width"
+            sampling: Any = experiment.sampling  # of a family that draws any size
             return field.shape[0], sampling.height, sampling.width
     return None
 
 
 def size_remedy(experiment: Experiment) -> str:
     """Return a remedy for samples of the wrong size, as part of a sentence; empty where the model decides the size."""
-    return "set sampling.height and sampling.width" if isinstance(experiment.sampling, _DrawsAnySize) else ""
+    return "set sampling.height and sampling.width" if hasattr(experiment.sampling, "height") else ""

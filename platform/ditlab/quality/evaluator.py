@@ -97,13 +97,13 @@ class QualityReference:
     basis: QualityBasis
     real: RealImages
     spaces: tuple[FeatureSpace, ...]
-    agreement: CaptionAgreement | None
-    """Agreement of samples that are drawn from captions."""
+    classifiers: Mapping[str, TrainedClassifier]
+    """Classifiers by column of classes: all where agreement with captions is measured, else that of the first."""
+    agreement_real: float | None
+    """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
     nearest_held_out: float
     device: torch.device
     tick: Callable[[], None]
-    features: str
-    """Digest of the networks whose features and classes are compared."""
 
     @classmethod
     def open(
@@ -117,7 +117,17 @@ class QualityReference:
     ) -> QualityReference:
         """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as `quality` does."""
         real, device = real_images(basis.data), torch.device(device)
-        classifiers = _classifiers(basis, real, home, device, warn, tick, from_captions)
+        classifiers = {}
+        for fields in basis.classes if from_captions else basis.classes[:1]:
+            trained = cached_classifier(basis.data, real, fields, home, tick)
+            if trained.learned_little:
+                warn(
+                    f"quality metrics say little on {basis.data.train.origin}: the classifier of {fields.label.name} "
+                    f"that they rest on recognises {trained.accuracy:.0%} of the held-out images (always the same "
+                    f"class: {trained.chance:.0%})."
+                )
+            trained.network.to(device)
+            classifiers[fields.label.name] = trained
         spaces = []
         for trained in list(classifiers.values())[:1]:
             features = classifier_features(trained.network, tick)  # scaled when it was trained
@@ -127,71 +137,51 @@ class QualityReference:
             features = basis.encoder.features(device, tick)
             reference = image_batches(real.reference, basis.image, device)
             spaces.append(FeatureSpace.scaled(ENCODER_DISTANCES, features, reference))
-        judged = from_captions and classifiers
-        agreement = CaptionAgreement.open(classifiers, basis.classes, real.held_out, device, tick) if judged else None
+        agreement = None
+        if from_captions and classifiers:
+            images = list(image_batches(real.held_out, basis.image, device, LARGEST_REFERENCE))
+            rows = np.arange(min(len(real.held_out), LARGEST_REFERENCE))
+            recognised = recognised_classes(classifiers, images, tick)
+            agreement = _all_right(classes_of(real.held_out, basis.classes, rows), recognised)
         first = torch.cat(list(image_batches(real.held_out, basis.image, device, NUM_NEAREST)))
         held_out = _nearest(first, image_batches(real.train, basis.image, device), tick)
-        digest = _features_digest(basis, list(classifiers.values()))
-        return cls(basis, real, tuple(spaces), agreement, held_out, device, tick, digest)
+        return cls(basis, real, tuple(spaces), classifiers, agreement, held_out, device, tick)
 
     @torch.no_grad()
     def measure(self, samples: Tensor, expected: Classes | None = None) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does."""
-        agrees = self.agreement is not None and bool(expected)
+        agrees = self.agreement_real is not None and bool(expected)
         if samples.isnan().any():
             return dict.fromkeys(self.basis.metrics(agrees), float("nan"))
-        samples = self._ready(samples)
-        images = samples.split(images_per_batch(samples.shape[1:]))
+        images = self._batches(samples)
         train = image_batches(self.real.train, self.basis.image, self.device)
-        nearest = _nearest(samples[:NUM_NEAREST], train, self.tick), self.nearest_held_out
+        first = samples[:NUM_NEAREST].to(self.device, torch.float32).clamp(*RANGE)
+        nearest = _nearest(first, train, self.tick), self.nearest_held_out
         found = dict(zip(NEAREST, nearest, strict=True))
         for space in self.spaces:
             found |= space.distances(images)
-        if self.agreement is not None and expected:
-            found |= self.agreement.metrics(expected, self.agreement.recognise(images))
+        if self.agreement_real is not None and expected:
+            recognised = recognised_classes(self.classifiers, images, self.tick)
+            found |= agreement_metrics(self.classifiers, self.agreement_real, expected, recognised)
         return {name: found[name] for name in self.basis.metrics(agrees)}
 
     def recognise(self, samples: Tensor) -> dict[str, Tensor]:
-        """Return the recognised classes of samples, by column; only where agreement is measured."""
-        assert self.agreement is not None, "opened without agreement"
-        samples = self._ready(samples)
-        return self.agreement.recognise(samples.split(images_per_batch(samples.shape[1:])))
+        """Return the recognised classes of samples, by column, on the CPU; only where agreement is measured."""
+        assert self.agreement_real is not None, "opened without agreement"
+        return recognised_classes(self.classifiers, self._batches(samples), self.tick)
 
-    def _ready(self, samples: Tensor) -> Tensor:
-        return samples.to(self.device, torch.float32).clamp(*RANGE)
+    def features_digest(self) -> str:
+        """Return a digest of the networks whose features and classes are compared."""
+        digest = hashlib.sha256()
+        for trained in self.classifiers.values():
+            digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
+        if (encoder := self.basis.encoder) is not None:
+            digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
+        return digest.hexdigest()
 
-
-def _classifiers(
-    basis: QualityBasis,
-    real: RealImages,
-    home: Home,
-    device: torch.device,
-    warn: Callable[[str], None],
-    tick: Callable[[], None],
-    every: bool,
-) -> dict[str, TrainedClassifier]:
-    """Return classifiers by column of classes: of the first column, or of `every` one."""
-    found = {}
-    for fields in basis.classes if every else basis.classes[:1]:
-        trained = cached_classifier(basis.data, real, fields, home, tick)
-        if trained.learned_little:
-            warn(
-                f"quality metrics say little on {basis.data.train.origin}: the classifier of {fields.label.name} that "
-                f"they rest on recognises {trained.accuracy:.0%} of the held-out images (always the same class: "
-                f"{trained.chance:.0%})."
-            )
-        trained.network.to(device)
-        found[fields.label.name] = trained
-    return found
-
-
-def _features_digest(basis: QualityBasis, classifiers: list[TrainedClassifier]) -> str:
-    digest = hashlib.sha256()
-    for trained in classifiers:
-        digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
-    if basis.encoder is not None:
-        digest.update(encoder_digest(basis.encoder.place, str(basis.encoder.dtype)).encode())
-    return digest.hexdigest()
+    def _batches(self, samples: Tensor) -> Sequence[Tensor]:
+        ready = samples.to(self.device, torch.float32).clamp(*RANGE)
+        return ready.split(images_per_batch(ready.shape[1:]))
 
 
 def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], None]) -> float:
@@ -210,44 +200,26 @@ def _small(images: Tensor) -> Tensor:
     return images if images.shape[2:] == (height, width) else nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
-@dataclass(frozen=True)
-class CaptionAgreement:
-    """Classifiers of a data set's images, one a column of classes, and their accuracy on real images."""
+def recognised_classes(
+    classifiers: Mapping[str, TrainedClassifier], images: Sequence[Tensor], tick: Callable[[], None]
+) -> dict[str, Tensor]:
+    """Return the classes of images given in batches, by column, on the CPU; calls `tick` after each batch."""
+    return {name: apply_batched(each.network, images, tick).argmax(1).cpu() for name, each in classifiers.items()}
 
-    classifiers: Mapping[str, TrainedClassifier]
-    """Classifiers by column."""
-    real: float
-    """Share of held-out images of which they recognise all classes."""
-    tick: Callable[[], None]
-    """Called after each batch."""
 
-    @classmethod
-    def open(
-        cls,
-        classifiers: Mapping[str, TrainedClassifier],
-        fields: Sequence[ImageFields],
-        held_out: View,
-        device: torch.device,
-        tick: Callable[[], None],
-    ) -> CaptionAgreement:
-        """Measure the classifiers on at most 5,000 held-out images; `fields` are of the same columns."""
-        images = list(image_batches(held_out, fields[0].image, device, LARGEST_REFERENCE))
-        seen = _recognised(classifiers, images, tick)
-        rows = np.arange(min(len(held_out), LARGEST_REFERENCE))
-        return cls(classifiers, _all_right(classes_of(held_out, fields, rows), seen), tick)
+def agreement_metrics(
+    classifiers: Mapping[str, TrainedClassifier], real: float, expected: Classes, recognised: Classes
+) -> dict[str, float]:
+    """Return the metrics of `eligibility.agreement_names` from the expected and the recognised classes.
 
-    def recognise(self, images: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the classes of images given in batches, on the CPU."""
-        return _recognised(self.classifiers, images, self.tick)
-
-    def metrics(self, expected: Classes, recognised: Classes) -> dict[str, float]:
-        """Return the metrics of `eligibility.agreement_names` from the expected and the recognised classes."""
-        return {
-            AGREEMENT: _all_right(expected, recognised),
-            **{agreement_of(name): _share(expected[name] == recognised[name]) for name in self.classifiers},
-            AGREEMENT_REAL: self.real,
-            AGREEMENT_CHANCE: prod(trained.chance for trained in self.classifiers.values()),
-        }
+    `real` is the share of held-out images of which the classifiers recognise all classes.
+    """
+    return {
+        AGREEMENT: _all_right(expected, recognised),
+        **{agreement_of(name): _share(expected[name] == recognised[name]) for name in classifiers},
+        AGREEMENT_REAL: real,
+        AGREEMENT_CHANCE: prod(trained.chance for trained in classifiers.values()),
+    }
 
 
 def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -> dict[str, Tensor]:
@@ -282,12 +254,6 @@ def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str,
     return Figure(panels, title="Caption agreement: share of the samples of each expected class", alt=alt)
 
 
-def _recognised(
-    classifiers: Mapping[str, TrainedClassifier], images: Sequence[Tensor], tick: Callable[[], None]
-) -> dict[str, Tensor]:
-    return {name: apply_batched(each.network, images, tick).argmax(1).cpu() for name, each in classifiers.items()}
-
-
 def _all_right(expected: Classes, recognised: Classes) -> float:
     """Return the share of samples whose classes are right in every column."""
     return _share(torch.stack([expected[name] == recognised[name] for name in expected]).all(0))
@@ -319,22 +285,9 @@ def draw_reported(
 
     hook = network.register_forward_pre_hook(count_evaluation)
     try:
-        return draw_samples(_CountedSampler(sampler, count_samples), network, conditions, num, *rest)
+        return draw_samples(sampler, network, conditions, num, *rest, drawn=count_samples)
     finally:
         hook.remove()
-
-
-class _CountedSampler:
-    """Sampler that reports the size of each batch that it has drawn."""
-
-    def __init__(self, sampler: Any, on_batch: Callable[[int], None]) -> None:
-        self._sampler, self._on_batch = sampler, on_batch
-        self.max_batch_size = sampler.max_batch_size
-
-    def sample(self, network: nn.Module, conditions: Any, num: int, *rest: Any, **more: Any) -> Samples:
-        samples: Samples = self._sampler.sample(network, conditions, num, *rest, **more)
-        self._on_batch(num)
-        return samples
 
 
 @dataclass(frozen=True)
@@ -416,7 +369,7 @@ class QualityEvaluator:
         """
         assert self._reference is not None, "nothing was measured yet"
         drawing = SampleDrawing(num, batch_size, self.noise_seed if noise_seed is None else noise_seed, precision)
-        features = self._reference.features
+        features = self._reference.features_digest()
         return quality_measurement(self.experiment, self.basis.data, drawing, self.device.type, features)
 
     @property

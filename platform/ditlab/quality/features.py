@@ -67,11 +67,19 @@ def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> K
             f"at least {2 * max(2, num_subsets)} points on both sides."
         )
     x, y = _parts(real.double(), num_subsets, 0), _parts(generated.double(), num_subsets, 1)
-    sums = _PairSums(_pair_sums(x, x), _pair_sums(y, y), _pair_sums(x, y), _sizes(x), _sizes(y))
+    within_x, within_y, between = _pair_sums(x, x), _pair_sums(y, y), _pair_sums(x, y)
+    sizes_x, sizes_y = (torch.tensor([len(part) for part in parts], dtype=torch.float64) for parts in (x, y))
+
+    def estimate(kept: Tensor) -> Tensor:
+        """Estimate MMD_u^2 from the kept subsets."""
+        m, n = sizes_x[kept].sum(), sizes_y[kept].sum()
+        xx, yy, xy = (sums[kept][:, kept].sum() for sums in (within_x, within_y, between))
+        return xx / (m * (m - 1)) + yy / (n * (n - 1)) - 2 * xy / (m * n)
+
     every = torch.arange(num_subsets)
-    left_out = torch.stack([sums.estimate(every[every != subset]) for subset in every])
+    left_out = torch.stack([estimate(every[every != subset]) for subset in every])
     variance = (num_subsets - 1) * (left_out - left_out.mean()).square().mean()
-    return KernelDistance(float(sums.estimate(every)), float(variance.sqrt()))
+    return KernelDistance(float(estimate(every)), float(variance.sqrt()))
 
 
 def nearest_distances(samples: Tensor, reference: Tensor, chunk: int = 1024) -> Tensor:
@@ -107,39 +115,14 @@ def _parts(points: Tensor, num: int, seed: int) -> tuple[Tensor, ...]:
     return points[order.to(points.device)].tensor_split(num)
 
 
-@dataclass(frozen=True)
-class _PairSums:
-    """Sums of the kernel over pairs of points, by the subsets of the points."""
-
-    within_x: Tensor
-    within_y: Tensor
-    between: Tensor
-    sizes_x: Tensor
-    sizes_y: Tensor
-
-    def estimate(self, kept: Tensor) -> Tensor:
-        """Estimate MMD_u^2 from the kept subsets."""
-        m, n = self.sizes_x[kept].sum(), self.sizes_y[kept].sum()
-        x, y, xy = (sums[kept][:, kept].sum() for sums in (self.within_x, self.within_y, self.between))
-        return x / (m * (m - 1)) + y / (n * (n - 1)) - 2 * xy / (m * n)
-
-
 def _pair_sums(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
     """Sum the kernel over each pair of subsets, (subsets of x, subsets of y), no point paired with itself."""
-    sums = [[_kernel(a, b).sum() - (_kernel_of_itself(a) if a is b else 0) for b in y] for a in x]
+
+    def kernel(products: Tensor) -> Tensor:
+        return ((products / x[0].shape[1] + 1) ** 3).sum()
+
+    sums = [[kernel(a @ b.T) - (kernel(a.square().sum(1)) if a is b else 0) for b in y] for a in x]
     return torch.tensor(sums, dtype=torch.float64)
-
-
-def _kernel(x: Tensor, y: Tensor) -> Tensor:
-    return (x @ y.T / x.shape[1] + 1) ** 3
-
-
-def _kernel_of_itself(x: Tensor) -> Tensor:
-    return ((x.square().sum(1) / x.shape[1] + 1) ** 3).sum()
-
-
-def _sizes(parts: Sequence[Tensor]) -> Tensor:
-    return torch.tensor([len(part) for part in parts], dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -206,7 +189,7 @@ class ImageEncoder:
         patch = checkpoint.config().patch_size
         if height % patch or width % patch:
             raise UserError(
-                f"{checkpoint.knob} has patches of {patch} pixels, which do not tile the {height} x {width} pixels of "
+                f"{checkpoint.name} has patches of {patch} pixels, which do not tile the {height} x {width} pixels of "
                 f"samples whose quality is measured; draw sizes that are multiples of {patch}, or name another encoder."
             )
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -39,8 +39,6 @@ MAX_HEADER = 100 << 20
 MAX_TEXT_FILE = 256 * MIB
 """Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
 METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
-EARLIER_KEYS = {"format", "family", "step", "plugins"}
-"""Metadata of files without hashes."""
 
 _log = logging.getLogger("ditlab")
 
@@ -122,12 +120,13 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
     """Check the hashes of an export's files. Raises and warns as `load_export` does."""
     weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
     facts = read_facts(weights)
-    found = {name: _hash(folder / name) for name in (SPEC_NAME, *facts.hashes)}
-    changed = [name for name, recorded in facts.hashes.items() if found[name] != recorded]
-    for name in changed:
-        if name != SPEC_NAME:
-            raise UserError(f"{folder / name} was altered: its SHA-256 is not the export's; export the run again.")
-        warn(f"{spec} was changed after the export (another SHA-256); the network is built as it says now.")
+    for name in dict.fromkeys((SPEC_NAME, *facts.hashes)):
+        with _reading(folder / name):
+            found = _file_hash(folder / name)
+        if found != facts.hashes.get(name, found):
+            if name != SPEC_NAME:
+                raise UserError(f"{folder / name} was altered: its SHA-256 is not the export's; export the run again.")
+            warn(f"{spec} was changed after the export (another SHA-256); the network is built as it says now.")
     if not facts.is_ours:
         warn(f"{weights} was not written by DiTLab: nothing tells whether these are the weights of {spec}.")
     check_installed(facts.packages, f"the export {folder}")
@@ -143,13 +142,6 @@ def load_checked(folder: Path, device: torch.device) -> LoadedExport:
     return LoadedExport(experiment, _with_weights(experiment, weights, device))
 
 
-def _hash(path: Path) -> str:
-    try:
-        return file_hash(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); export the run again.") from error
-
-
 @dataclass(frozen=True)
 class ExportFacts:
     """Metadata of an export's weights."""
@@ -159,9 +151,9 @@ class ExportFacts:
     packages: dict[str, str]
     """Packages of the network's parts, with versions."""
     hashes: dict[str, str]
-    """SHA-256 of each file beside the weights, by name; {} where none were recorded."""
+    """SHA-256 of each file beside the weights, by name."""
     is_ours: bool
-    """True if the metadata are those of an export."""
+    """False for weights that another program wrote, which have no hashes."""
 
 
 def write_weights(
@@ -178,7 +170,7 @@ def write_weights(
             "shape": list(tensor.shape),
         }
         offset += tensor.nbytes
-    hashes = {file.name: file_hash(file) for file in files}
+    hashes = {file.name: _file_hash(file) for file in files}
     content = hashlib.sha256(_header(metadata, hashes, entries))
     for name in entries:
         content.update(raw_bytes(ordered[name]))
@@ -191,29 +183,28 @@ def write_weights(
 
 
 def read_facts(path: Path) -> ExportFacts:
-    """Read the metadata, and hash the whole file where it has a hash.
+    """Read the metadata, and hash the whole file unless another program wrote it.
 
-    Raises UserError for a file that cannot be read, is no export's, or was altered.
+    Raises UserError for a file that cannot be read, or was altered.
     """
     with _reading(path), open_regular_file(path, follow=True) as file:
-        header = _read_header(file)
+        size = int.from_bytes(file.read(8), "little")
+        if size > min(MAX_HEADER, os.fstat(file.fileno()).st_size):
+            raise ValueError(f"its header would have {size:,} bytes")
+        header = parse_json(file.read(size))
         metadata = header.pop(METADATA, {})
-        if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-            raise ValueError("its metadata are no texts")
-        if HASHES not in metadata:
-            if metadata.keys() - EARLIER_KEYS:
-                raise ValueError(f"its metadata hold {', '.join(sorted(metadata.keys() - EARLIER_KEYS))}")
-            packages, is_ours = _texts(metadata.get("plugins", "{}")), "family" in metadata
-            return ExportFacts(_step(metadata.get("step", "0")), packages, {}, is_ours)
-        hashes = _texts(metadata[HASHES])
+        if any("data_offsets" not in entry for entry in header.values()):
+            raise ValueError("its header describes something else than tensors")
+        if not metadata.keys() & {"family", HASHES}:
+            return ExportFacts(0, {}, {}, is_ours=False)
+        hashes = parse_json(metadata.pop(HASHES, "{}"))
         expected = hashes.pop(CONTENT, "")
-        rest = {name: text for name, text in metadata.items() if name != HASHES}
-        content = hashlib.sha256(_header(rest, hashes, header))
+        content = hashlib.sha256(_header(metadata, hashes, header))
         while chunk := file.read(CHUNK):
             content.update(chunk)
         if content.hexdigest() != expected:
             raise ValueError("it was altered: its SHA-256 differs from the one written with it")
-        return ExportFacts(_step(rest.get("step", "")), _texts(rest.get("plugins", "{}")), hashes, True)
+        return ExportFacts(int(metadata["step"]), parse_json(metadata.get("plugins", "{}")), hashes, is_ours=True)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -242,7 +233,7 @@ def check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], pat
         )
 
 
-def file_hash(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as `open_regular_file` does."""
     with open_regular_file(path, MAX_TEXT_FILE, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -255,34 +246,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); export the run again.") from error
-    except (ValueError, RuntimeError, SafetensorError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({first_line(error)}); export the run again.") from error
-
-
-def _read_header(file: BinaryIO) -> dict[str, Any]:
-    size = int.from_bytes(file.read(8), "little")
-    if size > min(MAX_HEADER, os.fstat(file.fileno()).st_size):
-        raise ValueError(f"its header would have {size:,} bytes")
-    header = parse_json(file.read(size))
-    if not isinstance(header, dict) or not all(isinstance(each, dict) for each in header.values()):
-        raise ValueError("its header is no mapping of tensors")
-    if any("data_offsets" not in entry for name, entry in header.items() if name != METADATA):
-        raise ValueError("its header describes something else than tensors")
-    return header
-
-
-def _texts(text: str) -> dict[str, str]:
-    """Parse a JSON mapping of texts."""
-    found = parse_json(text)
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-        raise ValueError("its metadata hold no mapping of texts")
-    return found
-
-
-def _step(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise ValueError("its step is no whole number")
-    return int(text)
 
 
 def _header(metadata: Mapping[str, str], hashes: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:

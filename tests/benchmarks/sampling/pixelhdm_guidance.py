@@ -40,7 +40,7 @@ def build(experiment: Experiment, side: int, batch: int) -> dict[str, Callable[[
     with torch.no_grad():
         for parameter in network.parameters():  # off its start, where blocks are the identity
             parameter.add_(0.02 * torch.randn_like(parameter))
-    text = {"caption": caption_bytes(["a red seven"] * batch, model.text_length).tokens}
+    text = {"caption": caption_bytes(["a red seven"] * batch, model.text_length)}
     x = torch.randn(batch, 3, side, side)
     one = GuidedVelocity(network, torch.float32, "velocity", model.pixel_width, Guidance(SCALE), text)
     keep = torch.ones(batch, dtype=torch.bool)

@@ -29,7 +29,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.training import receipts, trainer
 from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import TrainingRun
-from ditlab.training.receipts import StepDigester, attempt_facts
+from ditlab.training.receipts import attempt_facts, passes_digest
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from support.trainings.workers import tiny, training_run
@@ -40,13 +40,15 @@ CALLS = 5000
 """Steps whose calls alone are timed."""
 
 
-class SwitchedDigester(StepDigester):
-    """A digester that can be off."""
+class Switch:
+    """Whether steps have receipts."""
 
     is_on = True
 
-    def digest(self, passes: Sequence[ConsumedPass]) -> int:
-        return super().digest(passes) if self.is_on else 0
+
+def switched_digest(passes: Sequence[ConsumedPass]) -> int:
+    """Digest a step's passes while steps have receipts."""
+    return passes_digest(passes) if Switch.is_on else 0
 
 
 class SwitchedWriter(ReceiptWriter):
@@ -78,14 +80,14 @@ class Blocks(Reporter):
         if number > WARM_UP:
             self.times[self.receipts.is_on].append((now - self._since) / self._block)
         # on, off, off, on: neither is always the one after the other
-        SwitchedDigester.is_on = self.receipts.is_on = number % 4 in (0, 3)
+        Switch.is_on = self.receipts.is_on = number % 4 in (0, 3)
         self._since = time.perf_counter()
         return number >= WARM_UP + 2 * self._rounds
 
 
 def calls_of_a_step(run: TrainingRun, rank: Rank, folder: Path) -> float:
     """Seconds that a step of one worker digests, chains and writes."""
-    experiment, digester = run.experiment, StepDigester()
+    experiment = run.experiment
     size, unit = experiment.batch.size, experiment.batch.micro or experiment.batch.size
     rows = run.data.train.rows[list(range(min(unit, size)))]
     writer = ReceiptWriter(RunFolder(folder), print)
@@ -93,7 +95,7 @@ def calls_of_a_step(run: TrainingRun, rank: Rank, folder: Path) -> float:
     begin = time.perf_counter()
     for step in range(CALLS):
         passes = [ConsumedPass(rows, first, first // unit, 0, step, experiment.seed) for first in range(0, size, unit)]
-        writer.add(StepReceipt(step + 1, digester.digest(passes), 0.5, 1.0, 1e-3))
+        writer.add(StepReceipt(step + 1, passes_digest(passes), 0.5, 1.0, 1e-3))
     seconds = (time.perf_counter() - begin) / CALLS
     writer.close()
     return seconds
@@ -131,7 +133,7 @@ def main() -> None:
     else:
         length = ["training.epochs=null", "training.steps=1000000", "evaluation.every=null", "checkpoint.every=null"]
         experiment = load_experiment(options.spec, [*length, *options.overrides])
-    receipts.StepDigester = SwitchedDigester  # type: ignore[misc]
+    receipts.passes_digest = switched_digest
     measure(experiment, options.rounds, options.block)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.dlm.attention_masks import block_causal_mask, two_copy_mask
+from denoisers.dlm.attention_masks import dense_mask
 from denoisers.layers.attention import KVCache
 from denoisers.processes.score_entropy import LossTargets
 from support.models.plain_dlm import plain_forward
@@ -11,6 +11,10 @@ from support.models.plain_dlm import plain_forward
 SIGMA_MIN = 0.001
 SIGMA_CLEAN = torch.full((3,), SIGMA_MIN, dtype=torch.float64)
 EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+def mask_of(length, block_size, copies=1, first=0):
+    return dense_mask(length, block_size, copies, None, torch.device("cpu"), first)
 
 
 @pytest.fixture
@@ -48,8 +52,8 @@ def two_copies(network, x, x0, levels):
 
 
 def test_masks_of_two_blocks_of_two():
-    assert block_causal_mask(4, 2).int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
-    assert two_copy_mask(4, 2).int().tolist() == [
+    assert mask_of(4, 2).int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert mask_of(4, 2, copies=2).int().tolist() == [
         [1, 1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0, 0],
         [1, 1, 1, 1, 0, 0, 0, 0],
@@ -62,8 +66,8 @@ def test_masks_of_two_blocks_of_two():
 
 
 def test_a_mask_behind_cached_tokens_is_the_rest_of_the_whole_one():
-    assert torch.equal(block_causal_mask(8, 4, first=4), block_causal_mask(12, 4)[4:])
-    assert block_causal_mask(4, 4, first=8) is None and block_causal_mask(3, 4) is None
+    assert torch.equal(mask_of(8, 4, first=4), mask_of(12, 4)[4:])
+    assert mask_of(4, 4, first=8) is None and mask_of(3, 4) is None
 
 
 def test_a_token_does_not_depend_on_later_blocks(network, tokens, levels):
@@ -88,7 +92,7 @@ def test_both_copies_at_once_as_written_on_the_page(network, tokens, levels):
     x0 = (tokens * 2 + 1) % 11
     sigma = torch.cat((torch.full((3, 12), SIGMA_MIN).double(), levels.repeat_interleave(4, dim=1)), dim=1)
     both = torch.cat((x0, tokens), dim=1)
-    expected = plain_forward(network, both, sigma, two_copy_mask(12, 4), torch.arange(12).repeat(2))[:, 12:]
+    expected = plain_forward(network, both, sigma, mask_of(12, 4, copies=2), torch.arange(12).repeat(2))[:, 12:]
     torch.testing.assert_close(two_copies(network, tokens, x0, levels), expected, **EXACT)
 
 

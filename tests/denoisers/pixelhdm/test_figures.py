@@ -28,7 +28,7 @@ def batch_of(spec, num=5):
     generator = torch.Generator().manual_seed(0)
     batch = {"image": 2 * torch.rand(num, 3, *SIZE, generator=generator) - 1}
     if spec.text_encoder == "learned":
-        return batch | {"caption": caption_bytes([f"digit {number}" for number in range(num)], 12).tokens}
+        return batch | {"caption": caption_bytes([f"digit {number}" for number in range(num)], 12)}
     text = torch.randn(num, 4, spec.width, generator=generator)
     return batch | {"text": text, "text_mask": torch.ones(num, 4, dtype=torch.bool), "text_pooled": text.mean(1)}
 

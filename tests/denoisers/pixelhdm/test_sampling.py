@@ -102,7 +102,6 @@ def test_evaluations_of_fifty_steps(solver, evaluations):
         sampler = sampler_of(solver=solver, steps=50, final_projection=projected)
         draw(sampler, network, 1, SampleRequest(prompts=prompts("a")))
         assert len(network.times) == evaluations + projected
-    assert SOLVERS[solver].num_evaluations(50) == evaluations
     assert network.times[0] == pytest.approx(0.05) and network.times[-1] == pytest.approx(0.95)
 
 

@@ -10,12 +10,9 @@ from torch import nn
 from denoisers.contract import RealRows, SampleRequest
 from denoisers.processes.gaussian import linear_schedule
 from denoisers.processes.specs import LinearBetas
-from denoisers.region.bed import read_bed
 from denoisers.region.family import FAMILY
 from denoisers.region.sampling import RegionSampler
 from denoisers.region.spec import BedMask, RandomMask, RegionObjectiveSpec, RegionSamplingSpec
-from support.special_files import put
-from support.watchdog import watchdog
 
 CONSTANT = 0.4
 
@@ -145,12 +142,6 @@ def test_the_share_of_masked_regions(region_spec, rows, ratio):
     batch = {"regions": torch.zeros(200, 12, 7), "present": torch.ones(200, 12, dtype=torch.bool)}
     mask = made.sample(Constants(), batch, 200, seeded()).conditions["mask"]
     assert mask.double().mean().item() == pytest.approx(ratio, abs=0.04)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "circle", "dangling", "socket", "folder"])
-def test_special_files_in_the_place_of_a_bed_file_are_refused(tmp_path, kind):
-    with watchdog(5), pytest.raises(ValueError, match=r"a\.bed cannot be read \(.*\); name a BED file"):
-        read_bed(put(kind, tmp_path / "a.bed"))
 
 
 def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):

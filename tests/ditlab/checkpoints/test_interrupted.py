@@ -114,7 +114,7 @@ def test_a_full_disk(tmp_path):
             while True:
                 file.write(b"x" * 4096)
         failed = save(disk / "run", 2)
-        assert failed.kind == "write" and "No space left on device" in str(failed.error)
+        assert failed.error.kind == "write" and "No space left on device" in str(failed.error)
         assert is_step(disk / "run", 1) and CheckpointStore.at(disk / "run").steps() == [1]
         filler.unlink()
         one = saver(disk / "run")

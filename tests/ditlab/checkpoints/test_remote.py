@@ -100,10 +100,10 @@ def test_a_bucket_that_does_not_exist(query):
     with pytest.raises(UserError, match=r"checkpoint\.storage=s3://nowhere.*(?i:bucket)"):
         CheckpointStore.at(place).check_writable()
     failed = save(place, 1)
-    assert failed.kind == "write" and "worker 0" in str(failed.error)
+    assert failed.error.kind == "write" and "worker 0" in str(failed.error)
     one = saver(place)
     one.save(manifest(2), state(2))
-    assert one.wait().kind == "write", "later saves report it as well, and none hangs"
+    assert one.wait().error.kind == "write", "later saves report it as well, and none hangs"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_what_is_no_number_is_not_saved(tmp_path, value, mode):
         one = saver(tmp_path, mode=mode)
         one.save(manifest(2), [*state(2), ((field, "network.other", 0), broken)])
         ended = one.wait()
-        assert ended.kind == "not_finite" and f"{field} of network.other" in str(ended.error)
+        assert ended.error.kind == "not_finite" and f"{field} of network.other" in str(ended.error)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert save(tmp_path, 2, mode=mode).error is None
 
@@ -117,7 +117,7 @@ def test_a_journal_that_cannot_be_synced_keeps_the_checkpoint_from_counting(tmp_
         raise OSError(28, "No space left on device", "/journal.jsonl")
 
     failed = save(tmp_path, 1, before_commit=broken)
-    assert failed.kind == "write" and "No space left on device (/journal.jsonl)" in str(failed.error)
+    assert failed.error.kind == "write" and "No space left on device (/journal.jsonl)" in str(failed.error)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,7 +144,7 @@ def test_a_peer_that_falls_silent(tmp_path):
     one = BackgroundSaver(CheckpointStore.at(tmp_path), 0, 2, gather, 3)
     for step in (1, 2):
         one.save(manifest(step), state(step))
-        assert one.wait().kind == "lost_worker" and "closed by peer" in str(one.wait().error)
+        assert one.wait().error.kind == "lost_worker" and "closed by peer" in str(one.wait().error)
     one.close()
     assert CheckpointStore.at(tmp_path).steps() == []
 
@@ -242,7 +242,7 @@ def test_no_memory_for_a_copy(tmp_path):
     one = saver(tmp_path)
     endless = torch.zeros(1).expand(2**50)  # four PiB to copy, four bytes to hold
     one.save(manifest(2), [(("master", "network.weight", 0), endless)])
-    assert one.wait().kind == "write" and "checkpoint.write=blocking" in str(one.wait().error)
+    assert one.wait().error.kind == "write" and "checkpoint.write=blocking" in str(one.wait().error)
     assert is_step(tmp_path, 1)
     one.save(manifest(2), state(2))
     assert one.wait().error is None and is_step(tmp_path, 2)

@@ -39,7 +39,7 @@ def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
         Path(place, "blocked", "step-00000002").touch()
         saver.store = CheckpointStore.at(Path(place, "blocked"))
     failed = saved(2)
-    assert failed.kind == "write" and "worker 1: " in str(failed.error) and "worker 0" not in str(failed.error)
+    assert failed.error.kind == "write" and "worker 1: " in str(failed.error) and "worker 0" not in str(failed.error)
     saver.store = healthy
 
     # A worker whose state holds NaN.
@@ -47,14 +47,14 @@ def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
     if rank == 1:
         broken[0][1][2] = float("nan")
     failed = saved(3, broken)
-    assert failed.kind == "not_finite" and "master of network.weight" in str(failed.error)
+    assert failed.error.kind == "not_finite" and "master of network.weight" in str(failed.error)
 
     # A worker that writes where the others do not see it.
     saving.VISIBILITY_TIMEOUT = 0.3
     if rank == 1:
         saver.store = CheckpointStore.at(Path(place, "elsewhere"))
     failed = saved(4)
-    assert failed.kind == "not_shared" and "worker 1 wrote" in str(failed.error)
+    assert failed.error.kind == "not_shared" and "worker 1 wrote" in str(failed.error)
     saver.store = healthy
 
     assert CheckpointStore.at(place).steps() == [1]
@@ -79,7 +79,7 @@ def _lose_a_worker(rank: int, world_size: int, place: str) -> None:
     began = time.monotonic()
     for step in (2, 3):
         saver.save(manifest(step), state(step))
-        assert saver.wait().kind == "lost_worker"
+        assert saver.wait().error.kind == "lost_worker"
     saver.close()
     assert time.monotonic() - began < 20
     os._exit(0)  # not through the end of a process group that has lost a member

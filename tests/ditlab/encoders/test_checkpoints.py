@@ -128,7 +128,7 @@ def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
 
 
 def test_messages_name_the_flag(tmp_path):
-    refused(tmp_path, f"--encode-text={tmp_path}", knob="--encode-text")
+    refused(tmp_path, f"--encode-text={tmp_path}", option="--encode-text")
 
 
 def test_images_need_a_dinov3(text, image_folder, tmp_path):

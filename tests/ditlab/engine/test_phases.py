@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.engine.phase_clock import PHASES, DeviceMarks, HostMarks, PhaseClock
+from ditlab.engine.phase_clock import PHASES, PhaseClock
 from support.trainings.phases import phases_by_stage
 
 
@@ -60,7 +60,7 @@ def test_phases_of_steps_add_up_to_their_time_with_those_within_others():
     def tick(seconds: float) -> None:
         now[0] += seconds
 
-    clock = PhaseClock(HostMarks(lambda: now[0]))
+    clock = PhaseClock(lambda: now[0])
     tick(7.0)  # building the engine
     clock.restart()
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_phases_of_steps_add_up_to_their_time_with_those_within_others():
 
 def test_a_step_that_failed_leaves_nothing_behind():
     now = [0.0]
-    clock = PhaseClock(HostMarks(lambda: now[0]))
+    clock = PhaseClock(lambda: now[0])
     with pytest.raises(ValueError, match="no memory"), clock.phase("forward"), clock.phase("reduce"):
         now[0] += 5.0
         raise ValueError("no memory")
@@ -98,7 +98,7 @@ def test_a_step_that_failed_leaves_nothing_behind():
 
 def test_a_device_is_read_when_it_is_there_and_never_waited_for():
     device = Device()
-    clock = PhaseClock(DeviceMarks(device.event))
+    clock = PhaseClock(new_event=device.event)
 
     def tick(seconds: float) -> None:
         device.host += seconds

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from denoisers.parameters import ParameterRole
 from ditlab.data.splits import open_data
 from ditlab.engine import memory
-from ditlab.engine.optimizers import WholeMatrix
+from ditlab.engine.optimizers import ParameterFacts
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.flops import newton_schulz_flops
@@ -85,7 +85,7 @@ def test_operations_of_muons_iterations():
         ((8, 16, 4, 4), ParameterRole("convolution", is_transposed=True)),
     ]  # fmt: skip
     for shape, role in roles:
-        matrix = WholeMatrix(shape, role)
+        matrix = ParameterFacts(shape, role)
         with FlopCounterMode(display=False) as counter:
             matrix.orthogonalised(torch.empty(matrix.numel, device="meta"))
         assert newton_schulz_flops(shape, role) == counter.get_total_flops(), shape

@@ -55,17 +55,6 @@ def load(folder: Path) -> list[str]:
     return warnings
 
 
-def change_header(weights: Path, change) -> None:
-    """Rewrite the header of a file that has no hash of its own."""
-    content = weights.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    header["__metadata__"].pop("sha256")
-    change(header)
-    text = json.dumps(header).encode()
-    weights.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
-
-
 def test_two_exports_are_equal_byte_for_byte(checkpoint, exported, tmp_path):
     export_weights(checkpoint, tmp_path / "again", tokenizer=checkpoint.parents[1] / TOKENIZER_NAME)
     for name in ("weights.safetensors", "spec.yaml", TOKENIZER_NAME):
@@ -180,12 +169,9 @@ def test_special_files_are_refused_without_waiting(copy, name):
             file.touch()
 
 
-def test_exports_of_earlier_versions_load_without_a_word(copy):
+def test_weights_of_another_program_are_said(copy):
     weights = copy / "weights.safetensors"
-    tensors = load_file(weights)
-    save_file(tensors, weights, metadata={"format": "pt", "family": "dit", "step": "6"})
-    assert load(copy) == [] and read_facts(weights).step == 6
-    save_file(tensors, weights)
+    save_file(load_file(weights), weights)
     (warning,) = load(copy)
     assert "was not written by DiTLab" in warning
 
@@ -193,20 +179,23 @@ def test_exports_of_earlier_versions_load_without_a_word(copy):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: header.update(__metadata__=[]), "its header is no mapping of tensors"),
-        (lambda header: header["__metadata__"].update(family=3), "its metadata are no texts"),
-        (lambda header: header["__metadata__"].update(step="6e3"), "its step is no whole number"),
-        (lambda header: header["__metadata__"].update(plugins="[1]"), "its metadata hold no mapping of texts"),
-        (lambda header: header["__metadata__"].update(sha257="{}"), "its metadata hold sha257"),
+        (lambda header: header.update(__metadata__=[]), ""),
+        (lambda header: header["__metadata__"].update(step="6e3"), "it was altered"),
         (lambda header: header["__metadata__"].update(sha256="{}"), "it was altered"),
+        (lambda header: header["__metadata__"].pop("sha256"), "it was altered"),
+        (lambda header: header["__metadata__"].update(sha256="[1]"), ""),
         (lambda header: header["head.bias"].update(data_offsets=[0, 1 << 60]), ""),
-        (lambda header: header["head.bias"].update(dtype="Q7"), ""),
         (lambda header: header.update(head={"shape": [1]}), "its header describes something else than tensors"),
     ],
 )
 def test_headers_of_the_wrong_form_are_one_sentence(copy, change, message):
     weights = copy / "weights.safetensors"
-    change_header(weights, change)
+    content = weights.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    weights.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
     with pytest.raises(UserError, match=rf"weights\.safetensors is damaged \({message}") as found:
         load(copy)
     assert "\n" not in str(found.value)

@@ -35,8 +35,7 @@ DAMAGED: tuple[tuple[str, str], ...] = (
     (r"(export|train/\w+/media/export)/weights\.safetensors", "export's weights"),
     (r"(export|train/\w+/media/export)/spec\.yaml", "export's spec.yaml"),
     (r"tokenizer\.json", "tokenizer.json"),
-    (r"classifiers/[^/]+/classifier\.json", "classifier.json"),
-    (r"classifiers/[^/]+/weights\.safetensors", "classifier's weights"),
+    (r"classifiers/[^/]+\.safetensors", "classifier"),
     (r"places\.json", "places.json"),
     (r"mlflow\.db", "mlflow.db"),
 )

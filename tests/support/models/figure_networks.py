@@ -100,7 +100,7 @@ def _batch(spec: Any, generator: torch.Generator) -> dict[str, Tensor]:
         present[0, -2:] = False
         return {"regions": torch.rand(shape, generator=generator), "present": present}
     if spec.family == "pixelhdm":
-        captions = caption_bytes([f"digit {number}" for number in range(4)], spec.text_length).tokens
+        captions = caption_bytes([f"digit {number}" for number in range(4)], spec.text_length)
         return {"image": 2 * torch.rand(4, 3, 16, 24, generator=generator) - 1, "caption": captions}
     batch = {"image": 2 * torch.rand(6, *spec.image_shape, generator=generator) - 1}
     return batch if spec.num_classes is None else {**batch, "label": torch.arange(6) % spec.num_classes}

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from denoisers.processes.uniform_graph import log_ratio
+
 PAIR = torch.tensor([[0.3, 0.02, 0.03], [0.05, 0.2, 0.05], [0.0, 0.05, 0.3]], dtype=torch.float64)
 """A law of two tokens that depend on each other."""
 SUM = torch.full((3, 3, 3), 0.01, dtype=torch.float64)
@@ -89,3 +91,12 @@ def scores_of(clean: Tensor, x: Tensor, sigma: float) -> Tensor:
         others[..., place] = torch.arange(vocabulary)
         scores.append(law[others.unbind(-1)] - law[x.unbind(-1)][:, None])
     return torch.stack(scores, dim=1)
+
+
+def log_ratios(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
+    """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean ones x0 (...)."""
+    log_r = log_ratio(sigma, vocabulary).expand(x.shape)
+    rest = torch.where(x == x0, log_r, torch.zeros_like(log_r))[..., None]
+    scores = rest.repeat_interleave(vocabulary, -1)
+    scores = scores.scatter(-1, x0[..., None], torch.where(x == x0, torch.zeros_like(log_r), -log_r)[..., None])
+    return scores.scatter(-1, x[..., None], 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ditlab.engine.distributed import Rank
-from ditlab.engine.phase_clock import HostMarks, PhaseClock
+from ditlab.engine.phase_clock import PhaseClock
 from ditlab.training.timing import PhaseLog
 from support.trainings.workers import Recorder, tiny
 
@@ -24,6 +24,6 @@ def phase_log(
     def tick(seconds: float) -> None:
         now[0] += seconds
 
-    rank, clock = Rank(0, world_size, 0, torch.device("cpu")), PhaseClock(HostMarks(lambda: now[0]))
+    rank, clock = Rank(0, world_size, 0, torch.device("cpu")), PhaseClock(lambda: now[0])
     log: Any = PhaseLog(run, rank, recorder, clock, lambda: now[0], measure)  # type: ignore[arg-type]
     return log, recorder, tick

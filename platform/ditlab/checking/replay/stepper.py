@@ -19,7 +19,7 @@ from ditlab.engine.update_norms import ParameterNorms, UpdateNorms
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import ForwardPass
-from ditlab.training.receipts import StepDigester
+from ditlab.training.receipts import passes_digest
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
@@ -110,7 +110,7 @@ class StepObserver(Reporter):
         """Observe `steps` (from 1) into `seen`."""
         super().__init__(lambda: False, lambda message: None, ProgressMarker())
         self._shown, self._steps, self._seen = shown, steps, seen
-        self._digester, self._watching = StepDigester(), ExitStack()
+        self._watching = ExitStack()
         self._norms: UpdateNorms | None = None
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class StepObserver(Reporter):
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
         if passes:
-            self._seen.digests[step] = self._digester.digest(passes)
+            self._seen.digests[step] = passes_digest(passes)
 
     def step_ended(self, step: int) -> None:
         if norms := self._norms:

@@ -193,8 +193,8 @@ class FeatureColumns:
 
         device = encoding_device()
         return cls(
-            FrozenTextEncoder.open(text, None, length, device, knob="--encode-text") if text else None,
-            FrozenImageEncoder.open(image, None, patch, device, knob="--encode-images") if image else None,
+            FrozenTextEncoder.open(text, None, length, device, option="--encode-text") if text else None,
+            FrozenImageEncoder.open(image, None, patch, device, option="--encode-images") if image else None,
         )
 
     def measure(self, captions: Iterable[np.ndarray]) -> None:

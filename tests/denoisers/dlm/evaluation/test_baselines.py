@@ -10,11 +10,9 @@ from denoisers.dlm import evaluation
 from denoisers.dlm.evaluation import fit_baselines, nats_per_token
 from support.models.token_rows import token_rows
 
-SORTED, DENSE = 0, 2**24
 
-
-def fit(tokens, vocabulary, size=64, dense_pairs=DENSE):
-    return fit_baselines(token_rows(torch.as_tensor(tokens)), vocabulary, size, dense_pairs)
+def fit(tokens, vocabulary, size=64):
+    return fit_baselines(token_rows(torch.as_tensor(tokens)), vocabulary, size)
 
 
 def nats(fitted, tokens, size=64):
@@ -39,12 +37,11 @@ def chain(num, length, vocabulary, seed):
     return rows
 
 
-@pytest.mark.parametrize("dense_pairs", [SORTED, DENSE])
-def test_counts_of_five_tokens_by_hand(dense_pairs):
+def test_counts_of_five_tokens_by_hand():
     """0 1 0 1 2, V = 4. Tokens 2, 2, 1, 0 times, 3 different: (c + 3/4) / (5 + 3). Pairs: 01 twice, 10 and 12 once;
     n1 = 2, n2 = 1, so a pair that came once loses 2 / (2 + 2 * 1) = 1/2; of n3 there is none, so one that came twice
     loses half of 2. Pairs end in 0, 1 and 2, one each: lower orders get (1 + 3/4) / (3 + 3), and 3 gets (3/4) / 6."""
-    fitted = fit([[0, 1, 0, 1, 2]], 4, dense_pairs=dense_pairs)
+    fitted = fit([[0, 1, 0, 1, 2]], 4)
     lower = np.array([1.75, 1.75, 1.75, 0.75]) / 6
     assert fitted.unigram.probabilities == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
     assert distribution_after(fitted, 0, 4) == pytest.approx([0, 0.5, 0, 0] + 0.5 * lower)
@@ -93,15 +90,15 @@ def test_the_bigram_of_a_chain_approaches_its_entropy():
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("waiting", [1, 50, 2**22])
-def test_neither_batches_nor_the_way_of_counting_change_anything(size, waiting, monkeypatch):
-    monkeypatch.setattr(evaluation, "BUFFERED_PAIRS", waiting)
+def test_neither_batches_nor_merges_change_anything(size, waiting, monkeypatch):
     rows, held_out = chain(60, 12, 50, 2), chain(20, 12, 50, 3)
-    dense = fit(rows, 50)
-    other = fit(rows, 50, size, SORTED)
-    assert np.array_equal(dense.unigram.probabilities, other.unigram.probabilities)
+    one = fit(rows, 50)
+    monkeypatch.setattr(evaluation, "BUFFERED_PAIRS", waiting)
+    other = fit(rows, 50, size)
+    assert np.array_equal(one.unigram.probabilities, other.unigram.probabilities)
     for name in ("codes", "pair_probabilities", "backoff"):
-        assert np.array_equal(getattr(dense.bigram, name), getattr(other.bigram, name))
-    assert nats(other, held_out, size) == pytest.approx(nats(dense, held_out), rel=1e-12)
+        assert np.array_equal(getattr(one.bigram, name), getattr(other.bigram, name))
+    assert nats(other, held_out, size) == pytest.approx(nats(one, held_out), rel=1e-12)
 
 
 def test_a_vocabulary_of_gpt2_needs_no_matrix():
@@ -115,9 +112,8 @@ def test_a_vocabulary_of_gpt2_needs_no_matrix():
 
 def test_rows_of_one_token_are_the_unigrams():
     rows = [[0], [0], [1]]
-    for dense_pairs in (SORTED, DENSE):
-        found = nats(fit(rows, 3, dense_pairs=dense_pairs), rows)
-        assert found["bigram"] == found["unigram"] < math.log(3)
+    found = nats(fit(rows, 3), rows)
+    assert found["bigram"] == found["unigram"] < math.log(3)
 
 
 def test_pairs_that_occur_once_are_discounted():

@@ -8,7 +8,8 @@ import torch
 
 from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy, zero_score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import kl_from_uniform, log_ratios, move_probability, ratio, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform, move_probability, ratio, sigma_schedule
+from support.models.true_scores import log_ratios
 
 GPT2 = 50257
 DOUBLE = torch.float64

@@ -10,7 +10,6 @@ from denoisers.processes.uniform_graph import (
     corrupt,
     kl_from_uniform,
     log_ratio,
-    log_ratios,
     move_probability,
     posterior,
     ratio,
@@ -18,6 +17,7 @@ from denoisers.processes.uniform_graph import (
     sigma_schedule,
     transition,
 )
+from support.models.true_scores import log_ratios
 
 GPT2 = 50257
 DOUBLE = torch.float64

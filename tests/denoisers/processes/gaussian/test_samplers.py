@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from denoisers.processes.gaussian import (
-    gaussian_denoiser,
     linear_schedule,
     posterior_std,
     sample_ddim,
@@ -18,6 +17,17 @@ from denoisers.processes.specs import LinearBetas
 SCHEDULE = linear_schedule(LinearBetas())
 MEAN, STD = 0.7, 0.25
 NUM = 40_000
+
+
+def gaussian_denoiser(schedule, mean, std):
+    """Return the exact E[x0 | x_t] for data N(mean, std^2): the output of a perfect network."""
+
+    def denoise(x, t):
+        bar = schedule.alpha_bar(t)
+        gain = std**2 * bar**0.5 / (std**2 * bar + 1 - bar)
+        return mean + gain * (x - bar**0.5 * mean)
+
+    return denoise
 
 
 def draws(seed=0):

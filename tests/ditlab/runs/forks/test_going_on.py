@@ -113,7 +113,7 @@ def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork
         run(f"{parent}@3", training__steps=6)
     (fork,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
     (home.run(parent).checkpoints / "step-00000003" / f"fork-{fork}").write_text("0" * 64)
-    with pytest.raises(UserError, match=rf"step=3: the checkpoint of run {parent} was written anew since run {fork}"):
+    with pytest.raises(UserError, match=rf"step=3: the checkpoint of run {parent} was written again since run {fork}"):
         run(f"{parent}@3", "auto", training__steps=6)
 
 
