@@ -118,16 +118,6 @@ class BlockCache:
             self.problem = error
         return pa.py_buffer(content)
 
-    def put(self, key: str, content: bytes | memoryview | pa.Buffer) -> pa.Buffer:
-        """Keep a block, as `keep` does; where another is writing it, return it from memory."""
-        try:
-            with self.claim(key) as claim:
-                if claim is not None:
-                    return self.keep(key, claim, content)
-        except OSError as error:
-            self.problem = error
-        return pa.py_buffer(content)
-
     def discard(self, key: str) -> None:
         """Delete a block whose content was found damaged, also while it is in use."""
         with suppress(OSError):

@@ -83,8 +83,10 @@ def read_root(read: ReadFile, place: str) -> RootManifest | None:
             content = read("", name)
         except FileNotFoundError:
             continue
-        kind: type[AnyManifest] = StoreManifest if name == MANIFEST_NAME else BucketsManifest
-        return RootManifest(name, content, parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN))
+        where = f"{place}: {name}"
+        if name == MANIFEST_NAME:
+            return RootManifest(name, content, parse_manifest(content, StoreManifest, where, UPLOAD_AGAIN))
+        return RootManifest(name, content, parse_manifest(content, BucketsManifest, where, UPLOAD_AGAIN))
     return None
 
 

@@ -226,7 +226,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[3] = FORMAT_VERSION
+    version: Literal[3] = 3
     name: PlainName
     description: str
     rows: PositiveCount
@@ -249,7 +249,8 @@ class StoreManifest(ManifestRecord):
     @property
     def stored_files(self) -> Iterator[tuple[str, int | None, str]]:
         """Name, size (None where it is not known) and SHA-256 of each file beside the manifest."""
-        yield from ((file.file, file.bytes, file.sha256) for file in (*self.shards, self.index))
+        yield from ((shard.file, shard.bytes, shard.sha256) for shard in self.shards)
+        yield self.index.file, self.index.bytes, self.index.sha256
         yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
 
     def check(self) -> None:
@@ -316,7 +317,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[3] = FORMAT_VERSION
+    version: Literal[3] = 3
     name: PlainName
     description: str
     buckets: tuple[Bucket, ...]

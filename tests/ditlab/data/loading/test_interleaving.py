@@ -1,11 +1,11 @@
-"""Queues interleaved in proportion, and the schedule of buckets that is made of them."""
+"""Queues interleaved in proportion, the schedule of buckets that is made of them, and queues in turns."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.order import CHUNK_BATCHES
-from ditlab.data.loading.permutations import GROUP, Interleaving
+from ditlab.data.loading.permutations import GROUP, Interleaving, RoundRobin
 
 lengths = st.lists(st.integers(0, 900), min_size=1, max_size=5).filter(any)
 
@@ -45,3 +45,11 @@ def test_schedule_has_each_bucket_in_its_order_and_in_chunks(batches):
         if batch <= total:
             counted = np.bincount(buckets[:batch], minlength=len(batches)).tolist()
             assert schedule.num_before(batch).tolist() == counted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+def test_turns_are_those_of_a_loop(lengths):
+    expected = [(queue, number) for number in range(10) for queue, length in enumerate(lengths) if number < length]
+    queues, numbers = RoundRobin(np.array(lengths)).locate(np.arange(sum(lengths)))
+    assert list(zip(queues.tolist(), numbers.tolist(), strict=True)) == expected

@@ -120,7 +120,7 @@ def batches(make_store) -> WorkerBatches:
 
 def test_a_loader_is_ready_once_its_rows_are_there_and_not_at_its_end(batches):
     with Loader(batches, 0, steps=2, pin=False) as loader:
-        futures.wait(loader._prefetcher._pending)
+        futures.wait(loader._pending)
         assert loader.is_ready
         next(loader)
         assert loader.is_ready
@@ -132,7 +132,7 @@ def test_a_loader_is_ready_once_its_rows_are_there_and_not_at_its_end(batches):
 
 
 def test_an_error_of_the_next_step_is_not_this_ones(batches, monkeypatch):
-    gathering = loading.Prefetcher._gather
+    gathering = loading.Loader._gather
 
     def gather(self, first, count):
         if first == 1:
@@ -140,10 +140,10 @@ def test_an_error_of_the_next_step_is_not_this_ones(batches, monkeypatch):
         return gathering(self, first, count)
 
     monkeypatch.setattr(loading, "BLOCK_BYTES", 1)  # a step a block
-    monkeypatch.setattr(loading.Prefetcher, "_gather", gather)
+    monkeypatch.setattr(loading.Loader, "_gather", gather)
     with Loader(batches, 0, steps=3, pin=False) as loader:
         next(loader)
-        futures.wait(loader._prefetcher._pending)
+        futures.wait(loader._pending)
         assert not loader.is_ready
         with pytest.raises(OSError, match="gone"):
             next(loader)

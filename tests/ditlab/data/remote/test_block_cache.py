@@ -17,6 +17,7 @@ import pytest
 
 from ditlab.data.remote.block_cache import BlockCache
 from ditlab.errors import UserError
+from support.block_caches import put
 from support.disk import small_disk
 
 MIB = 1 << 20
@@ -75,8 +76,7 @@ def cache(tmp_path) -> Iterator[BlockCache]:
 
 
 def test_what_is_put_is_read_again_by_others(cache, tmp_path):
-    put = cache.put(key(1), content(1))
-    assert bytes(put) == content(1) and cache.get(key(2)) is None
+    assert bytes(put(cache, key(1), content(1))) == content(1) and cache.get(key(2)) is None
     other = BlockCache(tmp_path / "blocks", MIB * 2)
     found = other.get(key(1))
     assert found is not None and memoryview(found).readonly and bytes(found) == content(1)
@@ -84,42 +84,42 @@ def test_what_is_put_is_read_again_by_others(cache, tmp_path):
 
 
 def test_maps_need_no_descriptors(cache):
-    cache.put(key(1), content(1))
+    put(cache, key(1), content(1))
     before = len(list(Path("/proc/self/fd").iterdir()))
     maps = [cache.get(key(1)) for _ in range(100)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before and all(maps)
 
 
 def test_the_least_recently_used_goes_and_what_is_in_use_stays(cache, tmp_path):
-    in_use = cache.put(key(0), content(0))
+    in_use = put(cache, key(0), content(0))
     for number in range(1, 16):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     cache.get(key(1))
     for number in range(16, 20):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     left = held(cache, range(16))
     assert {0, 1, 15} <= set(left) and not {2, 3, 4, 5} & set(left) and bytes(in_use) == content(0)
     assert on_disk(tmp_path) <= cache.limit_bytes
 
 
 def test_without_room_the_block_is_served_from_memory(cache, tmp_path):
-    blocks = [cache.put(key(number), content(number)) for number in range(30)]
+    blocks = [put(cache, key(number), content(number)) for number in range(30)]
     assert [bytes(block) for block in blocks] == [content(number) for number in range(30)]
     assert on_disk(tmp_path) <= cache.limit_bytes and len(held(cache, range(30))) == 16
 
 
 def test_a_lower_limit_evicts_and_holds_for_all(cache, tmp_path):
     for number in range(8):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     lower = BlockCache(tmp_path / "blocks", 4 * BLOCK + 1024)
     left = held(lower, range(8))
     assert on_disk(tmp_path) <= lower.limit_bytes and left == list(range(8 - len(left), 8)) and 0 < len(left) < 8
     for number in range(10, 20):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     assert on_disk(tmp_path) <= lower.limit_bytes
     lower.close()
     for number in range(10, 20):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     assert on_disk(tmp_path) > lower.limit_bytes
 
 
@@ -129,41 +129,41 @@ def test_a_claim_is_one_processs(cache, tmp_path):
         assert claim is not None
         with other.claim(key(1)) as refused:
             assert refused is None
-        assert bytes(other.put(key(1), content(1))) == content(1) and key(1) not in other, "served, and not kept twice"
+        assert bytes(put(other, key(1), content(1))) == content(1) and key(1) not in other, "served, and not kept twice"
     with other.claim(key(1)) as again:
         other.keep(key(1), again, content(1))
     assert key(1) in cache and not list((tmp_path / "blocks").glob("*.part"))
 
 
 def test_a_damaged_block_is_discarded_and_put_again(cache, tmp_path):
-    cache.put(key(1), content(1))
+    put(cache, key(1), content(1))
     path = tmp_path / "blocks" / key(1)
     path.write_bytes(b"x" + content(1)[1:])
     assert bytes(cache.get(key(1)))[:1] == b"x", "the content is the caller's to verify"
     cache.discard(key(1))
-    assert cache.get(key(1)) is None and bytes(cache.put(key(1), content(1))) == content(1)
+    assert cache.get(key(1)) is None and bytes(put(cache, key(1), content(1))) == content(1)
     assert bytes(cache.get(key(1))) == content(1)
 
 
 @pytest.mark.parametrize("harm", ["gone", "empty", "other bytes"])
 def test_without_its_sum_the_files_are_counted(cache, tmp_path, harm):
     for number in range(6):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
     lock = tmp_path / "blocks" / ".lock"
     lock.unlink()
     if harm != "gone":
         lock.write_bytes(b"" if harm == "empty" else b"damaged")
     for number in range(6, 40):
-        cache.put(key(number), content(number))
+        put(cache, key(number), content(number))
         assert on_disk(tmp_path) <= cache.limit_bytes
     assert 39 in held(cache, range(40))
 
 
 def test_a_folder_deleted_in_use_costs_the_cache_alone(cache, tmp_path):
-    cache.put(key(1), content(1))
+    put(cache, key(1), content(1))
     shutil.rmtree(tmp_path / "blocks")
     for number in range(4):
-        assert bytes(cache.put(key(number), content(number))) == content(number)
+        assert bytes(put(cache, key(number), content(number))) == content(number)
     assert cache.get(key(3)) is not None
 
 
@@ -178,7 +178,7 @@ def test_links_and_special_files_are_not_followed(cache, tmp_path):
     (folder / f"{key(5)}.part").symlink_to(outside)
     assert held(cache, range(6)) == []
     for number in range(1, 6):
-        assert bytes(cache.put(key(number), content(number))) == content(number)
+        assert bytes(put(cache, key(number), content(number))) == content(number)
     assert outside.read_bytes() == content(1) and set(held(cache, range(6))) >= {1, 2, 5}
 
 
@@ -195,13 +195,13 @@ def test_a_full_disk_makes_room_or_serves_from_memory(tmp_path):
     with small_disk(tmp_path / "disk", "2m") as disk:
         cache = BlockCache(disk.path / "blocks", 64 * MIB)
         for number in range(8):
-            cache.put(key(number), content(number))
+            put(cache, key(number), content(number))
         disk.fill()
-        assert bytes(cache.put(key(8), content(8))) == content(8)
+        assert bytes(put(cache, key(8), content(8))) == content(8)
         for number in range(100, 110):
-            assert bytes(cache.put(key(number), content(number))) == content(number)
+            assert bytes(put(cache, key(number), content(number))) == content(number)
         disk.make_room()
-        cache.put(key(9), content(9))
+        put(cache, key(9), content(9))
         assert 9 in held(cache, range(10))
         cache.close()
 
@@ -220,7 +220,8 @@ def write(folder, limit, seed, seconds):
         key, size = hashlib.sha256(b"%d" % number).hexdigest(), 16384 + 4096 * (number % 13)
         content, found = random.Random(number).randbytes(size), cache.get(key)
         if found is None:
-            found = cache.put(key, content)
+            with cache.claim(key) as claim:
+                found = content if claim is None else cache.keep(key, claim, content)
         assert bytes(found) == content, number
         window = [*window, found][-4:]
 

@@ -18,6 +18,7 @@ from ditlab.data.remote.block_cache import BlockCache
 from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
 from ditlab.errors import StorageOutage, UserError
 from ditlab.storage.remote import RemoteFiles
+from support.block_caches import put
 from support.object_store.server import CREDENTIALS, ObjectServer, Request, object_server
 
 BLOCK, FILES, BLOCKS = 40_000, 3, 12
@@ -230,12 +231,12 @@ def test_a_hint_is_fetched_ahead_and_costs_nothing_later(server, open_fetcher):
     fetcher.expect(REQUESTS[:12])
     until(lambda: all(each.key in fetcher.cache for each in REQUESTS[:12]))
     for number in range(100):  # mapped, they stay
-        fetcher.cache.put(hashlib.sha256(b"%d" % number).hexdigest(), bytes(BLOCK))
+        put(fetcher.cache, hashlib.sha256(b"%d" % number).hexdigest(), bytes(BLOCK))
     fetch(fetcher, range(12))
     assert len(server.ranges()) == 12
     fetcher.expect([])
     for number in range(100, 200):
-        fetcher.cache.put(hashlib.sha256(b"%d" % number).hexdigest(), bytes(BLOCK))
+        put(fetcher.cache, hashlib.sha256(b"%d" % number).hexdigest(), bytes(BLOCK))
     assert not any(each.key in fetcher.cache for each in REQUESTS[:12])
 
 
