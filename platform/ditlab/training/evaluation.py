@@ -1,7 +1,6 @@
 """Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,6 +21,9 @@ from ditlab.spec.experiment import Experiment
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
+
+NUM = ""
+"""Name of the number of samples among sums of metrics: no metric has it."""
 
 
 class RunEvaluation:
@@ -79,33 +81,6 @@ class RunEvaluation:
         return values
 
 
-@dataclass(frozen=True)
-class HeldOutTotals:
-    """Sums of an objective's metrics over held-out samples, of all workers."""
-
-    num: float
-    """Number of samples."""
-    sums: dict[str, float]
-    """Sum of each metric, by name; empty without samples."""
-
-    @classmethod
-    def joined(cls, totals: Iterable["HeldOutTotals"]) -> "HeldOutTotals":
-        """Return the totals over all samples of several totals."""
-        whole: dict[str, float] = {}
-        num = 0.0
-        for each in totals:
-            num += each.num
-            for name, value in each.sums.items():
-                whole[name] = whole.get(name, 0.0) + value
-        return cls(num, whole)
-
-    def summary(self, objective: Any) -> dict[str, float]:
-        """Return the objective's metrics by name; none without samples."""
-        means = {name: value / self.num for name, value in self.sums.items()}
-        found: dict[str, float] = objective.summary(means) if means else {}
-        return found
-
-
 def metrics_by_part(
     network: nn.Module, objective: Any, data: DataSplits, objectives: Mapping[str, Any], inputs: ModelInputs,
     batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
@@ -117,17 +92,16 @@ def metrics_by_part(
     """
     if data.mixture is None:
         return held_out_metrics(network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress)
-    totals = {
-        name: held_out_totals(
-            network, objective, data.mixture.parts[name].held_out, inputs, batch_size, num, rank, channel, progress
-        )
-        for name, num in data.mixture.measured(limit).items()
-    }
-    found = HeldOutTotals.joined(totals.values()).summary(objective)
-    for part, each in totals.items():
-        of_part = each.summary(objectives.get(part, objective))
-        found |= {f"{part}/{name}": value for name, value in of_part.items()}
-    return found
+    together: dict[str, float] = {}
+    of_parts: dict[str, float] = {}
+    for part, num in data.mixture.measured(limit).items():
+        view = data.mixture.parts[part].held_out
+        sums = held_out_sums(network, objective, view, inputs, batch_size, num, rank, channel, progress)
+        for name, value in sums.items():
+            together[name] = together.get(name, 0.0) + value
+        found = summary_of(sums, objectives.get(part, objective))
+        of_parts |= {f"{part}/{name}": value for name, value in found.items()}
+    return summary_of(together, objective) | of_parts
 
 
 def part_objectives(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
@@ -145,25 +119,24 @@ def held_out_metrics(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
     channel: ControlChannel, progress: Progress = ignore_progress,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the objective's metrics by name, over the first `limit` held-out samples of a view."""
-    totals = held_out_totals(network, objective, view, inputs, batch_size, limit, rank, channel, progress)
-    return totals.summary(objective)
+    """Return the objective's metrics by name, over the first `limit` held-out samples of a view; none without any."""
+    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress)
+    return summary_of(sums, objective)
 
 
-def held_out_totals(
+def held_out_sums(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress = ignore_progress,
-) -> HeldOutTotals:  # fmt: skip
-    """Return the sums of the objective's metrics by name, over the first `limit` held-out samples of a view.
+    channel: ControlChannel, progress: Progress,
+) -> dict[str, float]:  # fmt: skip
+    """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
-        return HeldOutTotals(0.0, {})
-    sums: dict[str, float] = {}
-    count = 0.0
+        return {}
+    sums = {NUM: 0.0}
     for turn in range(0, len(batches), rank.world_size):
         counts = turn + rank.rank < len(batches)
         rows = batches[turn + rank.rank if counts else 0]
@@ -174,12 +147,18 @@ def held_out_totals(
         values = objective.metrics(network, batch, noise)
         progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
         if counts:
-            count += size
+            sums[NUM] += size
             for name, value in values.items():
                 sums[name] = sums.get(name, 0.0) + size * float(value)
     names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
-    totals = channel.sum([count, *(sums.get(name, 0.0) for name in names)])
-    return HeldOutTotals(totals[0], dict(zip(names, totals[1:], strict=True)))
+    return dict(zip(names, channel.sum([sums.get(name, 0.0) for name in names]), strict=True))
+
+
+def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:
+    """Return the objective's metrics by name, from `held_out_sums`; none without samples."""
+    means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
+    found: dict[str, float] = objective.summary(means) if means else {}
+    return found
 
 
 def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, num: int, inputs: ModelInputs) -> Figure:

@@ -1,10 +1,23 @@
-"""The reverse process: exact laws of every sequence, step by step, under known true scores."""
+"""The reverse process of tokens: steps, draws, and times of training."""
+
+import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from denoisers.dlm.reverse_process import LAST_TIME, analytic_probabilities, euler_probabilities, reverse_steps
-from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec
+from denoisers.dlm import reverse_process
+from denoisers.dlm.family import FAMILY
+from denoisers.dlm.reverse_process import (
+    LAST_TIME,
+    analytic_probabilities,
+    draw_tokens,
+    euler_probabilities,
+    reverse_steps,
+)
+from denoisers.dlm.spec import BellTokenTime, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec, UniformTokenTime
+from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
@@ -117,3 +130,143 @@ def test_clamped_tokens_stay_and_tokens_between_depend_on_both_sides():
         found = final_law(SUM, passes, given={0: left, 2: right})[left, :, right]
         assert float(found.sum()) == pytest.approx(1.0)
         assert distance(found, expected) < 0.18 < 0.6 < distance(torch.full((3,), 1 / 3).double(), expected)
+
+
+GPT2 = 50257
+
+
+def as_they_are(output, _x):
+    return output
+
+
+def draw(probabilities, uniform):
+    """Draw one token for each uniform number, all by the same probabilities."""
+    rows = torch.tensor(probabilities, dtype=torch.float64).expand(1, len(uniform), -1)
+    at = torch.tensor([uniform], dtype=torch.float64)
+    return draw_tokens(as_they_are, rows, torch.zeros(1, len(uniform), dtype=torch.int64), at)[0].tolist()
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+    assert draw([0.2, 0.0, 0.5, 0.3], [0.0, 0.1999, 0.2, 0.6999, 0.7, 1 - 2**-53]) == [0, 0, 2, 2, 3, 3]
+
+
+def test_probabilities_need_not_sum_to_1_and_tokens_of_0_are_never_drawn():
+    assert draw([0.0, 4.0, 0.0, 12.0, 0.0], [0.0, 0.2499, 0.25, 1 - 2**-53]) == [1, 1, 3, 3]
+    assert draw([0.0, 1.0, 0.0], [0.0, 1 - 2**-53]) == [1, 1]
+
+
+def test_tiny_probabilities_are_kept():
+    """A step of 1e-4 of noise from log scores 0: each other token of 50,257 has a probability of 2e-9."""
+    output, x = torch.zeros(1, 3, GPT2), torch.full((1, 3), 7)
+    first = (1e-4 / GPT2) * 3.5  # within the fourth token's probability
+    last = 1 - (1e-4 / GPT2) * 2.5  # within those of the third from the end
+    uniform = torch.tensor([[first, 0.5, last]], dtype=torch.float64)
+    assert draw_tokens(euler_probabilities(1e-4, "log"), output, x, uniform).tolist() == [[3, 7, GPT2 - 3]]
+
+
+@pytest.mark.parametrize("entries", [1, 40, 10**6])
+def test_chunks_change_nothing(monkeypatch, entries):
+    generator = torch.Generator().manual_seed(0)
+    output, x = torch.randn(3, 10, 11, generator=generator), torch.randint(11, (3, 10), generator=generator)
+    uniform = torch.rand(3, 10, generator=generator, dtype=torch.float64)
+    at_once = draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform)
+    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", entries)
+    assert torch.equal(draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform), at_once)
+
+
+class LargestNew(TorchDispatchMode):
+    """Size of the largest new tensor, views of `known` left out."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.known = known.untyped_storage().data_ptr()
+        self.entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() != self.known:
+                self.entries = max(self.entries, each.numel())
+        return made
+
+
+@pytest.mark.parametrize("score", ["log", "softmax"])
+@pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
+def test_no_second_tensor_of_the_outputs_size_is_made(monkeypatch, solver, score):
+    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", 1000)
+    output, x = torch.randn(2, 64, 100), torch.randint(100, (2, 64))
+    probabilities = {
+        "euler": reverse_process.euler_probabilities(0.1, score),
+        "analytic": reverse_process.analytic_probabilities(0.1, score),
+        "categorical": reverse_process.categorical_probabilities,
+    }
+    uniform = torch.rand(2, 64, dtype=torch.float64)
+    with LargestNew(output) as made:
+        draw_tokens(probabilities[solver], output, x, uniform)
+    assert 0 < made.entries <= 1000
+
+
+def test_nan_output_still_gives_tokens_of_the_vocabulary():
+    nan = torch.full((1, 2, 5), torch.nan)
+    drawn = draw_tokens(euler_probabilities(0.1, "log"), nan, torch.zeros(1, 2, dtype=torch.int64), torch.rand(1, 2))
+    assert ((drawn >= 0) & (drawn < 5)).all()
+
+
+V, NOISE = 11, TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
+BELLS = [{}, {"mean": 1.5, "std": 0.4}, {"mean": -1.0, "std": 3.0, "uniform_share": 0.5}]
+
+
+def zero_scores(x, sigma, targets, documents=None):
+    losses = score_entropy(torch.zeros(*x.shape, V), x, targets.x0, targets.sigma, targets.score)
+    return TokenLosses((losses * targets.weight).sum(), losses.detach())
+
+
+def objective(time):
+    model = DLMSpec(length=4, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8)
+    return FAMILY.build_objective(DLMObjectiveSpec(noise=NOISE, time=time, time_min=0.0), model)
+
+
+@pytest.mark.parametrize("fields", BELLS, ids=str)
+def test_the_density_is_the_histogram_and_integrates_to_one(fields, keyed_noise):
+    time = BellTokenTime(**fields)
+    s = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    density = time.density(s)
+    assert density.mean().item() == pytest.approx(1, abs=1e-3)
+    drawn = time.draw(keyed_noise(), (200_000, 1))
+    counts = torch.histc(drawn.s, 10, 0, 1).double() / 200_000
+    assert torch.allclose(counts, density.view(10, -1).mean(1) / 10, atol=5 * math.sqrt(0.25 / 200_000))
+    assert drawn.weight.max() <= 1 / time.uniform_share + 1e-4
+    assert drawn.weight.double().mean().item() == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("fields", BELLS, ids=str)
+def test_the_loss_is_the_integral_under_any_density(fields, keyed_noise):
+    """At log scores 0, whose loss by noise has a closed form; and without the division it is the density's mean."""
+    num = 40_000
+    x0 = torch.randint(V, (num, 4), generator=torch.Generator().manual_seed(0))
+    schedule = sigma_schedule(NOISE)
+    t = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    by_time = expected_zero_score_entropy(schedule.sigma(t), V) * schedule.rate(t)
+    found = objective(BellTokenTime(**fields)).loss(zero_scores, {"tokens": x0}, keyed_noise())
+    assert found["score_entropy"].item() == pytest.approx(by_time.mean().item(), rel=0.03)
+    assert found["unweighted"].item() == pytest.approx(
+        expected_zero_score_entropy(schedule.sigma(t), V).mean().item(), rel=0.03
+    )
+    drawn = BellTokenTime(**fields, weighting="drawn")
+    found = objective(drawn).loss(zero_scores, {"tokens": x0}, keyed_noise())["score_entropy"]
+    assert found.item() == pytest.approx((by_time * drawn.density(t)).mean().item(), rel=0.03)
+
+
+def test_metrics_do_not_depend_on_the_density(keyed_noise):
+    x0 = torch.randint(V, (50, 4), generator=torch.Generator().manual_seed(0))
+    one, two = (
+        objective(time).metrics(zero_scores, {"tokens": x0}, keyed_noise())
+        for time in (UniformTokenTime(), BellTokenTime(std=0.3))
+    )
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_uniform_density_is_what_a_spec_without_one_means():
+    assert DLMObjectiveSpec().time == UniformTokenTime()
+    with pytest.raises(ValueError, match="uniform_share"):
+        BellTokenTime(uniform_share=0.0)

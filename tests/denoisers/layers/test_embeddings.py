@@ -1,11 +1,23 @@
-"""Exact values of sinusoidal embeddings."""
+"""Embeddings of time, positions, labels and patches."""
 
 import math
 
 import pytest
 import torch
 
-from denoisers.layers.embeddings import TimeEmbedding, embed, frequencies, longest_wavelength, table, table_2d
+from denoisers.layers.embeddings import (
+    LabelEmbedding,
+    PatchEmbedding,
+    TimeEmbedding,
+    drop_labels,
+    embed,
+    frequencies,
+    longest_wavelength,
+    patchify,
+    table,
+    table_2d,
+    unpatchify,
+)
 
 
 def test_position_zero_is_zeros_and_ones_in_turn():
@@ -125,3 +137,37 @@ def test_grid_frequencies_follow_the_quarter_of_the_width():
 def test_impossible_widths_are_refused(dim, denominator):
     with pytest.raises(ValueError, match=f"width {dim}"):
         frequencies(dim, denominator=denominator)
+
+
+def test_null_class_is_one_more_vector():
+    embedding = LabelEmbedding(10, 16)
+    assert embedding.null == 10
+    assert embedding(torch.tensor([0, 9, embedding.null])).shape == (3, 16)
+
+
+def test_labels_drop_where_the_draw_is_below_the_rate():
+    label = torch.tensor([3, 1, 4, 1])
+    dropped = drop_labels(label, torch.tensor([0.0, 0.0999, 0.1, 0.9]), rate=0.1, null=10)
+    assert dropped.tolist() == [10, 10, 4, 1]
+    assert dropped.dtype == torch.int64
+
+
+def test_unpatchify_undoes_patchify():
+    for channels, rows, columns, size in ((1, 7, 7, 4), (3, 2, 5, 3), (4, 3, 3, 1)):
+        image = torch.randn(2, channels, rows * size, columns * size)
+        patches = patchify(image, size)
+        assert patches.shape == (2, rows * columns, size * size * channels)
+        assert torch.equal(unpatchify(patches, size, rows, channels), image)
+
+
+def test_patches_are_read_row_by_row():
+    image = torch.arange(16.0).view(1, 1, 4, 4)
+    assert patchify(image, 2)[0].tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+
+
+def test_patch_embedding_is_one_linear_map_of_every_patch():
+    embedding = PatchEmbedding(3, 4, 16).double()
+    image = torch.randn(2, 3, 8, 12, dtype=torch.float64)
+    weight = embedding.projection.weight.permute(0, 2, 3, 1).flatten(1)  # to patchify's order: row, column, channel
+    expected = patchify(image, 4) @ weight.T + embedding.projection.bias
+    torch.testing.assert_close(embedding(image), expected)

@@ -1,18 +1,19 @@
-"""PixelHDM's sampler: dependence of an image on its conditions, solvers, cost."""
+"""Sampling: grids of time, solvers, guidance, seeds, starts from an image; conditions and pictures of samples."""
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import SampleRequest
+from denoisers.contract import Prompt, RealRows, SampleRequest
 from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.sampling import SOLVERS
+from denoisers.pixelhdm.sampling import SOLVERS, to_bytes, to_texts
 from denoisers.pixelhdm.spec import PixelHDMSpec
 from denoisers.processes.draws import seeded_normal
 from support.models.mixture_flow import carried, velocity_to_mixture
-from support.models.pixelhdm_samplers import LEARNED, Towards, draw, prompts, sampler_of
+from support.models.pixelhdm_samplers import FROZEN, LEARNED, Towards, draw, encode, prompts, sampler_of, seeded
 
 
 @pytest.fixture
@@ -166,3 +167,167 @@ def test_compiled_networks_draw_the_same(network):
     request = SampleRequest(prompts=prompts("a cat"), seed=0)
     plain, compiled = (draw(sampler_of(compile=value), network, 2, request).values for value in (False, True))
     torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_guidance_leads_from_the_null_condition_or_the_negative_prompt_through_the_text():
+    """Towards 0.05 from 0 (null) or from 0.02 (negative), three times as far; the last evaluation is projected."""
+    common = {"prompts": prompts("12345"), "seed": 0}
+    plain = draw(sampler_of(), Towards(), 1, SampleRequest(**common)).values
+    torch.testing.assert_close(plain, torch.full_like(plain, 0.15), rtol=0, atol=1e-5)
+    away = draw(sampler_of(), Towards(), 1, SampleRequest(**common, negative_prompt="12")).values
+    torch.testing.assert_close(away, torch.full_like(away, 0.02 + 3 * 0.03), rtol=0, atol=1e-5)
+    of_spec = draw(sampler_of(negative_prompt="12"), Towards(), 1, SampleRequest(**common)).values
+    assert torch.equal(of_spec, away)
+
+
+def test_one_pass_of_both_inside_the_interval_and_of_one_outside():
+    network = Towards()
+    sampler = sampler_of(solver="euler", steps=8, interval=(0.3, 0.7), final_projection=False)
+    draw(sampler, network, 3, SampleRequest(prompts=prompts("a")))
+    assert network.sizes == [6 if 0.3 < t < 0.7 else 3 for t in network.times]
+    assert {3, 6} == set(network.sizes)
+
+
+def test_a_schedule_at_its_least_scale_is_the_conditional_model():
+    network = Towards()
+    draw(
+        sampler_of(solver="euler", steps=10, guidance_schedule="quadratic"),
+        network,
+        1,
+        SampleRequest(prompts=prompts("a")),
+    )
+    assert network.sizes[0] == 2 and network.sizes[-1] == 1
+
+
+def test_phi_brings_the_contrast_back():
+    """Rescaled fully, the guided velocity has the conditional one's standard deviation over an image."""
+
+    class Loud(Towards):
+        def forward(self, x, t, condition, keep=None):
+            base = torch.linspace(-1, 1, x[0].numel()).view_as(x[0])
+            return base * torch.where(keep, 2.0, 1.0).view(-1, 1, 1, 1)
+
+    moved = {}
+    for phi in (0.0, 1.0):
+        sampler = sampler_of(solver="euler", steps=1, rescale=phi, final_projection=False)
+        drawn = draw(sampler, Loud(), 1, SampleRequest(prompts=prompts("a"), seed=0), trajectory=True)
+        moved[phi] = (drawn.trajectory[1] - drawn.trajectory[0]).std()
+    assert moved[0.0] / moved[1.0] == pytest.approx((1 + 3 * 1) / 2, rel=1e-4)
+
+
+def test_the_networks_batch_is_bounded_by_memory(monkeypatch):
+    """10 guided images of 16x24: 20 rows, in parts of 8 with a limit of that size."""
+    sampler, request = sampler_of(solver="euler", steps=1, final_projection=False), SampleRequest(prompts=prompts("a"))
+    whole = draw(sampler, Towards(), 10, request).values
+    monkeypatch.setattr("denoisers.pixelhdm.sampling.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)
+    network = Towards()
+    assert torch.equal(draw(sampler, network, 10, request).values, whole)
+    assert network.sizes == [8, 8, 4]
+
+
+def test_each_prompt_gets_equally_many_samples_in_order():
+    conditions = sampler_of().conditions(4, SampleRequest(prompts=prompts("a", "été"), seed=7))
+    assert to_texts(conditions["prompt"]) == ["a", "a", "été", "été"]
+    assert torch.equal(conditions["caption"], conditions["prompt"])
+    assert conditions["seed"].tolist() == [7, 8, 7, 8]
+    assert conditions["size"].tolist() == [[16, 24]] * 4
+    uneven = sampler_of(prompts=("a", "b", "c")).conditions(5)
+    assert to_texts(uneven["prompt"]) == ["a", "a", "b", "b", "c"]
+
+
+def test_prompts_of_a_request_go_before_the_specs_and_these_before_captions():
+    rows = RealRows({"caption": to_bytes(["from a row", "another"])}, {}, {}, None)
+    sampler = sampler_of(prompts=("of the spec",))
+    assert sampler.takes_rows == "none"
+    assert to_texts(sampler.conditions(1, SampleRequest(prompts=prompts("asked"), rows=rows))["prompt"]) == ["asked"]
+    assert to_texts(sampler.conditions(1, SampleRequest(rows=rows))["prompt"]) == ["of the spec"]
+    without = sampler_of()
+    assert without.takes_rows == "conditions" and tuple(without.row_fields) == ("caption",)
+    assert to_texts(without.conditions(2, SampleRequest(rows=rows))["prompt"]) == ["from a row", "another"]
+    with pytest.raises(ValueError, match="name a prompt"):
+        without.conditions(2)
+
+
+def test_frozen_encoders_read_prompts_and_negative_prompts():
+    request = SampleRequest(prompts=prompts("ab", "c"), negative_prompt="long one", encode=encode)
+    conditions = sampler_of(FROZEN).conditions(2, request)
+    for name, values in encode(["ab", "c"]).items():
+        torch.testing.assert_close(conditions[name][:, : values.shape[1]] if values.ndim > 1 else values, values)
+    assert conditions["text_mask"].sum(1).tolist() == [2, 1]
+    assert conditions["text"].shape == conditions["negative_text"].shape == (2, 8, 32)
+    assert conditions["negative_text_mask"].all() and conditions["negative_text_pooled"].shape == (2, 32)
+    assert to_texts(conditions["negative_prompt"]) == ["long one"] * 2
+
+
+def test_rows_of_cached_features_are_conditions_with_their_captions():
+    rows = RealRows(encode(["four", "no"]), {"caption": to_bytes(["four", "no"]).numpy().astype(np.uint8)}, {}, None)
+    sampler = sampler_of(FROZEN)
+    conditions = sampler.conditions(2, SampleRequest(rows=rows))
+    assert torch.equal(conditions["text_mask"], rows.batch["text_mask"])
+    assert to_texts(conditions["prompt"]) == ["four", "no"]
+    unnamed = sampler.conditions(2, SampleRequest(rows=RealRows(rows.batch, {}, {}, None)))
+    assert "prompt" not in unnamed
+    drawn = sampler.sample(Towards(), unnamed, 2, seeded())
+    assert sampler.show(drawn).panels[0].captions == [] and "prompt" not in sampler.pictures(drawn)[0].settings
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"label": 3}, r"label=3 was given to a model without classes"),
+        ({"prompts": [Prompt("a", 5)]}, r"prompt='a' was placed at token 5.*leave the place out\."),
+        ({"prompts": prompts(" ")}, r"prompt=' ' holds no text"),
+        ({"prompts": prompts("x" * 25)}, r"is 25 bytes long.*model\.text_length=24\); shorten it\."),
+        ({"prompts": prompts("\udcff")}, r"is no text in UTF-8"),
+        ({"size": (20, 16)}, r"height=20 is no multiple of model\.patch_size=8; set height to 16 or 24\."),
+        ({"size": (16, 128)}, r"width=128 is not between 1 and model\.max_resolution=64; set width to 64 or less"),
+        ({"seed": -1}, r"seed=-1 must lie between 0"),
+        ({"strength": 0.0}, r"strength=0 must lie above 0 and be at most 1"),
+        ({"strength": 0.5}, r"strength=0\.5 needs an image to start from"),
+        ({"start": torch.zeros(3, 8, 8)}, r"start has the shape \(3, 8, 8\), and samples of size 16x24.*resize"),
+        ({"negative_prompt": ""}, r"negative_prompt='' holds no text"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(request_, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        sampler_of().conditions(2, SampleRequest(**{"prompts": prompts("a"), **request_}))
+    assert str(caught.value).endswith(".")
+
+
+def test_requests_that_need_an_encoder_or_guidance_are_refused():
+    with pytest.raises(ValueError, match=r"needs the frozen text encoder .* set encoders\.text"):
+        sampler_of(FROZEN).conditions(1, SampleRequest(prompts=prompts("a")))
+    with pytest.raises(ValueError, match=r"changes nothing without guidance .*set sampling\.guidance above 1"):
+        sampler_of(guidance=1.0).conditions(1, SampleRequest(prompts=prompts("a"), negative_prompt="b"))
+    with pytest.raises(ValueError, match=r"sampling\.prompts='x+\.\.\.' is 60 bytes long"):
+        sampler_of(prompts=("x" * 60,))
+
+
+def test_several_prompts_get_a_row_each():
+    sampler = sampler_of()
+    drawn = draw(sampler, Towards(), 6, SampleRequest(prompts=prompts("red", "blue")))
+    (grid,) = sampler.show(drawn).panels
+    assert grid.columns == 3 and grid.captions == ["red"] * 3 + ["blue"] * 3
+    assert grid.images.shape == (6, 16, 24, 3)
+    one = draw(sampler, Towards(), 6, SampleRequest(prompts=prompts("red")))
+    assert sampler.show(one).panels[0].columns == 8
+
+
+def test_pictures_hold_all_settings_that_reproduce_them():
+    start = torch.zeros(3, 16, 24)
+    request = SampleRequest(prompts=prompts("12345"), negative_prompt="né", seed=9, start=start, strength=0.5)
+    sampler = sampler_of(interval=(0.1, 0.9), rescale=0.25)
+    pictures = sampler.pictures(draw(sampler, Towards(), 2, request))
+    assert [picture.settings["seed"] for picture in pictures] == ["9", "10"]
+    assert pictures[1].settings == {
+        "prompt": "12345", "negative_prompt": "né", "seed": "10", "strength": "0.5", "size": "16x24", "solver": "heun",
+        "steps": "4", "guidance": "3", "guidance_schedule": "constant", "min_scale": "1", "interval": "0.1 0.9",
+        "rescale": "0.25", "eps": "0.05", "final_projection": "true",
+    }  # fmt: skip
+    assert pictures[0].pixels.dtype == np.uint8 and pictures[0].pixels.shape == (16, 24, 3)
+
+
+def test_pixels_are_rounded_to_the_nearest_of_256_values():
+    sampler = sampler_of(guidance=1.0)
+    drawn = draw(sampler, Towards(), 1, SampleRequest(prompts=prompts("12345")))  # 0.05 in [-1, 1]
+    assert (sampler.pictures(drawn)[0].pixels == round(255 * 1.05 / 2)).all()
