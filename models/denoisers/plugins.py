@@ -124,7 +124,7 @@ class PluginGroup(Generic[PartT]):
         for plugin in _offers(self.group, tuple(sys.path)):
             if plugin.name in self._reserved():
                 self._warn(
-                    f"{plugin.origin} is left out: {self.noun} '{plugin.name}' is built in; rename the entry point."
+                    f"{plugin.origin} is skipped: {self.noun} '{plugin.name}' is built in; rename the entry point."
                 )
         return found
 
@@ -170,7 +170,7 @@ class PluginGroup(Generic[PartT]):
             self._importing[plugin].join(LISTING_TIMEOUT)
         if self._importing[plugin].is_alive():
             raise PluginError(
-                f"{self.noun} '{plugin.name}' of {plugin.origin} is left out, as its import takes more than "
+                f"{self.noun} '{plugin.name}' of {plugin.origin} is skipped, as its import takes more than "
                 f"{LISTING_TIMEOUT:g} s; import heavy libraries inside functions."
             )
         return self._part(plugin)

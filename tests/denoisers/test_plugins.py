@@ -124,7 +124,7 @@ while not pathlib.Path(__file__).with_name("go").exists():
     names, messages = listed()
     assert "dit" in names and "wave" not in names
     assert messages == [
-        "model family 'wave' of package sluggish 1.2 (entry point wave = sluggish_family:FAMILY) is left out, as its "
+        "model family 'wave' of package sluggish 1.2 (entry point wave = sluggish_family:FAMILY) is skipped, as its "
         "import takes more than 0.2 s; import heavy libraries inside functions."
     ]
     (site / "go").touch()
@@ -157,7 +157,7 @@ def test_a_built_in_name_cannot_be_taken(package, group, name, noun, kind):
     package("thief", {group: {name: "module:PART"}}, module="raise RuntimeError('never imported')")
     _, messages = listed(kind)
     assert messages == [
-        f"package thief 1.2 (entry point {name} = thief_module:PART) is left out: {noun} '{name}' is built in; rename "
+        f"package thief 1.2 (entry point {name} = thief_module:PART) is skipped: {noun} '{name}' is built in; rename "
         "the entry point."
     ]
     assert "thief_module" not in sys.modules

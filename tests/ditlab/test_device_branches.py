@@ -14,7 +14,7 @@ BRANCHES = {
     "platform/ditlab/analysis/evaluation.py": (2, "a digest of a measurement names the kind of device"),
     "platform/ditlab/analysis/step_runner.py": (2, "a spec for GPUs is measured on one; a measurement waits for it"),
     "platform/ditlab/analysis/profiling.py": (1, "a profile of a GPU has kernels in the place of operators"),
-    "platform/ditlab/analysis/saved_run.py": (1, "samples are drawn on a GPU if there is one"),
+    "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
     "platform/ditlab/checking/prove/proving.py": (1, "a spec for GPUs is proved on them"),
     "platform/ditlab/checking/prove/steps.py": (1, "kernels of optimisers are other ones on a GPU: other bounds"),
     "platform/ditlab/checking/replay/opening.py": (1, "a run on GPUs is replayed on one: a CPU draws other noise"),

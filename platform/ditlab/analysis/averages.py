@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
+from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.plot import Plot
-from ditlab.analysis.saved_run import SavedRun
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
 from ditlab.errors import UserError
 from ditlab.home import writable_folder
+from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
@@ -38,8 +38,8 @@ MOST_PANELS = 12
 """Metrics that are drawn."""
 EXACT = 1e-9
 """Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
-FRAME = 3
-"""Characters that a column takes beside its text."""
+A_TABLE = 4
+"""Averages of one table: as many as fit into 80 columns."""
 
 
 def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
@@ -72,7 +72,7 @@ def _profile(text: str) -> AverageProfile:
 @contextmanager
 def kept_averages(saved: SavedRun) -> Iterator[KeptAverages]:
     """Open the averages that a run keeps. Raises UserError where there are none."""
-    store = checkpoint_store(saved.folder, saved.experiment().checkpoint.storage)
+    store = checkpoint_store(saved.folder, saved.experiment.checkpoint.storage)
     with open_averages(store, saved.checkpoint, saved.warn, saved.progress) as kept:
         yield kept
 
@@ -164,16 +164,14 @@ class AverageFrontier:
             f"run {self.run_id}, step {self.step}, {evaluation.num_samples} samples{changes}; averages rebuilt from "
             f"{self.num_snapshots} snapshots and the checkpoint, not added to the run"
         )
-        names = self.metrics
-        columns = [
-            AverageColumn(
-                point.profile.label,
-                ("exact" if point.profile_error < EXACT else f"{point.profile_error:.1e}", point.nearness),
-                ["" if (value := point.evaluation.metrics.get(name)) is None else f"{value:.5f}" for name in names],
-            )
-            for point in self.points
-        ]
-        yield FrontierTable(("profile error", ""), names, columns)
+        for points in (self.points[first : first + A_TABLE] for first in range(0, len(self.points), A_TABLE)):
+            errors = ("exact" if each.profile_error < EXACT else f"{each.profile_error:.1e}" for each in points)
+            rows = [["profile error", *errors], ["", *(each.nearness for each in points)]]
+            for name in self.metrics:
+                values = (each.evaluation.metrics.get(name) for each in points)
+                rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
+            heads = {"metric": "text", **dict.fromkeys((each.profile.label for each in points), "number")}
+            yield terminal_table(heads, rows)
 
     @property
     def plot(self) -> Plot | None:
@@ -240,59 +238,3 @@ def evaluate_averages(
 def _length(point: AveragedPoint) -> float:
     assert isinstance(point.profile, PowerProfile)
     return point.profile.length
-
-
-@dataclass(frozen=True)
-class AverageColumn:
-    """Column of one average."""
-
-    head: str
-    notes: Sequence[str]
-    """Texts above the metrics, one for each of the table's `notes`."""
-    metrics: Sequence[str]
-    """Values, one for each of the table's `metrics`; "" where there is none."""
-
-    @property
-    def width(self) -> int:
-        """Characters that the column takes."""
-        return max(map(len, (self.head, *self.notes, *self.metrics))) + FRAME
-
-
-@dataclass(frozen=True)
-class FrontierTable:
-    """Columns of averages side by side; those that do not fit into the terminal follow in further tables."""
-
-    notes: Sequence[str]
-    """Heads of the rows above the metrics."""
-    metrics: Sequence[str]
-    """Names of the metrics."""
-    columns: Sequence[AverageColumn]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw as many tables as the width takes."""
-        yield from (self._table(columns) for columns in self._blocks(options.max_width))
-
-    def _blocks(self, width: int) -> Iterator[list[AverageColumn]]:
-        """Yield the columns of one table after another, at least one in each."""
-        left = width - max(map(len, ("metric", *self.notes, *self.metrics))) - FRAME - 1
-        block: list[AverageColumn] = []
-        for column in self.columns:
-            if block and sum(each.width for each in (*block, column)) > left:
-                yield block
-                block = []
-            block.append(column)
-        yield block
-
-    def _table(self, columns: Sequence[AverageColumn]) -> Table:
-        table = Table("metric", *(column.head for column in columns))
-        for shown in table.columns:
-            shown.no_wrap = True
-        for shown in table.columns[1:]:
-            shown.justify = "right"
-        for index, head in enumerate(self.notes):
-            if any(texts := [column.notes[index] for column in columns]):
-                table.add_row(head, *texts)
-        table.add_section()
-        for index, name in enumerate(self.metrics):
-            table.add_row(name, *(column.metrics[index] for column in columns))
-        return table

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from denoisers.contract import Samples
 from denoisers.parameters import count_parameters
-from ditlab.analysis.opened_run import OpenedRun, logged_records, open_found
-from ditlab.analysis.saved_run import SavedRun, default_device
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records, open_found
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
@@ -264,7 +263,7 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
 
     Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
-    experiment = saved.experiment()
+    experiment = saved.experiment
     evaluator, reason = _evaluator(saved, experiment, settings) if settings.samples else (None, "")
     num = max(settings.grid, settings.samples if evaluator else 0)
     if not num:

@@ -1,24 +1,28 @@
-"""Drawing samples from a run's weights, with the real rows that they complete or take their conditions from."""
+"""Drawing samples from the weights of a run or of an export, with the real rows that they complete or are drawn for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
-from denoisers.contract import BatchField, SampleRequest, Samples
+from denoisers.contract import BatchField, Sampler, SampleRequest, TextCodec
 from ditlab.analysis.averages import with_average
-from ditlab.analysis.sample_options import SampleOptions, sampling_changes
+from ditlab.analysis.opened_run import SavedRun, default_device
+from ditlab.analysis.sample_options import SampleKeywords, SampleOptions
 from ditlab.analysis.sample_request import folder_name, num_samples, sample_request, with_class_number
 from ditlab.analysis.sample_set import SampleSet
-from ditlab.analysis.saved_run import SavedRun, default_device
+from ditlab.analysis.user_errors import building
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
+from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import (
     DEFAULT_NUM_SAMPLES,
@@ -31,7 +35,10 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
-from ditlab.spec.overrides import Assignment
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.files import build_experiment
+from ditlab.spec.overrides import assign
+from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
 
 
 def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
@@ -40,63 +47,56 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     Raises UserError for options that do not fit the run.
     """
     options = with_class_number(options, saved)
-    experiment = saved.experiment(changes_of(options))
-    device = default_device()
+    experiment = saved.experiment_with(options.changes())
     sampler = saved.sampler(experiment)
     request = sample_request(options, sampler)
-    fields = experiment.batch_fields()
-    view = rows_for(saved, fields, options.data, sampler, request)
-    inputs = ModelInputs.from_experiment(experiment, view.columns if view else (), device, saved.warn, saved.home)
+    view = rows_for(saved, experiment.batch_fields(), options.data, sampler, request)
+    columns = view.columns if view else ()
+    inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
+
+    def network() -> nn.Module:
+        with with_average(saved, options.ema) as averaged:
+            return averaged.network(inputs.device)
+
+    return draw_set(
+        options, experiment, sampler, request, inputs, network, saved.step, saved.folder.run_id, saved.folder.path,
+        view, saved.warn, saved.progress,
+    )  # fmt: skip
+
+
+def draw_set(
+    options: SampleOptions, experiment: Experiment, sampler: Any, request: SampleRequest, inputs: ModelInputs,
+    open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, view: View | None = None,
+    warn: Callable[[str], None] = lambda _: None, progress: Progress = ignore_progress,
+) -> SampleSet:  # fmt: skip
+    """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a step.
+
+    `owner`: the run, or the export's name, whose weights they are; `folder`: below it are its `samples`; `view`: rows
+    to complete, or to take conditions from. The network is opened last. Raises UserError.
+    """
     num = num_samples(options.num, request, sampler, options.noise)
     conditions = sample_conditions(sampler, num, view, inputs, request)
     facts: dict[str, Any] = {}
     if view is not None and conditions.rows is not None:
+        fields = experiment.batch_fields()
         for remark in remarks(sampler, options.num, conditions, view, fields):
-            saved.warn(remark)
+            warn(remark)
         facts = scales(view, fields)
-    seed = experiment.seed if options.seed is None else options.seed
-    with with_average(saved, options.ema) as averaged:
-        network = averaged.network(device)
-    drawn = draw_all(sampler, network, conditions, seed, options, saved.progress)
-    name = folder_name(saved.step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
-    name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
-    folder = saved.folder.path / "samples" / name
-    origin = origin_of(saved.folder.run_id, saved.step, options.start)
-    return SampleSet(drawn, sampler, saved.step, origin, folder, conditions.rows, facts)
-
-
-def draw_all(
-    sampler: Any,
-    network: nn.Module,
-    conditions: SampleConditions,
-    seed: int,
-    options: SampleOptions,
-    progress: Progress = ignore_progress,
-) -> Samples:
-    """Draw all samples in batches of `options.batch`, on the network's device.
-
-    Raises UserError for noise that does not fit them.
-    """
+    network = open_network()
     device = next(network.parameters()).device
+    seed = experiment.seed if options.seed is None else options.seed
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
     given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
     try:
-        return draw_reported(progress, sampler, network, *given)
+        drawn = draw_reported(progress, sampler, network, *given)
     except ValueError as error:
         if options.noise is None:
             raise
         raise UserError(str(error)) from error
-
-
-def changes_of(options: SampleOptions) -> Sequence[Assignment]:
-    """Changes of the experiment that the options ask for."""
-    given = {"solver": options.solver, "steps": options.steps, "guidance": options.guidance}
-    return sampling_changes(given, options.overrides)
-
-
-def origin_of(run_id: str, step: int, start: Path | None) -> dict[str, str]:
-    """Texts of image files that say where their weights come from."""
-    return {"run": run_id, "step": str(step)} | ({} if start is None else {"start": start.name})
+    name = folder_name(step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
+    name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
+    origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
+    return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts)
 
 
 def rows_for(
@@ -179,3 +179,63 @@ def _check_names(view: View, trained: View, fields: Sequence[BatchField]) -> Non
             f"{view.origin} {problem}, as the run's own data has it ({trained.origin}); import it with the same "
             "features in the same order."
         )
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A network ready to use, from a folder that `ditlab export` wrote."""
+
+    folder: Path
+    spec: Experiment
+    """The experiment that trained the network."""
+    network: nn.Module
+    """The network with the exported weights, in evaluation mode."""
+    step: int
+    """Optimiser step of the weights."""
+
+    @property
+    def text(self) -> TextCodec | None:
+        """The codec of the export's tokeniser; None for a model of other data than text."""
+        file = self.folder / TOKENIZER_NAME
+        return text_codec(open_tokenizer(file)) if file.exists() else None
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The family's sampler (`denoisers.contract.Sampler`) under the spec's sampling settings."""
+        return self._sampler(self.spec)
+
+    def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
+        """Draw `num` samples from noise (default: 64, or 4 of each prompt).
+
+        Raises UserError for options that do not fit, and for a model that completes rows of data or takes conditions
+        from them where no prompts are given: an export has no data.
+        """
+        options = SampleOptions.of(num, keywords)
+        changed = assign(self.spec.to_dict(), options.changes(), class_for)
+        spec = build_experiment(changed, str(self.folder / "spec.yaml"))
+        sampler = self._sampler(spec)
+        request = sample_request(options, sampler)
+        if sampler.takes_rows == "completed" or (sampler.takes_rows == "conditions" and not request.prompts):
+            remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
+            raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
+        inputs = ModelInputs.from_experiment(spec, (), next(self.network.parameters()).device)
+        return draw_set(
+            options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder
+        )
+
+    def _sampler(self, spec: Experiment) -> Sampler:
+        with building():
+            return spec.family.build_sampler(spec.sampling, spec.model, spec.objective, self.text)
+
+
+def open_export(folder: Path, device: torch.device, warn: Callable[[str], None]) -> ExportedModel:
+    """Load an export onto `device`.
+
+    `warn` is called for files changed since it was written. Raises UserError for a folder that holds no export, and for
+    a damaged one.
+    """
+    for name in (SPEC_NAME, WEIGHTS_NAME):
+        if not (folder / name).exists():
+            raise UserError(f"{folder} holds no {name}, so it is no export; write one with `ditlab export`.")
+    facts = check_export(folder, warn)
+    return ExportedModel(folder, *load_checked(folder, device), facts.step)

@@ -14,10 +14,9 @@ from rich.text import Text
 from torch import nn
 
 from denoisers.contract import EvaluationResult
-from ditlab.analysis.opened_run import logged_records
+from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
-from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
@@ -35,6 +34,7 @@ from ditlab.receipts.records import (
     evaluation_digest,
     measurement_tags,
 )
+from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
 from ditlab.spec.experiment import Experiment
@@ -81,11 +81,9 @@ class CheckpointEvaluation:
         if self.changes:
             of = f"{', '.join(self.changes)}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
-        table = Table("metric", "value")
-        for name, value in self.metrics.items():
-            if not name.startswith("assessed/"):  # these are in tables of their own
-                table.add_row(name, f"{value:.5f}")
-        yield table
+        # metrics of the family's evaluator are in tables of their own
+        rows = [(name, f"{value:.5f}") for name, value in self.metrics.items() if not name.startswith("assessed/")]
+        yield terminal_table({"metric": "text", "value": "number"}, rows)
         if self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
@@ -119,7 +117,7 @@ def evaluate_run(
     resampled = [change for change in changes if change.keys[0] == "sampling"]
     if resampled and not quality:
         raise UserError(f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM.")
-    experiment, data = saved.experiment(changes), saved.data()
+    experiment, data = saved.experiment_with(changes), saved.data()
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
     if quality and (reason := quality_ineligibility(experiment, data)):
@@ -144,7 +142,7 @@ def evaluate_run(
         parts.append(quality_evaluation(evaluator, network, quality, batch_size))
         measurements["quality"] = evaluator.measurement(quality, batch_size, FLOAT)
     found = merged(parts)
-    spec_hash, weights = saved.experiment().content_hash(), measured_weights(saved, network)
+    spec_hash, weights = saved.experiment.content_hash(), measured_weights(saved, network)
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
@@ -188,12 +186,12 @@ def held_out_evaluation(
     objective = saved.objective(inputs.device, data.text)
     with torch.no_grad():
         found = metrics_by_part(
-            network, objective, data, part_objectives(saved.experiment(), data), inputs,
+            network, objective, data, part_objectives(saved.experiment, data), inputs,
             batch_size, num, rank, ControlChannel(rank), saved.progress,
         )  # fmt: skip
     held_out = EvaluationResult({f"held_out/{name}": value for name, value in found.items()}, {}, {})
     saved.progress("evaluating as the family does", 0, None, "")
-    own = evaluate_by_family(saved.experiment(), network, data, num, batch_size, inputs)
+    own = evaluate_by_family(saved.experiment, network, data, num, batch_size, inputs)
     if own is None:
         return held_out
     return merged([held_out, replace(own, metrics={f"assessed/{name}": value for name, value in own.metrics.items()})])
@@ -238,13 +236,12 @@ def short_tables(tables: dict[str, dict[str, np.ndarray]]) -> Iterator[Table]:
     for name, columns in tables.items():
         if max(map(len, columns.values())) > MOST_ROWS:
             continue
-        table = Table(title=f"assessed: {name.replace('_', ' ')}")
-        for header, values in columns.items():
-            is_text = values.dtype.kind in "UO"
-            table.add_column(header, justify="left" if is_text else "right", no_wrap=is_text)
-        for row in zip(*columns.values(), strict=True):
-            table.add_row(*(f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row))
-        yield table
+        kinds = {header: "id" if values.dtype.kind in "UO" else "number" for header, values in columns.items()}
+        rows = (
+            [f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row]
+            for row in zip(*columns.values(), strict=True)
+        )
+        yield terminal_table(kinds, rows, f"assessed: {name.replace('_', ' ')}")
 
 
 def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:

@@ -15,8 +15,8 @@ from denoisers.families import families
 from denoisers.figure_kinds.embeddings import embedding_figures
 from denoisers.figures import Figure
 from denoisers.parameters import count_parameters
+from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
-from ditlab.analysis.saved_run import SavedRun, default_device
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
 from ditlab.inputs.noise import derived_seed
@@ -102,7 +102,7 @@ def general_figures() -> FigureSet:
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:
     """Figures of a run's family from its trained weights; `seed` is that of the samples in them."""
-    experiment, device = saved.experiment(), default_device()
+    experiment, device = saved.experiment, default_device()
     objective: Any = saved.objective(device, saved.text())
     parts: dict[str, Any] = {}
 

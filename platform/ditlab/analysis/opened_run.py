@@ -1,21 +1,36 @@
-"""A training run, whether or not it has a checkpoint yet, and records that are added to it after its training."""
+"""A training run, with or without a checkpoint yet, its weights, and records that are added after its training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ditlab.analysis.saved_run import SavedRun
+import torch
+from torch import Tensor, nn
+
+from denoisers.contract import RetiringObjective, TextCodec
+from ditlab.analysis.user_errors import building
+from ditlab.checkpoints.kept_averages import RebuiltAverage
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.data.loading.batches import held_out_batches
+from ditlab.data.splits import DataSplits, open_data
+from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.inputs.conditions import rows_for_samples
+from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.launch import checkpoint_store
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.files import build_experiment, load_recorded_experiment
+from ditlab.spec.mixture import packing_of
+from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
+from ditlab.training.export import load_network
 
 
 @dataclass(frozen=True)
@@ -43,16 +58,98 @@ class OpenedRun:
 
     def saved_if_any(self) -> SavedRun | None:
         """The run with its newest whole checkpoint; None where it has none yet."""
-        spec = self.experiment.to_dict()
         checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
         if checkpoint is None:
             return None
-        return SavedRun(self.home, self.folder, spec, checkpoint, self.warn, self.progress)
+        return SavedRun(
+            self.home, self.folder, self.record, self.experiment, self.warn, self.progress, checkpoint=checkpoint
+        )
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""
         tracking = self.experiment.tracking
         return RunTracker(self.folder, tracking.uri, self.home, warn=self.warn, budget=tracking.budget)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun(OpenedRun):
+    """A run with its newest whole checkpoint, opened for sampling, evaluation, figures and export."""
+
+    checkpoint: CheckpointReader
+    average: RebuiltAverage | None = None
+    """Average whose weights are used; None: the checkpoint's own."""
+
+    def weights(self, prefix: str = "network.") -> dict[str, Tensor]:
+        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its trained weights."""
+        return self.average.weights(prefix) if self.average else self.checkpoint.weights(prefix=prefix)
+
+    @property
+    def step(self) -> int:
+        """Optimiser step of the checkpoint."""
+        return self.checkpoint.manifest.step
+
+    def experiment_with(self, changes: Iterable[Assignment]) -> Experiment:
+        """The run's experiment with `changes` applied. Raises UserError for paths and values that do not fit."""
+        return build_experiment(assign(self.experiment.to_dict(), changes, class_for), f"run {self.folder.run_id}")
+
+    def network(self, device: torch.device) -> nn.Module:
+        """The network with averaged weights where the checkpoint has them, else with the weights themselves."""
+        return load_network(self.experiment.to_dict(), self.weights(), device)[1]
+
+    def objective(self, device: torch.device, text: TextCodec | None) -> Any:
+        """The objective with its own trained modules, averaged where the checkpoint has averages."""
+        spec = self.experiment
+        with building():
+            objective: Any = spec.family.build_objective(spec.objective, spec.model, text)
+        if objective.modules is not None:
+            objective.modules.load_state_dict(self.weights("objective."))
+            objective.modules.to(device).eval()
+        return objective
+
+    def sampler(self, experiment: Experiment) -> Any:
+        """The sampler of `experiment`, with the run's tokeniser. Raises UserError where it cannot sample so."""
+        family = experiment.family
+        with building():
+            return family.build_sampler(experiment.sampling, experiment.model, experiment.objective, self.text())
+
+    def inputs(self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()) -> ModelInputs:
+        """The conversion of data rows to inputs of model and loss, with the fields of the run's last step.
+
+        Without data: the encoder of prompts alone. `changes` may move the run's encoders.
+        """
+        experiment = self.experiment_with(changes)
+        inputs = ModelInputs.from_experiment(
+            experiment, data.train.columns if data else (), device, self.warn, self.home
+        )
+        objective = experiment.family.build_objective(experiment.objective, experiment.model)
+        if isinstance(objective, RetiringObjective):
+            inputs.retire(objective.retired_fields(max(0, self.step - 1)))
+        return inputs
+
+    def text(self) -> TextCodec | None:
+        """The codec of the tokeniser in the run's folder; None for a run on other data than text."""
+        if not self.folder.tokenizer.exists():
+            return None
+        return replace(text_codec(open_tokenizer(self.folder.tokenizer)), packing=packing_of(self.experiment.data))
+
+    def data(self) -> DataSplits:
+        """The run's training and held-out data."""
+        return open_data(self.experiment.data, self.home)
+
+    def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
+        """The first `num` held-out samples as the model's inputs; training samples where nothing is held out.
+
+        Of several image sizes, the commonest one is taken.
+        """
+        data = self.data()
+        view = rows_for_samples(data).fullest()
+        inputs = self.inputs(data, device).only([field.name for field in self.experiment.model.batch_fields()])
+        return inputs.prepare_batch(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> OpenedRun:

@@ -10,6 +10,7 @@ from rich.table import Table
 from denoisers.parameters import ParameterCount, RoledParameters, count_by_role
 from denoisers.shape_trace import Shape, ShapeRow
 from ditlab.analysis.user_errors import building
+from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import Experiment
 
 
@@ -24,31 +25,27 @@ def experiment_roles(experiment: Experiment) -> list[RoledParameters]:
 
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
     """Parameters by component."""
-    table = Table("component", "parameters", "share", title=f"{experiment.name} ({experiment.model.family})")
-    for name, number in counts.components.items():
-        table.add_row(name, f"{number:,}", f"{number / counts.total:.1%}")
-    table.add_section()
-    table.add_row("total", f"{counts.total:,}", "")
+    rows = [(name, f"{number:,}", f"{number / counts.total:.1%}") for name, number in counts.components.items()]
+    rows.append(("total", f"{counts.total:,}", ""))
     if counts.trainable != counts.total:
-        table.add_row("trainable", f"{counts.trainable:,}", "")
-    for name, number in counts.training_only.items():
-        table.add_row(f"{name} (training only, not in the total)", f"{number:,}", "")
-    return table
+        rows.append(("trainable", f"{counts.trainable:,}", ""))
+    rows += [
+        (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()
+    ]
+    title = f"{experiment.name} ({experiment.model.family})"
+    return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)
 
 
 def role_table(rows: list[RoledParameters]) -> Table:
     """Parameters by role, alike ones of several blocks in one line."""
-    table = Table("role", "parameter", "shape", "copies", "parameters", title="by role")
-    for column in table.columns[3:]:
-        column.justify = "right"
-    table.columns[1].overflow = "fold"
-    roles = dict.fromkeys(row.role for row in rows)
-    for role in roles:
+    columns = {"role": "text", "parameter": "text", "shape": "text"}
+    table = terminal_table(columns | {"copies": "number", "parameters": "number"}, title="by role")
+    for role in dict.fromkeys(row.role for row in rows):
         own = [row for row in rows if row.role == role]
         for row in own:
             parts = f" ({row.num_parts} matrices)" if row.num_parts > 1 else ""
             table.add_row(role, row.name, _shapes([row.shape]) + parts, f"{row.copies:,}", f"{row.total:,}")
-        table.add_row(f"all {role}", "", "", "", f"{sum(row.total for row in own):,}", end_section=True, style="bold")
+        table.add_row(f"all {role}", "", "", "", f"{sum(row.total for row in own):,}", style="bold")
     return table
 
 
@@ -62,11 +59,15 @@ def role_dict(rows: list[RoledParameters]) -> dict[str, Any]:
 
 def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
     """Shapes of inputs and outputs by module."""
-    table = Table("module", "class", "input", "output", "parameters", title=f"forward pass, batch {batch_size}")
-    for row in rows:
-        module = "  " * row.depth + (_short(row.path) or "(whole network)")
-        table.add_row(module, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}")
-    return table
+    cells = (
+        (
+            "  " * row.depth + (_short(row.path) or "(whole network)"), row.kind, _shapes(row.inputs),
+            _shapes(row.outputs), f"{row.parameters:,}",
+        )
+        for row in rows
+    )  # fmt: skip
+    columns = dict.fromkeys(("module", "class", "input", "output"), "text")
+    return terminal_table(columns | {"parameters": "number"}, cells, f"forward pass, batch {batch_size}")
 
 
 def _short(path: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich import box
 from rich.table import Table
 from torch import nn
 
@@ -25,6 +24,7 @@ from ditlab.engine.phase_clock import PHASES
 from ditlab.home import Home
 from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
+from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import Experiment
 
 MOST_PASSES = 2
@@ -312,38 +312,36 @@ def profile_lines(profile: Profile) -> list[str]:
 
 def module_table(profile: Profile) -> Table:
     """Modules without those inside them; repeated blocks are one row."""
-    table = _table("module", "copies", "forward ms", "backward ms", "share")
-    total = profile.seconds
-    for each in profile.modules[:MOST_ROWS]:
-        numbers = (f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}", f"{each.seconds / total:.1%}")
-        table.add_row(each.path, f"{each.num_modules}", *numbers)
-    if rest := profile.modules[MOST_ROWS:]:
-        forward, backward = sum(each.forward for each in rest), sum(each.backward for each in rest)
-        numbers = (f"{1e3 * forward:,.2f}", f"{1e3 * backward:,.2f}", f"{(forward + backward) / total:.1%}")
-        table.add_row(f"({len(rest)} others)", "", *numbers)
-    return table
+    rest = profile.modules[MOST_ROWS:]
+    sums = ModuleTime(
+        f"({len(rest)} others)", 0, sum(each.forward for each in rest), sum(each.backward for each in rest)
+    )
+    rows = [
+        (
+            each.path, f"{each.num_modules or ''}", f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}",
+            f"{each.seconds / profile.seconds:.1%}",
+        )
+        for each in (*profile.modules[:MOST_ROWS], *([sums] if rest else []))
+    ]  # fmt: skip
+    heads = {"module": "text", **dict.fromkeys(("copies", "forward ms", "backward ms", "share"), "number")}
+    return terminal_table(heads, rows)
 
 
 def operator_table(profile: Profile) -> Table:
     """Operators of a CPU, kernels of a GPU, without those inside them."""
-    table = _table("operator", "calls", "ms", "share", "GFLOP/s")
-    total = profile.seconds
-    for each in profile.operators[:MOST_ROWS]:
-        rate = f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops and each.kind != "elementwise" else ""
-        name = each.name.removeprefix("aten::")
-        table.add_row(name, f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}", f"{each.seconds / total:.1%}", rate)
-    if rest := profile.operators[MOST_ROWS:]:
-        seconds, calls = sum(each.seconds for each in rest), sum(each.num_calls for each in rest)
-        table.add_row(f"({len(rest)} others)", f"{calls:,.0f}", f"{1e3 * seconds:,.2f}", f"{seconds / total:.1%}", "")
-    return table
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(first, *columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[0].overflow = "fold"
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    return table
+    rest = profile.operators[MOST_ROWS:]
+    seconds, calls = sum(each.seconds for each in rest), sum(each.num_calls for each in rest)
+    sums = OperatorTime(f"({len(rest)} others)", "elementwise", seconds, calls, 0.0)
+    rows = [
+        (
+            each.name.removeprefix("aten::"), f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}",
+            f"{each.seconds / profile.seconds:.1%}",
+            f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops and each.kind != "elementwise" else "",
+        )
+        for each in (*profile.operators[:MOST_ROWS], *([sums] if rest else []))
+    ]  # fmt: skip
+    heads = {"operator": "text", **dict.fromkeys(("calls", "ms", "share", "GFLOP/s"), "number")}
+    return terminal_table(heads, rows)
 
 
 def profile_figure(profile: Profile) -> Figure:

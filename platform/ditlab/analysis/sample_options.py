@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 SAMPLES_PER_PROMPT = 4
 """Samples of each prompt where no number is given."""
 STRENGTH = 0.6
-"""Share of a start image that is drawn anew where no strength is given."""
+"""Share of a start image that is drawn again where no strength is given."""
 SECTIONS = ("sampling", "encoders")
 """Sections of an experiment that may change after training: encoders may lie elsewhere than where the run trained."""
 
@@ -49,7 +49,7 @@ class SampleKeywords(TypedDict, total=False):
     start: str | Path | None
     """Image file that sampling starts from."""
     strength: float | None
-    """Share of `start` that is drawn anew, in (0, 1]."""
+    """Share of `start` that is drawn again, in (0, 1]."""
     seed: int | None
     """Seed. None: the run's, which gives the pictures of its evaluations."""
     noise: Tensor | None
@@ -68,7 +68,7 @@ class SampleKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """The number of samples and the values of `SampleKeywords`, defaults included."""
+    """The number of samples and the values of `SampleKeywords` in one form each, defaults included."""
 
     num: int | None = None
     """Number of samples, of each prompt where each has samples of its own. None: 64, or 4 of each prompt, or all rows
@@ -77,10 +77,10 @@ class SampleOptions:
     steps: int | None = None
     guidance: float | None = None
     label: int | str | None = None
-    prompts: tuple[str, ...] = ()
+    prompts: Sequence[str] = ()
     prompt_file: Path | None = None
     negative_prompt: str | None = None
-    placed: tuple[tuple[int, str], ...] = ()
+    placed: Sequence[tuple[int, str]] = ()
     size: str | None = None
     start: Path | None = None
     strength: float | None = None
@@ -90,34 +90,25 @@ class SampleOptions:
     data: str | None = None
     batch: int = 256
     ema: str | None = None
-    overrides: tuple[str, ...] = ()
+    overrides: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, num: int | None, keywords: SampleKeywords) -> SampleOptions:
+        """Bring keyword arguments of `sample` into this form: paths, texts, class numbers and tuples."""
+        given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
+        if isinstance(size := given.get("size"), tuple):
+            given["size"] = "{}x{}".format(*size)
+        if isinstance(label := given.get("label"), str) and _NUMBER.fullmatch(label):
+            given["label"] = int(label)
+        forms: dict[str, Callable[[Any], Any]] = {"prompt_file": Path, "start": Path} | dict.fromkeys(
+            ("size", "data", "ema"), str
+        )
+        forms |= dict.fromkeys(("prompts", "placed", "overrides"), tuple)
+        return cls(num, **{name: forms[name](value) if name in forms else value for name, value in given.items()})
 
-def sample_options(num: int | None, keywords: SampleKeywords) -> SampleOptions:
-    """Bring keyword arguments of `sample` into the form of `SampleOptions`."""
-    size, label = keywords.get("size"), keywords.get("label")
-    prompt_file, start, data = keywords.get("prompt_file"), keywords.get("start"), keywords.get("data")
-    return SampleOptions(
-        num=num,
-        solver=keywords.get("solver"),
-        steps=keywords.get("steps"),
-        guidance=keywords.get("guidance"),
-        label=int(label) if isinstance(label, str) and _NUMBER.fullmatch(label) else label,
-        prompts=tuple(keywords.get("prompts", ())),
-        prompt_file=None if prompt_file is None else Path(prompt_file),
-        negative_prompt=keywords.get("negative_prompt"),
-        placed=tuple(keywords.get("placed", ())),
-        size="{}x{}".format(*size) if isinstance(size, tuple) else size if size is None else str(size),
-        start=None if start is None else Path(start),
-        strength=keywords.get("strength"),
-        seed=keywords.get("seed"),
-        noise=keywords.get("noise"),
-        trajectory=keywords.get("trajectory", False),
-        data=None if data is None else str(data),
-        batch=keywords.get("batch", 256),
-        ema=None if keywords.get("ema") is None else str(keywords.get("ema")),
-        overrides=tuple(keywords.get("overrides", ())),
-    )
+    def changes(self) -> list[Assignment]:
+        """Return the changes of the experiment that the options ask for. Raises UserError."""
+        return sampling_changes({"solver": self.solver, "steps": self.steps, "guidance": self.guidance}, self.overrides)
 
 
 def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Assignment]:

@@ -19,8 +19,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from denoisers.contract import Picture, PicturingSampler, Prompt, SampleRequest
+from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH, SampleOptions
-from ditlab.analysis.saved_run import SavedRun
 from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.errors import UserError, first_line
 from ditlab.storage.files import write_whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -31,7 +31,7 @@ MOST_WINDOWS = 3
 MOST_REGIONS = 8
 """Completed rows of a window that are drawn."""
 MOST_NAMES = 4
-"""Features of a logo."""
+"""Features of a completed row."""
 _WIDEST = 256  # pixels of a picture's longer side
 _MEASURED = "measured:"
 
@@ -166,7 +166,7 @@ def sample_card(plot: Plot, num: int, origin: Mapping[str, str], columns: Mappin
         elif isinstance(panel, TextPanel):
             parts += _texts(panel)
     if columns:
-        parts += _logos(columns)
+        parts += _largest(columns)
     if not all(isinstance(panel, ImageGrid | TextPanel) for panel in plot.figure.panels):
         parts.append(picture(plot._repr_png_(), plot.figure.alternative_text))
     return card(f"{num:,} sample{'' if num == 1 else 's'}", about, parts)
@@ -199,32 +199,22 @@ def _texts(panel: TextPanel) -> Iterator[Markup]:
         yield paragraph(f"and {left:,} more, which .texts and .save() give")
 
 
-def _logos(columns: Mapping[str, np.ndarray]) -> Iterator[Markup]:
-    """The largest features of completed rows, beside the measured ones: the larger a value, the larger its name."""
+def _largest(columns: Mapping[str, np.ndarray]) -> Iterator[Markup]:
+    """The largest features of completed rows, beside the measured ones."""
     measured = [name for name in columns if name.startswith(_MEASURED)]
     names = [name.removeprefix(_MEASURED) for name in measured]
     imputed = list(columns)[-2 * len(names) : -len(names)] if names else []
     masked = np.asarray(columns["masked"], dtype=bool)
-    largest = max((float(np.max(np.abs(columns[name]))) for name in measured), default=0.0) or 1.0
     for window in np.unique(columns["window"])[:MOST_WINDOWS].tolist():
-        rows = np.flatnonzero((columns["window"] == window) & masked)[:MOST_REGIONS].tolist()
+        rows = np.flatnonzero((columns["window"] == window) & masked).tolist()
         first = int(np.flatnonzero(columns["window"] == window)[0])
-        lines = [
-            [title, *(_logo(names, [float(columns[key][row]) for key in keys], largest) for row in rows)]
-            for title, keys in (("imputed", imputed), ("measured", measured))
-        ]
-        heads = ["", *(f"region {row - first + 1}" for row in rows)]
-        count = int((masked & (columns["window"] == window)).sum())
-        yield table(heads, lines, f"Window {window + 1}: {len(rows)} of {count} masked regions, their largest features")
-
-
-def _logo(names: Sequence[str], values: Sequence[float], largest: float) -> Markup:
-    order = sorted(range(len(values)), key=lambda i: -values[i])[:MOST_NAMES]
-    lines = (
-        Markup("<div style='font-size:{:.2f}em;line-height:1.1'>{}</div>").format(
-            0.6 + 1.0 * min(1.0, max(0.0, values[i]) / largest), shown(names[i], 40)
-        )
-        for i in order
-        if values[i] > 0
-    )
-    return Markup("").join(lines)
+        lines = []
+        for row in rows[:MOST_REGIONS]:
+            texts = []
+            for keys in (imputed, measured):
+                values = {name: float(columns[key][row]) for name, key in zip(names, keys, strict=True)}
+                top = sorted(values, key=lambda name: -values[name])[:MOST_NAMES]
+                texts.append(", ".join(f"{shown(name, 40)} {values[name]:.3g}" for name in top if values[name] > 0))
+            lines.append([f"region {row - first + 1}", *texts])
+        title = f"Window {window + 1}: {len(lines)} of {len(rows)} masked regions, their largest features"
+        yield table(["", "imputed", "measured"], lines, title)

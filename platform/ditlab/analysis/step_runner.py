@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,42 +153,26 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
 
 
 def _timed_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
-    times: list[_StepTime] = []
+    times: list[tuple[float, float]] = []  # by step: seconds of a micro-batch, as a mean, and of the update
     with open_steps(experiment, home, MOST_PASSES) as runner:
-        first = _step_time(runner, 0)
-        begin = _now(runner.device)
-        while not _is_enough(times, _now(runner.device) - begin):
-            times.append(_step_time(runner, 1 + len(times)))
-        rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
-    timed = times[WARM_UP - 1 :] or times or [first]
-    passes = statistics.median(each.passes for each in timed)
-    return MeasuredSteps(passes, statistics.median(each.update for each in timed), rate, len(timed))
-
-
-@dataclass(frozen=True)
-class _StepTime:
-    """Seconds of one step."""
-
-    passes: float
-    """Mean of the micro-batches."""
-    update: float
-
-
-def _step_time(runner: StepRunner, step: int) -> _StepTime:
-    start = _now(runner.device)
-    for number in range(runner.num_passes):
-        runner.run_pass(step, number)
-    middle = _now(runner.device)
-    runner.update(step)
-    return _StepTime((middle - start) / runner.num_passes, _now(runner.device) - middle)
-
-
-def _is_enough(times: Sequence[_StepTime], seconds: float) -> bool:
-    """Return True once enough steps behind the first one are timed, or too long has passed for more."""
-    timed = times[WARM_UP - 1 :]
-    if seconds > MOST_SECONDS or len(timed) >= MOST_STEPS:
-        return True
-    return len(timed) >= LEAST_STEPS and sum(each.passes + each.update for each in timed) >= ENOUGH
+        device, seconds, begin = runner.device, 0.0, 0.0
+        while len(times) < WARM_UP + LEAST_STEPS or (seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS):
+            start = _now(device)
+            if len(times) == 1:
+                begin = start
+            elif times and start - begin > MOST_SECONDS:
+                break
+            for number in range(runner.num_passes):
+                runner.run_pass(len(times), number)
+            middle = _now(device)
+            runner.update(len(times))
+            end = _now(device)
+            seconds += end - start if len(times) >= WARM_UP else 0.0
+            times.append(((middle - start) / runner.num_passes, end - middle))
+        rate = matrix_rate(device, DTYPES[experiment.training.precision])
+    timed = times[WARM_UP:] or times[1:] or times
+    passes, updates = (statistics.median(each) for each in zip(*timed, strict=True))
+    return MeasuredSteps(passes, updates, rate, len(timed))
 
 
 def _now(device: torch.device) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ditlab.analysis.averages import AverageFrontier
     from ditlab.analysis.comparison import RunComparison
-    from ditlab.analysis.exported import ExportedModel
+    from ditlab.analysis.drawing import ExportedModel
     from ditlab.analysis.figures import FigureSet
 
 
@@ -102,8 +102,8 @@ def load_export(
     """
     import torch
 
-    from ditlab.analysis.exported import open_export
-    from ditlab.analysis.saved_run import default_device
+    from ditlab.analysis.drawing import open_export
+    from ditlab.analysis.opened_run import default_device
 
     place = default_device() if device is None else torch.device(device)
     return open_export(Path(folder), place, warn or _log.warning)

@@ -24,8 +24,7 @@ from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work
 from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
 from ditlab.planning.meta_step import DataShape
-from ditlab.planning.plan import Plan, make_plan, write_recommended
-from ditlab.planning.settings import Planner
+from ditlab.planning.plan import Plan, Planner, make_plan
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.start import first_step
@@ -197,11 +196,6 @@ def plan_sweep(
     return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
 
 
-def apply_plan(plan: Plan, source: Path, path: Path) -> Path:
-    """Write the recommended setting as a spec that extends `source`. Raises UserError where that cannot be done."""
-    return write_recommended(plan, source, path)
-
-
 def draw_plan(plan: Plan, path: Path) -> Path:
     """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
     from ditlab.reports.figures import memory_figure
@@ -217,7 +211,7 @@ def draw_plan(plan: Plan, path: Path) -> Path:
         }  # fmt: skip
         if peak.encoders:
             bars[each.label]["encoders"] = peak.encoders
-        if chosen is not None and (chosen.zero, chosen.checkpointing) == (each.zero, each.checkpointing):
+        if chosen is not None and chosen.is_like(each):
             recommended = each.label
     title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from ditlab.runs.forks import release_start
 from ditlab.runs.lineage import forks_by_parent
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.spec.start import parse_start
-from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import folder_size, sync_folder
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
@@ -92,7 +93,7 @@ class RemovalPlan:
         except OSError as error:
             place = error.filename or trash
             raise RunFailed(
-                f"{place} cannot be deleted ({error.strerror}); mend its permissions and try again."
+                f"{place} cannot be deleted ({error.strerror}); change its permissions and try again."
             ) from error
 
 
@@ -195,23 +196,22 @@ def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
     forks = forks_by_parent(staying)
     for run_id in leaving:
         if run_id not in found and (below := forks.get(run_id)):
-            found[run_id] = _needed_by_forks(below)
+            listed = ", ".join(
+                f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below[:8]
+            )
+            more = f" and {len(below) - 8} more" if len(below) > 8 else ""
+            found[run_id] = (
+                f"is the parent of {len(below)} forks, {listed}{more}, which need its checkpoints; delete those first"
+            )
+            if len(below) == 1:
+                found[run_id] = f"is the parent of fork {listed}, which needs its checkpoint; delete that first"
     users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
     users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
     for user, text in _texts(home, users):
         for run_id in leaving:
-            if run_id not in found and run_id.encode() in text and _refers(text, run_id):
+            if run_id not in found and _refers(text, run_id):
                 found[run_id] = f"is needed by {user}, which names it or a file in its folder; delete that first"
     return found
-
-
-def _needed_by_forks(forks: Sequence[RunRecord]) -> str:
-    """Reason why a run with forks stays."""
-    listed = ", ".join(f"{fork.run_id} ({fork.name}, from step {parse_start(fork.start).step})" for fork in forks[:8])
-    if len(forks) == 1:
-        return f"is the parent of fork {listed}, which needs its checkpoint; delete that first"
-    more = f" and {len(forks) - 8} more" if len(forks) > 8 else ""
-    return f"is the parent of {len(forks)} forks, {listed}{more}, which need its checkpoints; delete those first"
 
 
 def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
@@ -227,20 +227,6 @@ def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _refers(text: bytes, run_id: str) -> bool:
-    """Return True if a value of YAML or JSON is the run's id, or a path with it as a part; names are none."""
-    try:
-        return any(run_id in value.split("/") for value in _values(parse_yaml(text.decode(), "")))
-    except (UserError, ValueError):
-        return True  # it cannot be known
-
-
-def _values(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if key not in ("name", "run_id"):
-                yield from _values(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _values(inner)
+    """Return True if a line of YAML or JSON has the run's id as a word, such as a part of a path; a name is no use."""
+    named = re.compile(rf"(?<!\w){run_id}(?!\w)".encode())
+    return any(named.search(line) and not re.match(rb"\W*(name|run_id)\W", line) for line in text.splitlines())

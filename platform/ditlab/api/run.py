@@ -141,9 +141,9 @@ class Run:
         """
         saved = self._opened().saved()
         from ditlab.analysis.drawing import draw
-        from ditlab.analysis.sample_options import sample_options
+        from ditlab.analysis.sample_options import SampleOptions
 
-        return draw(saved, sample_options(num, keywords))
+        return draw(saved, SampleOptions.of(num, keywords))
 
     def evaluate(
         self, *, quality: int | None = None, rows: int | None = None, batch: int = 256, overrides: Sequence[str] = ()
@@ -260,8 +260,8 @@ def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progres
 
 
 def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> FoundRuns[Run]:
-    """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are left out;
-    their trials are runs. A notebook shows the list as a table."""
+    """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are not listed;
+    their trials are. A notebook shows the list as a table."""
     home = Home.from_environment()
     wanted: dict[str, Any] = {"name": name, "status": status, "family": family}
     chosen = {key: value for key, value in wanted.items() if value is not None}

@@ -85,7 +85,7 @@ def runs_table(runs: Sequence[ShownRun]) -> Markup:
     """A row a run, the newest first: at most 30."""
     rows = list(_rows(runs[:MOST_RUNS]))
     left = len(runs) - len(rows)
-    caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}" + (f", {left:,} older ones left out" if left else "")
+    caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}" + (f", {left:,} older ones not shown" if left else "")
     columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
     return card("Runs", caption, [table(columns, rows)] if rows else [])
 

@@ -1,8 +1,8 @@
 """Sweeps over experiments, as functions: what `ditlab tune` calls, for notebooks and scripts."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ def tune(
     given = _validated(sweep, overrides)
     address = cluster_address(address)
     say = say or _ignore
-    with _connection(address):
+    with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(given, source, resume, address, say, is_dry=False)
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
@@ -122,16 +122,6 @@ def _source(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: 
 def _validated(sweep: Sweep | str | Path | None, overrides: Sequence[str]) -> Sweep | None:
     """The sweep itself, or the one in a YAML file. Raises UserError for a file that is wrong."""
     return load_sweep(Path(sweep), overrides) if isinstance(sweep, str | Path) else sweep
-
-
-@contextmanager
-def _connection(address: str | None) -> Iterator[None]:
-    """Connect to the cluster, if there is an address, for the length of the block."""
-    if address is None:
-        yield
-        return
-    with ray_session(address, 0):
-        yield
 
 
 def _prepare(

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -212,16 +212,13 @@ def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer |
     return MetricsServer(port)
 
 
-@contextmanager
-def _connection(experiment: Experiment, address: str | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Connect to the cluster, if there is an address, for the length of the block."""
+def _connection(experiment: Experiment, address: str | None, say: Callable[[str], None]) -> AbstractContextManager[Any]:
+    """Connection to the cluster, if there is an address, for the length of the block."""
     if address is None:
-        yield
-        return
+        return nullcontext()
     from ditlab.cluster.launch import cluster_connection
 
-    with cluster_connection(experiment, address, say):
-        yield
+    return cluster_connection(experiment, address, say)
 
 
 def _train(

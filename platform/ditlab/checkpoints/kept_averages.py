@@ -164,7 +164,7 @@ def open_averages(
                 reader = opened.enter_context(snapshots.open(step))
             except DamagedCheckpoint as error:
                 reason = str(error).removesuffix("use an earlier checkpoint.").rstrip("; ")
-                warn(f"the snapshot of step {step} is left out, and averages are rebuilt from the others: {reason}.")
+                warn(f"the snapshot of step {step} is skipped, and averages are rebuilt from the others: {reason}.")
                 continue
             if _belongs(reader, checkpoint):
                 readers.append(reader)

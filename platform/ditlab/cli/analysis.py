@@ -11,13 +11,16 @@ import click
 
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
 from ditlab.cli.options import (
+    batch_option,
     complete_run,
     console,
     delivery_text,
+    ema_option,
     emit,
     hint,
     hint_text,
     json_option,
+    opened_run,
     print_line,
     relative,
     run_argument,
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 @run_argument
 @click.option(
     "--num", type=click.IntRange(min=1),
-    help=f"Number of samples, of each prompt where each has samples of its own [default: 64, or {SAMPLES_PER_PROMPT} "
-    "of each prompt; all rows that `sampling` selects, such as those that meet a BED file].",
+    help=f"Number of samples; with several prompts, of each [default: 64, or {SAMPLES_PER_PROMPT} of each prompt; "
+    "all rows that `sampling` selects, such as those that overlap a BED file].",
 )  # fmt: skip
 @click.option("--solver", help="Solver, by the family's name for it: euler, heun, midpoint, rk4, dpmpp_2m.")
 @click.option("--steps", type=int, help="Solver steps.")
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--prompts", "prompt_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Text to images: a UTF-8 file with a prompt in every line; empty lines are left out.",
+    help="Text to images: a UTF-8 file with a prompt in every line; empty lines are skipped.",
 )  # fmt: skip
 @click.option("--negative-prompt", metavar="TEXT", help="Text to images: prompt that guidance leads away from.")
 @click.option(
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--strength", type=float, metavar="FRACTION",
-    help=f"Fraction of --start that is drawn anew: 1 is all of it, near 0 nothing [default: {STRENGTH}].",
+    help=f"Fraction of --start that is drawn again: 1 is all of it, near 0 nothing [default: {STRENGTH}].",
 )  # fmt: skip
 @click.option(
     "--seed", type=int,
@@ -80,11 +83,8 @@ if TYPE_CHECKING:
     "--data", metavar="ROWS",
     help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
 )  # fmt: skip
-@click.option(
-    "--batch", default=256, show_default=True, type=click.IntRange(min=1),
-    help="Samples at once; lower it where memory is short.",
-)  # fmt: skip
-@click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+@batch_option(256)
+@ema_option
 @set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
 @json_option
@@ -96,28 +96,17 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
     holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
     and `--set encoders.text=FOLDER` says where the text encoder is.
     """
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api.run import open_run
-
-        progress.stage("opening the run")
-        opened = open_run(run, warn=progress.say, on_progress=progress)
+    with opened_run(run) as (opened, progress):
         drawn = opened.sample(num, **options)
         progress.stage("writing the files")
         files = drawn.save(out)
-    for file in files:
-        print_line(file, as_json)
-    emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json)
+    emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json, files)
     hint(as_json, "evaluate", opened.id)
 
 
 @click.command()
 @run_argument
-@click.option(
-    "--batch", default=256, show_default=True, type=click.IntRange(min=1),
-    help="Samples at once; lower it where memory is short.",
-)  # fmt: skip
+@batch_option(256)
 @click.option(
     "--quality", metavar="NUM", type=click.IntRange(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
@@ -144,17 +133,11 @@ def evaluate(
     """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
-    figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` the quality of samples under these settings
-    is measured alone, to be compared with that under others; `--set encoders.KEY=PLACE` says where the run's encoders
-    are now. With either nothing is added to the run.
+    figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under
+    these settings is measured; `--set encoders.KEY=PLACE` says where the run's encoders
+    are now. With either, nothing is added to the run.
     """
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api.run import open_run
-
-        progress.stage("opening the run")
-        opened = open_run(run, warn=progress.say, on_progress=progress)
+    with opened_run(run) as (opened, _):
         if averages is not None:
             from ditlab.api.analysis import evaluate_averages
 
@@ -165,17 +148,13 @@ def evaluate(
             found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
     if averages is not None:
         console(as_json).print(*frontier.terminal_tables())
-        for file in frontier.files:
-            print_line(file, as_json)
-        emit(frontier.to_dict(), as_json)
+        emit(frontier.to_dict(), as_json, frontier.files)
         return
     console(as_json).print(*found.terminal_tables())
-    for file in found.files:
-        print_line(file, as_json)
     if found.num_unsent is not None:
         say(delivery_text("metrics", found.run_id, found.num_unsent))
+    emit(found.to_dict(), as_json, found.files)
     hint(as_json, "figures", found.run_id)
-    emit(found.to_dict(), as_json)
 
 
 @click.command()
@@ -189,7 +168,7 @@ def evaluate(
     "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of every run's samples.")
-@click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="Samples drawn at once.")
+@batch_option(64)
 @click.option("--log/--no-log", default=True, show_default=True, help="Add the page to every run, as an artifact.")
 @json_option
 def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -204,13 +183,12 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
         progress.stage("opening the runs")
         found = compare_runs(*runs, **options, warn=progress.say, on_progress=progress)
-    for file in found.files:
-        print_line(file, as_json)
     say(found.summary)
     for run_id, num_unsent in found.unsent.items():
         if num_unsent:
             say(delivery_text("the page is", run_id, num_unsent))
-    emit({"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}, as_json)
+    facts = {"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}
+    emit(facts, as_json, found.files)
     hint(as_json, "ui")
 
 
@@ -228,7 +206,7 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 )  # fmt: skip
 @click.option(
     "--theme", type=click.Choice(["light", "dark", "both"]), default="light", show_default=True,
-    help="Page on which the pictures will stand; dark ones are KIND-dark.png.",
+    help="Page that the pictures are for; dark ones are KIND-dark.png.",
 )  # fmt: skip
 @json_option
 def figures(
@@ -301,21 +279,13 @@ def _draw(
 @run_argument
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
-@click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+@ema_option
 @json_option
 def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api.run import open_run
-
-        progress.stage("opening the run")
-        opened = open_run(run, warn=progress.say, on_progress=progress)
+    with opened_run(run) as (opened, progress):
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema)
-    for file in exported.files:
-        print_line(file, as_json)
-    emit(exported.to_dict(), as_json)
+    emit(exported.to_dict(), as_json, exported.files)
     code = f"import ditlab; print(ditlab.load_export({str(relative(exported.folder))!r}).network)"
     hint_text(as_json, f"{short_path(Path(sys.executable))} -c {shlex.quote(code)}")

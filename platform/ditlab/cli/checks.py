@@ -25,13 +25,13 @@ from ditlab.errors import UserError
 @set_option
 @json_option
 def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Compare the engine that SPEC configures with plain readings of the same steps, before hours are spent.
+    """Compare the engine that SPEC configures with a reference implementation, step by step.
 
     A few steps are trained by the real loop, with the spec's workers, ZeRO stage, precision, accumulation,
     checkpointing, offload, compilation and clipping, and each is computed once more without an engine, in float64 and
     in the spec's precision. Compared are samples and draws, losses, gradients by module, norm, clipping, update,
-    moments, master weights, averages, learning rates, a resume, evaluation and a sample. A bound is what rounding
-    explains. Exit code 1 where something is off; the first phase and module are named. Nothing is kept.
+    moments, master weights, averages, learning rates, a resume, evaluation and a sample. Bounds follow from rounding.
+    Exit code 1 where something is off; the first phase and module are named. Nothing is kept.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.files import load_experiment
@@ -62,8 +62,8 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 )  # fmt: skip
 @click.option(
     "--worst", metavar="K", type=click.IntRange(1, 1000),
-    help="Find the K steps whose loss or gradient norm stands out most against the 16 steps on each side, replay each "
-    "and say what is behind it.",
+    help="Find the K steps whose loss or gradient norm differs most from the 16 steps on each side, replay each "
+    "and name the likely cause.",
 )  # fmt: skip
 @set_option
 @click.option("--anyway", is_flag=True, help="Go on with other code, data or device than the run's, and say so.")
@@ -73,9 +73,9 @@ def replay(
     run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],
     anyway: bool, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Do a step of RUN again, and show what it was made of. Nothing is written into the run.
+    """Do a step of RUN again, and show its samples, losses and gradients. Nothing is written into the run.
 
-    Shows the step's samples with their losses, times and noise, gradient norms by layer, clipping and update. Begins at
+    Each sample has its loss, times and noise; layers have gradient norms, clipping and update. Begins at
     the newest checkpoint before the step, else at the run's first step, with the workers that did each step. `--set
     training.clip.max_norm=0.5` does the step once more under another spec, from the same state.
     """
@@ -94,9 +94,7 @@ def replay(
         )  # fmt: skip
     console(as_json).print("\n".join(found.lines), soft_wrap=True)
     files = found.save(out) if out else []
-    for file in files:
-        print_line(file, as_json)
-    emit({**found.record, "files": [str(file) for file in files]}, as_json)
+    emit({**found.record, "files": [str(file) for file in files]}, as_json, files)
     if not found.holds:
         raise click.exceptions.Exit(1)
 
@@ -113,16 +111,16 @@ def replay(
 )  # fmt: skip
 @click.option(
     "--time", "seconds", metavar="SECONDS", type=click.FloatRange(min=1), default=300, show_default=True,
-    help="Time after which no further step is done again.",
+    help="Time after which no further step is begun.",
 )  # fmt: skip
 @click.option(
     "--data-limit", metavar="SIZE", default="16GiB", show_default=True,
-    help="Data up to this size are hashed whole; of larger ones what is replayed.",
+    help="Hash data of up to this size as a whole; of larger data only what replayed steps read.",
 )  # fmt: skip
 @click.option("--anyway", is_flag=True, help="Replay with other code or device than the run's, and say so.")
 @json_option
 def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, as_json: bool) -> None:
-    """Check that RUN is what it says: files, receipts, data, and some steps.
+    """Check RUN against its record: files, receipts, data, and some steps done again.
 
     Exit code 1 where something is off. Nothing is written into the run.
     """

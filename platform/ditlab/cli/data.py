@@ -17,6 +17,7 @@ from ditlab.cli.examples import with_examples
 from ditlab.cli.options import console, emit, hint, hint_text, json_option, relative, say
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -132,7 +133,7 @@ def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_jso
 
 
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
-    """Print what was written, what was left out and why; and for `--json` the facts and the stores."""
+    """Print what was written, what was skipped and why; and for `--json` the facts and the stores."""
     from ditlab.analysis.store_tables import left_out_records, left_out_table, text_line
 
     stores = []
@@ -216,7 +217,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     with ProgressBars(f"uploading {opened.name}"):
         opened.verify()
         done = upload_store(opened, uri)
-    what = f"{opened.name}: {len(opened):,} rows, {done.size / 2**20:,.1f} MiB (fingerprint {opened.fingerprint[:12]})"
+    what = f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint {opened.fingerprint[:12]})"
     say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
     facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
     emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)

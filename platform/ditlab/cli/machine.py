@@ -11,6 +11,7 @@ import click
 
 from ditlab.cli.options import command_line, console, emit, hint, hint_text, json_option, print_line, repeated_arguments
 from ditlab.errors import UserError
+from ditlab.reports.formatting import terminal_table
 
 if TYPE_CHECKING:
     from ditlab.doctor.machine import Finding
@@ -54,7 +55,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     example = Path("experiments/digits/dit.yaml")
     if missing:
         again = command_line("doctor", *repeated_arguments("as_json"))
-        hint_text(as_json, f"mend what is missing ({', '.join(missing)}), then {again}")
+        hint_text(as_json, f"install or set what is missing ({', '.join(missing)}), then {again}")
     elif example.is_file():
         hint(as_json, "train", example, *(["--address", address] if cluster and address else []))
     else:
@@ -84,15 +85,12 @@ def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
 
 
 def _show(findings: Sequence[Finding], as_json: bool) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("", "what", "found", "remedy")
     colours = {"ok": "green", "note": "yellow", "missing": "red"}
-    for finding in findings:
-        mark = Text(finding.verdict, colours[finding.verdict])
-        table.add_row(mark, finding.what, finding.found, finding.remedy)
-    console(as_json).print(table)
+    rows = ((Text(each.verdict, colours[each.verdict]), each.what, each.found, each.remedy) for each in findings)
+    columns = {"": "id", "what": "text", "found": "text", "remedy": "text"}
+    console(as_json).print(terminal_table(columns, rows))
 
 
 @click.command()

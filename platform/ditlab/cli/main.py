@@ -28,9 +28,9 @@ COMMANDS = {
     "submit": ("train", "Run an experiment or a sweep as a job of a Ray cluster."),
     "sample": ("analysis", "Draw samples from a run's weights."),
     "evaluate": ("analysis", "Measure a run on held-out data, and add the metrics to it."),
-    "prove": ("checks", "Compare a spec's engine with plain readings of its steps."),
-    "replay": ("checks", "Do a step of a run again: its samples, losses, gradients; check it."),
-    "verify": ("checks", "Check a run's receipts, files and data, and some steps again."),
+    "prove": ("checks", "Compare a spec's engine with a reference, step by step."),
+    "replay": ("checks", "Do a step of a run again: samples, losses, gradients."),
+    "verify": ("checks", "Check a run's receipts, files and data; do some steps again."),
     "compare": ("analysis", "Compare runs: parameters, curves, speed, samples."),
     "report": ("pages", "Write one page for a run: curves, samples, speed, failures, spec."),
     "watch": ("pages", "Show a run's page live in a browser, while it trains."),
@@ -100,7 +100,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its code; errors that a person can mend are printed without a traceback."""
+    """Run the command line and exit with its code; errors that a person can correct are printed without a traceback."""
     hide_tracebacks()
     # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
     # would end the process by the signal, without its exit code.
@@ -125,7 +125,7 @@ def main() -> None:
         if error.errno not in REFUSALS:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
-        _fail(f"{place} cannot be used ({error.strerror}); make room there, or mend its permissions.", 1)
+        _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
     else:
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -12,8 +12,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,10 @@ from ditlab.home import Home
 from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:
-    from ditlab.cli.progress import TerminalConsole
+    from ditlab.api.run import Run
+    from ditlab.cli.progress import ProgressBars, TerminalConsole
     from ditlab.reports.time_summary import TimeSummary
+    from ditlab.tracking.records import FoundRun
 
 
 MOST_RUNS = 500
@@ -70,7 +72,7 @@ def _newest(runs: Path) -> list[Path]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """A run's record as it stands in the file; empty where it cannot be read."""
+    """A run's record as it is in the file; empty where it cannot be read."""
     with suppress(OSError, ValueError):
         found = read_json(folder / "run.json", _MOST_BYTES)
         return found if isinstance(found, dict) else {}
@@ -86,7 +88,8 @@ set_option: Decorator = click.option(
 quick_option: Decorator = click.option(
     "--quick",
     is_flag=True,
-    help="About a minute of it: few steps, small batches, a narrow evaluation. Prints what it changes; --set wins.",
+    help="Shorten it to about a minute: few steps, small batches, few evaluated samples. Prints what it changes; "
+    "fields of --set stay.",
 )
 spec_argument: Decorator = click.argument("spec", type=click.Path(path_type=Path))
 run_argument: Decorator = click.argument("run", shell_complete=complete_run)
@@ -100,9 +103,45 @@ start_option: Decorator = click.option(
 weights_only_option: Decorator = click.option(
     "--weights-only",
     is_flag=True,
-    help="Take over weights alone, from step 0: averaged ones where there is an average; --set start.state=trained for "
-    "the others.",
+    help="Take over only the weights, and begin at step 0: averaged weights where that run keeps an average; "
+    "--set start.state=trained takes the trained ones.",
 )
+
+
+ema_option: Decorator = click.option(
+    "--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`."
+)
+train_address_option: Decorator = click.option(
+    "--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone)."
+)
+
+
+def batch_option(default: int) -> Decorator:
+    """Return the option `--batch` with its default."""
+    text = "Samples at once; lower it where memory is short."
+    return click.option("--batch", default=default, show_default=True, type=click.IntRange(min=1), help=text)
+
+
+@contextmanager
+def opened_run(name: str) -> Iterator[tuple[Run, ProgressBars]]:
+    """Open a run of DITLAB_HOME, and show what is done with it inside as progress. Raises UserError."""
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.run import open_run
+
+        progress.stage("opening the run")
+        yield open_run(name, warn=progress.say, on_progress=progress), progress
+
+
+def find_noted(name: str) -> FoundRun:
+    """Find a run or sweep in DITLAB_HOME, and print the note on it, if any. Raises UserError."""
+    from ditlab.tracking.records import find_run
+
+    found = find_run(Home.from_environment(), name)
+    if found.note:
+        say(found.note)
+    return found
 
 
 def start_overrides(start_from: str | None, weights_only: bool, resume: str | None, prefix: str = "") -> list[str]:
@@ -115,8 +154,13 @@ def start_overrides(start_from: str | None, weights_only: bool, resume: str | No
     return [prefix + start.override()] if start else []
 
 
-def emit(result: Mapping[str, Any], as_json: bool) -> None:
-    """Print the JSON line for `--json`. JSON has no NaN or infinity: they become null."""
+def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
+    """Print a line for each of a command's files, and the JSON line for `--json`.
+
+    JSON has no NaN or infinity: they become null.
+    """
+    for file in files:
+        print_line(file, as_json)
     if as_json:
         click.echo(json.dumps(finite(result), allow_nan=False))
 
@@ -138,7 +182,7 @@ def say(message: str) -> None:
 def print_line(text: object, as_json: bool = False) -> None:
     """Print a line of a command's result, such as a file's path: on standard output, or on standard error for `--json`.
 
-    Secrets and control characters are left out, as in `say`.
+    Secrets and control characters are made visible, as in `say`.
     """
     click.echo(escape_for_terminal(str(text)), err=as_json)
 

@@ -9,17 +9,23 @@ import sys
 import threading
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.options import delivery_text, emit, hint, json_option, print_line, run_argument, say, short_path
+from ditlab.cli.options import (
+    delivery_text,
+    emit,
+    find_noted,
+    hint,
+    json_option,
+    print_line,
+    run_argument,
+    say,
+    short_path,
+)
 from ditlab.cli.terminal import waiting_lines
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
-
-if TYPE_CHECKING:
-    pass
 
 PORT = 8765
 _ELSEWHERE = (
@@ -36,16 +42,12 @@ _ELSEWHERE = (
 def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     """Write RUN's page: one HTML file with curves, samples, speed, failures, spec, parameters and data.
 
-    RUN is an id, a prefix of one, or a name; of a sweep, the page that it wrote is named. The file needs no network,
-    no server and no other file. A training writes it at its end (tracking.report).
+    RUN is an id, a prefix of one, or a name; for a sweep, the path of its own page is printed. The file needs no
+    network, no server and no other file. Training writes it at the end (tracking.report).
     """
     from ditlab.api.pages import sweep_report, write_report
-    from ditlab.tracking.records import find_run
 
-    home = Home.from_environment()
-    found = find_run(home, run)
-    if found.note:
-        say(found.note)
+    home, found = Home.from_environment(), find_noted(run)
     if found.record.trials:
         path = sweep_report(found)
     else:
@@ -71,7 +73,7 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     "--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free."
 )
 @click.option(
-    "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: where a person looks on)."
+    "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
 )
 @json_option
 def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None:
@@ -84,15 +86,12 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
     ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
     """
     from ditlab.api.pages import serve_page
-    from ditlab.tracking.records import find_run
 
     home = Home.from_environment()
     try:
-        found = find_run(home, run)
+        found = find_noted(run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
-    if found.note:
-        say(found.note)
     with serve_page(found, home, _free(PORT) if port is None else port, say) as page:
         print_line(f"{page.url} shows run {found.record.run_id} ({found.record.name}) live; Ctrl-C ends it.", as_json)
         if os.environ.get("SSH_CONNECTION"):

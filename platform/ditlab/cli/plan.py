@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
 from rich.table import Table
 
 from ditlab.cli.options import (
@@ -24,12 +23,12 @@ from ditlab.cli.options import (
 )
 from ditlab.cli.progress import ProgressBars
 from ditlab.errors import UserError
-from ditlab.reports.formatting import format_duration
+from ditlab.reports.formatting import format_duration, terminal_table
+from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.api.planning import PlannedTrials
-    from ditlab.planning.plan import Plan
-    from ditlab.planning.settings import PlannedSetting
+    from ditlab.planning.plan import Plan, PlannedSetting
 
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
 WIDE = 118
@@ -56,7 +55,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken.
 
-    SPEC is an experiment, or a sweep, of which the total is told.
+    SPEC is an experiment, or a sweep, whose trials are added up.
     """
     from ditlab.spec.files import is_sweep
 
@@ -73,6 +72,7 @@ def plan(
         raise UserError(f"{given} is for an experiment, and {spec} is a sweep; give its base.")
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api import planning
+        from ditlab.planning.plan import write_recommended
 
         progress.stage("measuring steps" if measure else "tracing the network")
         options: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
@@ -81,7 +81,7 @@ def plan(
             planned = found.largest
         else:
             planned, found = planning.plan(spec, overrides, **options, say=progress.say), None
-        written = planning.apply_plan(planned, spec, target) if target else None
+        written = write_recommended(planned, spec, target) if target else None
         picture = planning.draw_plan(planned, out) if out else None
     terminal = console(as_json)
     terminal.print(plan_table(planned, terminal.width))
@@ -110,54 +110,26 @@ def _result(
 
 def plan_table(plan: Plan, width: int) -> Table:
     """Memory and time by setting; sizes in GiB. In few columns the parts of the state are one sum."""
-    wide = width >= WIDE
-    parts = ["params", "grads", "optim", "EMA"] if wide else ["state"]
-    device = plan.device
-    title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {device.name} ({size(plan.device.memory)})"
-    heads = [
-        "ZeRO",
-        "ckpt",
-        *parts,
-        "act.",
-        "work",
-        *(["margin"] if wide else []),
-        "total",
-        "host",
-        "micro",
-        "most",
-        "ms",
-    ]
-    table = Table(*heads, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for setting in plan.settings:
-        table.add_row(*_row(plan, setting, wide), style="bold" if setting is _chosen(plan) else "")
-    return table
-
-
-def _chosen(plan: Plan) -> PlannedSetting | None:
-    """The row of the recommended setting: of the spec's own, the one like it."""
+    is_wide = width >= WIDE
+    state = ["params", "grads", "optim", "EMA"] if is_wide else ["state"]
+    heads = [*state, "act.", "work", *(["margin"] if is_wide else []), "total", "host", "micro", "most", "ms"]
+    columns = {"ZeRO": "id", "ckpt": "id"}
+    memory = format_bytes(plan.device.memory)
+    title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {plan.device.name} ({memory})"
+    table = terminal_table(columns | dict.fromkeys(heads, "number"), title=title)
     chosen = plan.recommended
-    if chosen is None:
-        return None
-    same = [each for each in plan.settings if (each.zero, each.checkpointing) == (chosen.zero, chosen.checkpointing)]
-    return same[0] if same else None
-
-
-def _row(plan: Plan, setting: PlannedSetting, wide: bool) -> list[str]:
-    peak = setting.memory.peak
-    state = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
-    mark = "*" if setting is _chosen(plan) else ""
-    host = setting.memory.host
-    margin = [setting.margin] if wide else []
-    numbers = [*(state if wide else [sum(state)]), peak.activations, peak.workspace, *margin]
-    most = f"{setting.largest_micro:,}" if setting.largest_micro else "none"
-    return [
-        f"{setting.zero.label}{mark}", "yes" if setting.checkpointing else "no", *map(gib, numbers),
-        gib(setting.total) if setting.fits else f">{gib(setting.total)}", gib(host), f"{setting.micro:,}", most,
-        _three(1000 * setting.seconds.total),
-    ]  # fmt: skip
+    for each in plan.settings:
+        peak, is_chosen = each.memory.peak, bool(chosen and chosen.is_like(each))
+        parts = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
+        numbers = [*(parts if is_wide else [sum(parts)]), peak.activations, peak.workspace]
+        table.add_row(
+            f"{each.zero.label}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no",
+            *map(gib, [*numbers, *([each.margin] if is_wide else [])]),
+            gib(each.total) if each.fits else f">{gib(each.total)}", gib(each.memory.host), f"{each.micro:,}",
+            f"{each.largest_micro:,}" if each.largest_micro else "none", _three(1000 * each.seconds.total),
+            style="bold" if is_chosen else "",
+        )  # fmt: skip
+    return table
 
 
 def plan_lines(plan: Plan, price: float | None) -> list[str]:
@@ -187,14 +159,14 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
             f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
             "evaluations and saves"
         )
-    data = "" if plan.data_bytes is None else f"; data {size(plan.data_bytes)}"
+    data = "" if plan.data_bytes is None else f"; data {format_bytes(plan.data_bytes)}"
     number = "" if plan.snapshots is None else f"{plan.snapshots} of "
-    kept = f"; snapshots of averages {number}{size(plan.snapshot_bytes)}" if plan.snapshot_bytes else ""
+    kept = f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}" if plan.snapshot_bytes else ""
     lines.append(
-        f"files: checkpoint {size(plan.checkpoint_bytes)}, {plan.checkpoints} kept{kept}{data}; host copy of "
-        f"a checkpoint {size(chosen.memory.checkpoint_copy)} a worker"
+        f"files: checkpoint {format_bytes(plan.checkpoint_bytes)}, {plan.checkpoints} kept{kept}{data}; host copy of "
+        f"a checkpoint {format_bytes(chosen.memory.checkpoint_copy)} a worker"
     )
-    return [*lines, f"left out: {'; '.join(plan.left_out)}"]
+    return [*lines, f"not counted: {'; '.join(plan.left_out)}"]
 
 
 def sweep_lines(found: PlannedTrials, price: float | None) -> list[str]:
@@ -274,12 +246,3 @@ def gib(num: int) -> str:
     """Bytes in GiB, three digits."""
     value = num / 2**30
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
-
-def size(num: int) -> str:
-    """Bytes with the unit that leaves the fewest digits."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num < 1024:
-            return f"{num:,.3g} {unit}"
-        num /= 1024  # type: ignore[assignment]
-    return f"{num:,.3g} TiB"

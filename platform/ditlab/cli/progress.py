@@ -5,34 +5,29 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from ditlab.cli.terminal import PlainLines, escape_for_terminal, format_clock, print_plain
+from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
 
 
 STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
-ColumnKind = Literal["text", "long", "id", "number"]
-_COLUMNS: dict[ColumnKind, dict[str, Any]] = {
-    "text": {}, "long": {"overflow": "fold"}, "id": {"no_wrap": True}, "number": {"justify": "right", "no_wrap": True}
-}  # fmt: skip
 _BESIDE_BAR = 70
 """Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
 _LEAST_RATE_TIME = 1.0
 """Seconds before a rate is shown: until then it is that of what is buffered."""
-_SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 
 
@@ -53,14 +48,6 @@ class TerminalConsole(Console):
         if isinstance(renderable, Text) and escape_for_terminal(renderable.plain) != renderable.plain:
             renderable = Text(escape_for_terminal(renderable.plain), renderable.style)
         return super().render(renderable, options)
-
-
-def list_table(columns: Mapping[str, ColumnKind], title: str | None = None) -> Table:
-    """A table without lines, its columns by heading: ids and numbers are kept whole, long texts are broken anywhere."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for heading, kind in columns.items():
-        table.add_column(heading, **_COLUMNS[kind])
-    return table
 
 
 def status_text(status: str) -> Text:
@@ -123,7 +110,7 @@ class LiveDisplay(ABC):
 
 
 class Amount(ProgressColumn):
-    """A task's progress as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks · 3,500/s`."""
+    """A task's progress as text: `3.1 MiB of 9.9 MiB`, `120,000/1,000,000 peaks · 3,500/s`."""
 
     def render(self, task: Task) -> Text:
         """Format a task's progress."""
@@ -195,23 +182,20 @@ class _Report:
 
 
 def describe_rate(rate: float, unit: str) -> str:
-    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MB/s`; empty for none."""
+    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MiB/s`; empty for none."""
     if rate <= 0:
         return ""
     if unit == "bytes":
-        return f"{describe_amount(round(rate), None, unit)}/s"
+        return f"{format_bytes(round(rate))}/s"
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def describe_amount(done: int, total: int | None, unit: str) -> str:
-    """An amount as text: `3.1/9.9 MB`, `120,000/1,000,000 peaks`, `37 network evaluations` of an unknown number."""
+    """An amount as text: `3.1 MiB of 9.9 MiB`, `120,000/1,000,000 peaks`, `37 evaluations` of an unknown number."""
+    numbers = [number for number in (done, total) if number is not None]
     if unit == "bytes":
-        name, size = next(each for each in _SIZES if (total or done) >= each[1] or each[1] == 1)
-        unit, digits = name, 0 if size == 1 else 1
-        parts = [f"{number / size:,.{digits}f}" for number in (done, total) if number is not None]
-    else:
-        parts = [f"{number:,}" for number in (done, total) if number is not None]
-    return f"{'/'.join(parts)} {unit}"
+        return " of ".join(map(format_bytes, numbers))
+    return f"{'/'.join(f'{number:,}' for number in numbers)} {unit}"
 
 
 class ProgressLine(LiveDisplay):

@@ -12,6 +12,7 @@ import click
 from ditlab.cli.options import (
     console,
     emit,
+    find_noted,
     finite,
     hint,
     json_option,
@@ -24,10 +25,11 @@ from ditlab.cli.options import (
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
+from ditlab.reports.formatting import facts_table, terminal_table
+from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.api.removal import RemovalPlan
-    from ditlab.cli.progress import ColumnKind
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
@@ -44,7 +46,7 @@ _ELSEWHERE = ("system/", "time/", "perf/")
 @json_option
 @click.pass_context
 def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> None:
-    """List recent runs, the newest first; the commands below show, delete or mend them."""
+    """List recent runs, the newest first; the commands below show, delete and sync them."""
     if ctx.invoked_subcommand is not None:
         return
 
@@ -147,13 +149,13 @@ def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
 
 
 def _print_list(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
-    from ditlab.cli.progress import list_table, status_text
+    from ditlab.cli.progress import status_text
 
     if not rows:
         print_line(f"no runs under {where}", as_json)
         return
-    texts: dict[str, ColumnKind] = {"run": "id", "name": "text", "family": "text", "status": "text"}
-    table = list_table(texts | {"step": "number", "age": "number", "train loss": "number"})
+    texts = {"run": "id", "name": "text", "family": "text", "status": "text"}
+    table = terminal_table(texts | {"step": "number", "age": "number", "train loss": "number"})
     for row in rows:
         loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
@@ -190,39 +192,22 @@ def show(run: str, as_json: bool) -> None:
     _hint(found, as_json)
 
 
-def size_text(num_bytes: int) -> str:
-    """A size for people: `4.1 MiB`."""
-    size, unit = float(num_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1000:
-            break
-        size, unit = size / 1024, larger
-    return f"{num_bytes} B" if unit == "B" else f"{size:,.1f} {unit}"
-
-
 def _print_run(found: RunDescription, as_json: bool) -> None:
-    from rich.table import Table
-
-    from ditlab.cli.progress import list_table
-
     record = found.record
     print_line(f"run {record.run_id}: {record.name}", as_json)
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_column(no_wrap=True, style="dim")
-    facts.add_column(overflow="fold")
-    for name, text in _facts(found).items():
-        facts.add_row(name, "\n".join(map(escape_line, text.split("\n"))))
+    facts = {name: "\n".join(map(escape_line, text.split("\n"))) for name, text in _facts(found).items()}
     out = console(as_json)
-    out.print(facts)
+    out.print(facts_table(facts))
     if not found.metrics:
         return
     names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
-    table = list_table({"metric": "long", "last value": "number", "step": "number"})
-    for name in names[:_MOST_METRICS]:
-        step, value = found.metrics[name]
-        table.add_row(escape_line(name), f"{value:.5g}", f"{step:,}")
+    rows = (
+        (escape_line(name), f"{value:.5g}", f"{step:,}")
+        for name in names[:_MOST_METRICS]
+        for step, value in (found.metrics[name],)
+    )
     print_line("", as_json)
-    out.print(table)
+    out.print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
     if left := len(found.metrics) - len(names[:_MOST_METRICS]):
         print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
     if found.time:
@@ -232,7 +217,7 @@ def _print_run(found: RunDescription, as_json: bool) -> None:
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
-    """Lines of the description by their headings, without empty ones."""
+    """Lines of the description by their headings."""
     from ditlab.runs.lineage import lineage_lines
 
     record, kept = found.record, found.checkpoints
@@ -245,11 +230,11 @@ def _facts(found: RunDescription) -> dict[str, str]:
     of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
     steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
     checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
-    parts = ", ".join(f"{name} {size_text(size)}" for name, size in found.sizes.items() if name != "total" and size)
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
     queued = "" if found.unsent is None else f"{found.unsent:,} records wait for MLflow"
     if found.unsent in (0, 1):
         queued = "1 record waits for MLflow" if found.unsent else "nothing: MLflow has every record"
-    facts = {
+    return {
         "kind": kind,
         "status": status,
         "message": record.message,
@@ -262,11 +247,10 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "proof": found.proof,
         "checkpoints": "" if record.trials else checkpoints,
         "folder": str(found.folder.path),
-        "size": f"{size_text(found.sizes['total'])} ({parts})" if parts else size_text(found.sizes["total"]),
+        "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),
         "tracking": found.tracking_uri,
         "queued": queued,
     }
-    return {name: text for name, text in facts.items() if text}
 
 
 def _hint(found: RunDescription, as_json: bool) -> None:
@@ -295,15 +279,11 @@ def _moment(iso: str) -> str:
 def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     """Print RUN's events in their order: starts, evaluations, checkpoints that are kept, failures, logged files, ends.
 
-    RUN is an id, a prefix of one, or a name. Metrics of single steps are left out; MLflow and `ditlab runs show` have
-    them.
+    RUN is an id, a prefix of one, or a name. Metrics of single steps are in MLflow and `ditlab runs show`.
     """
     from ditlab.runs.events import EventReader
-    from ditlab.tracking.records import find_run
 
-    found = find_run(Home.from_environment(), run)
-    if found.note:
-        say(found.note)
+    found = find_noted(run)
     reader = EventReader(found.folder)
     try:
         events = reader.read_all()
@@ -326,7 +306,6 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
 
 
 def _print_events(event: RunEvent, as_json: bool) -> None:
-
     print_line(f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}  {escape_line(event.text)}", as_json)
 
 
@@ -354,7 +333,7 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
                 say("nothing was deleted.")
                 return 130
         plan.remove(mlflow=mlflow)
-        say(f"deleted {_runs(plan)}, {size_text(plan.size)}")
+        say(f"deleted {_runs(plan)}, {format_bytes(plan.size)}")
     emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
     return 0
 
@@ -365,15 +344,14 @@ def _runs(plan: RemovalPlan) -> str:
 
 def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
     """Print a table of the runs, and sentences on what stays and what is lost."""
-    from ditlab.cli.progress import list_table, status_text
+    from ditlab.cli.progress import status_text
     from ditlab.tracking.access import redact
 
-    table = list_table({"run": "id", "name": "long", "status": "text", "size": "number"})
-    for run in plan.runs:
-        table.add_row(
-            escape_line(run.folder.run_id), escape_line(run.name), status_text(run.status), size_text(run.size)
-        )
-    console(as_json).print(table)
+    rows = (
+        (escape_line(run.folder.run_id), escape_line(run.name), status_text(run.status), format_bytes(run.size))
+        for run in plan.runs
+    )
+    console(as_json).print(terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"}, rows))
     for run in plan.runs:
         if run.unsent:
             records = "1 record" if run.unsent == 1 else f"{run.unsent:,} records"

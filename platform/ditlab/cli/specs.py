@@ -105,7 +105,7 @@ def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
 def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_json: bool) -> None:
     """Count a model's parameters by component and by role, on the meta device: no memory is taken, whatever the size.
 
-    By its role an optimiser decides a parameter's weight decay, learning rate and, for Muon, its update.
+    The role decides a parameter's weight decay, learning rate and, with Muon, its update.
     """
     from ditlab.api.specs import load
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -29,12 +28,13 @@ from ditlab.cli.options import (
     short_path,
     start_option,
     start_overrides,
+    train_address_option,
     weights_only_option,
 )
-from ditlab.cli.progress import ColumnKind, LiveDisplay, ProgressBars, list_table, status_text
+from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
-from ditlab.reports.formatting import describe_value, format_duration, short_names
+from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
 from ditlab.reports.sweep_records import ENDED, Trial, best
 
 if TYPE_CHECKING:
@@ -50,15 +50,13 @@ STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped":
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
 MOST_RUNNING = 4  # running trials that a line of progress names
 _HEADS = ("workers", "parameters", "steps", "time")
-_GAP = 2  # columns between two of the table's
-Row = Mapping[str, str]
 
 
 @click.command()
 @click.argument("sweep", required=False, type=click.Path(path_type=Path))
 @set_option
 @quick_option
-@click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
+@train_address_option
 @click.option(
     "--resume", metavar="SWEEP_ID|auto", shell_complete=complete_resume,
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
@@ -192,9 +190,10 @@ def trial_table(progress: SweepProgress) -> Table:
     sweep, best = progress.sweep, progress.leader
     names = _axis_names(sweep)
     title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
-    columns: dict[str, ColumnKind] = {"trial": "number", "run": "id"}
-    columns |= {names[path]: "long" for path in sweep.space}
-    table = list_table(columns | {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number"), title)
+    columns = {"trial": "number", "run": "id"}
+    columns |= {names[path]: "text" for path in sweep.space}
+    columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
+    table = terminal_table(columns, title=title)
     for trial in _select(progress.trials, best):
         table.add_row(
             f"{'*' if trial.number == best else ''}{trial.number}",
@@ -232,59 +231,35 @@ def _select(trials: Sequence[Trial], best: int | None) -> list[Trial]:
     return sorted(sorted(trials, key=order)[:MAX_ROWS], key=lambda trial: trial.number)
 
 
-def forecast_table(prepared: PreparedSweep, expected: Forecast, width: int = 80) -> RenderableType:
+def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableType:
     """Trials, a row each; one row in all for a search that proposes trials as it goes.
 
-    What is the same for all stands above the table. Where a word or a number would have to be broken, the trials are
-    paragraphs instead of rows.
+    What is the same for all of several is above the table.
     """
-    rows = [{key: escape_line(text) for key, text in row.items()} for row in _rows(prepared, expected)]
-    same = {name: text for name, text in rows[0].items() if all(row[name] == text for row in rows[1:])}
-    if len(rows) == 1:
-        same = {}
-    names = [name for name in rows[0] if name not in same]
-    lines = _wrapped([f"all {len(rows)} trials:", *_listed(same)], width) if same else []
-    longest = {name: max(_longest_word(text) for text in (name, *(row[name] for row in rows))) for name in names}
-    if sum(longest.values()) + _GAP * (len(names) - 1) > width:
-        for row in rows:
-            lines += _wrapped([f"trial {row['trial']}:", *_listed({name: row[name] for name in names[1:]})], width)
-        return Text("\n".join(lines))
-    return Group(*([Text("\n".join(lines))] if lines else []), _table(names, rows, longest))
-
-
-def _table(names: Sequence[str], rows: Iterable[Row], longest: Mapping[str, int]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in names:
-        is_axis = name not in ("trial", *_HEADS)
-        table.add_column(name, justify="left" if is_axis else "right", min_width=longest[name], no_wrap=not is_axis)
-    for row in rows:
-        table.add_row(*(row[name] for name in names))
-    return table
-
-
-def _rows(prepared: PreparedSweep, expected: Forecast) -> list[Row]:
-    """Texts by heading, of each trial."""
-    paths = list(prepared.sweep.space)
-    names = short_names(paths, ("trial", *_HEADS))
-    if not prepared.trials:
+    names = short_names(prepared.sweep.space, ("trial", *_HEADS))
+    if prepared.trials:
+        rows = [
+            {"trial": str(trial.number)}
+            | {name: describe_value(trial.values[path]) if path in trial.values else "" for path, name in names.items()}
+            | _facts(
+                trial.experiment, prepared, trial.num_parameters, trial.total_steps, expected.seconds.get(trial.number)
+            )
+            for trial in prepared.trials
+        ]
+    else:
+        facts = _facts(prepared.base, prepared, None, prepared.total_steps, expected.seconds.get(0))
         axes = {names[path]: axis.kind for path, axis in prepared.sweep.space.items()}
-        seconds = expected.seconds.get(0)
-        return [{"trial": f"{prepared.num_trials} of", **axes, **_facts(prepared.base, prepared, None,
-                 prepared.total_steps, seconds)}]  # fmt: skip
-    return [
-        {
-            "trial": str(trial.number),
-            **{names[path]: describe_value(trial.values[path]) if path in trial.values else "" for path in paths},
-            **_facts(trial.experiment, prepared, trial.num_parameters, trial.total_steps,
-                     expected.seconds.get(trial.number)),
-        }
-        for trial in prepared.trials
-    ]  # fmt: skip
+        rows = [{"trial": f"{prepared.num_trials} of", **axes, **facts}]
+    same = {name for name, text in rows[0].items() if len(rows) > 1 and all(row[name] == text for row in rows)}
+    columns = {name: "text" if name in names.values() else "number" for name in rows[0] if name not in same}
+    table = terminal_table(columns, ([escape_line(row[name]) for name in columns] for row in rows))
+    shared = ", ".join(f"{name} {rows[0][name]}" for name in rows[0] if name in same and rows[0][name])
+    return Group(Text(escape_line(f"all {len(rows)} trials: {shared}")), table) if shared else table
 
 
 def _facts(
     experiment: Experiment, prepared: PreparedSweep, parameters: int | None, steps: int, seconds: float | None
-) -> Row:
+) -> dict[str, str]:
     """Texts under the headings that follow the axes."""
     gpus = experiment.resources.gpus_per_worker
     each = f"{gpus:g} GPU" if gpus else f"{prepared.concurrency.share.threads} CPU"
@@ -294,26 +269,3 @@ def _facts(
         "steps": f"{steps:,}",
         "time": "?" if seconds is None else format_duration(seconds),
     }
-
-
-def _listed(texts: Row) -> list[str]:
-    """`lr 0.001,` and so on, without what is empty."""
-    found = [f"{name} {text}" for name, text in texts.items() if text]
-    return [f"{each}," for each in found[:-1]] + found[-1:]
-
-
-def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Lines of at most `width` columns, broken between parts, or between words of a part longer than a line."""
-    lines = [""]
-    for part in parts:
-        words = [part] if cell_len(part) + 2 <= width else part.split()
-        for word in words:
-            if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
-                lines.append(f"  {word}")
-            else:
-                lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
-    return lines
-
-
-def _longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0)

@@ -29,6 +29,7 @@ from ditlab.cli.options import (
     start_option,
     start_overrides,
     time_lines,
+    train_address_option,
     weights_only_option,
 )
 from ditlab.errors import UserError
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 @spec_argument
 @set_option
 @quick_option
-@click.option("--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone).")
+@train_address_option
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
     "--resume", metavar="RUN|auto", shell_complete=complete_resume,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 @weights_only_option
 @click.option(
     "--figures/--no-figures", default=True, envvar="DITLAB_FIGURES",
-    help="Draw the family's figures at the end (default: yes; of large networks, on a GPU alone).",
+    help="Draw the family's figures at the end (default: yes; for large networks only on a GPU).",
 )  # fmt: skip
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--prove", is_flag=True,
-    help="First compare the engine with plain readings (`ditlab prove`); train only if all holds.",
+    help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @json_option

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from ditlab.cluster.access import headers, token_refused, users_token
 from ditlab.cluster.ray_internals import travel
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.spec.values import format_bytes
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest package that a job server accepts, in bytes."""
@@ -59,11 +60,11 @@ class JobPackage:
         if self.size <= limit:
             return
         largest = sorted(self.files.items(), key=lambda item: item[1], reverse=True)[:5]
-        named = ", ".join(f"{name} ({_mib(size)})" for name, size in largest)
+        named = ", ".join(f"{name} ({format_bytes(size)})" for name, size in largest)
         raise UserError(
-            f"--working-dir {self.root} is too large for a job: {_mib(self.size)} in {len(self.files):,} files, and "
-            f"{_mib(limit)} can travel; the largest are {named}. Name what the job does not need in .rayignore, keep "
-            "data at a URI (docs/data.md), or name a smaller --working-dir."
+            f"--working-dir {self.root} is too large for a job: {format_bytes(self.size)} in {len(self.files):,} "
+            f"files, and {format_bytes(limit)} can travel; the largest are {named}. Name what the job does not need in "
+            ".rayignore, keep data at a URI (docs/data.md), or name a smaller --working-dir."
         )
 
 
@@ -105,11 +106,6 @@ def checkout() -> Path | None:
     source = Path(__file__).resolve().parents[3]
     is_source = (source / "platform" / "ditlab").is_dir() and (source / "models" / "denoisers").is_dir()
     return source if is_source else None
-
-
-def _mib(size: int) -> str:
-    """Size in MiB or KiB, for messages."""
-    return f"{size / 2**20:,.0f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
 
 
 @dataclass(frozen=True)

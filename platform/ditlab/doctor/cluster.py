@@ -38,6 +38,7 @@ from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 from ditlab.doctor.machine import Finding
 from ditlab.home import Home, writable_folder
 from ditlab.spec.uris import is_uri
+from ditlab.spec.values import format_bytes
 from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 
@@ -197,7 +198,7 @@ def _disks(reports: Sequence[NodeReport]) -> list[Finding]:
             continue
         fullest = min(reports, key=lambda report: getattr(report, key))
         free = getattr(fullest, key)
-        text = f"{free / 2**30:.1f} GiB free on {fullest.name}{', the least' if len(reports) > 1 else ''}"
+        text = f"{format_bytes(free)} free on {fullest.name}{', the least' if len(reports) > 1 else ''}"
         enough = free >= MIN_FREE_BYTES
         remedy = "" if enough else f"free some space, or point {what} elsewhere"
         found.append(Finding("ok" if enough else "note", f"disk of {what}", text, remedy))
@@ -228,7 +229,7 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
         return [Finding("note", "MLflow", f"the database {address.removeprefix('sqlite:///')}", remedy)]
     wrong = {node: problem for node, problem in problems.items() if problem}
     if wrong:
-        remedy = "mend the server or that node's environment"
+        remedy = "correct the server's or that node's environment"
         return [
             Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy) for node, problem in wrong.items()
         ]

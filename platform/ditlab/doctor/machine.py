@@ -12,6 +12,7 @@ from typing import Literal
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.values import format_bytes
 
 # Oldest versions that the platform was run with; the same floors as the package's own metadata.
 MIN_VERSIONS = {
@@ -40,7 +41,7 @@ def last_sentence(findings: Sequence[Finding]) -> str:
     missing = list(dict.fromkeys(each.what for each in findings if each.verdict == "missing"))
     notes = list(dict.fromkeys(each.what for each in findings if each.verdict == "note"))
     if missing:
-        return f"not ready for a long run: mend {', '.join(missing)}."
+        return f"not ready for a long run: fix {', '.join(missing)}."
     return f"ready for a long run (worth a look: {', '.join(notes)})." if notes else "ready for a long run."
 
 
@@ -72,15 +73,15 @@ def _devices() -> Iterator[Finding]:
     import psutil
     import torch
 
-    memory = psutil.virtual_memory().total / 2**30
-    yield Finding("ok", "CPU", f"{os.cpu_count()} cores, {memory:.0f} GiB memory")
+    memory = format_bytes(psutil.virtual_memory().total)
+    yield Finding("ok", "CPU", f"{os.cpu_count()} cores, {memory} memory")
     count = torch.cuda.device_count()
     if not count:
         remedy = "none needed for small models; with a GPU here, install torch's CUDA build and its driver"
         yield Finding("note", "GPU", "none that torch can use", remedy)
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
-        yield Finding("ok", f"GPU {index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+        yield Finding("ok", f"GPU {index}", f"{properties.name}, {format_bytes(properties.total_memory)}")
 
 
 def _compiler() -> Iterator[Finding]:
@@ -101,10 +102,10 @@ def _home() -> Iterator[Finding]:
         )
     elif free < MIN_FREE_BYTES:
         yield Finding(
-            "note", "DITLAB_HOME", f"{home.root}, {free / 2**30:.1f} GiB free", "free some space, or point it elsewhere"
+            "note", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free", "free some space, or point it elsewhere"
         )
     else:
-        yield Finding("ok", "DITLAB_HOME", f"{home.root}, {free / 2**30:.0f} GiB free")
+        yield Finding("ok", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free")
 
 
 def _families() -> Iterator[Finding]:
@@ -113,4 +114,4 @@ def _families() -> Iterator[Finding]:
     try:
         yield Finding("ok", "model families", ", ".join(families()))
     except (ImportError, AttributeError, AssertionError, UserError) as error:
-        yield Finding("missing", "model families", str(error), "mend or remove that family's folder")
+        yield Finding("missing", "model families", str(error), "fix or remove that family's folder")

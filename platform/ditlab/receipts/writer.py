@@ -75,7 +75,7 @@ class ReceiptWriter:
             elif attempt.step and saved.get("chain"):
                 self._warn(
                     f"{self._folder.receipt_rows} lacks rows up to step {attempt.step}: the receipts of this run begin "
-                    "anew there."
+                    "again there."
                 )
             record = replace(attempt, attempt=number, chain=self._head).to_record()
             self._attempt = self._begun = parse_attempt(record)

@@ -293,12 +293,13 @@ def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualB
     has_many = len(comparison.evaluated) > 2
     values_at = []
     for budget in budgets:
-        values = " against ".join(format_number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
+        joiner = ", the next " if has_many else " against "
+        values = joiner.join(format_number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
         kind = "time" if budget.axis == "seconds" else budget.axis
         values_at.append(f"{values} at equal {kind} ({amount(budget)})")
     if winner is None:
         return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(values_at)}"
-    return f"{winner} is {'lowest, before the next' if has_many else 'lower'}: {_listed(values_at)}"
+    return f"{winner} is {'lowest' if has_many else 'lower'}: {_listed(values_at)}"
 
 
 def _sizes(comparison: Comparison) -> str:

@@ -1,12 +1,16 @@
-"""Formatting of numbers, durations and values for reports, and escaping for Markdown."""
+"""Formatting of numbers, durations and values for people, tables for terminals, and escaping for Markdown."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 Cell = str | int | float | None
 
@@ -113,3 +117,49 @@ def shorten(text: str, characters: int) -> str:
         return text
     tail = (characters - 3) // 3
     return f"{text[: characters - 3 - tail].rstrip()}...{text[len(text) - tail :].lstrip()}"
+
+
+def terminal_table(
+    columns: Mapping[str, str],
+    rows: Iterable[Sequence[RenderableType | None]] = (),
+    title: str | None = None,
+    caption: str | None = None,
+) -> Table:
+    """Make a table without lines for a terminal; `columns` are kinds by heading: `text`, `id`, `number`.
+
+    Ids and numbers are kept whole, numbers to the right; a text is wrapped, and a word longer than its column broken.
+    """
+    table = _plain_table(title, caption)
+    for heading, kind in columns.items():
+        justify: Literal["left", "right"] = "right" if kind == "number" else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=kind != "text")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts_table(facts: Mapping[str, str], title: str | None = None) -> Table:
+    """Make a table of two columns without a head for a terminal: names and texts; empty texts are skipped."""
+    table = _plain_table(title)
+    table.show_header = False
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, text in facts.items():
+        if text:
+            table.add_row(name, text)
+    return table
+
+
+def _plain_table(title: str | None, caption: str | None = None) -> Table:
+    """A table without lines, whose title and caption may be wider than its rows."""
+    from rich.table import Table
+    from rich.text import Text
+
+    over, under = (
+        None if text is None else Text(text, f"table.{kind}", no_wrap=True, overflow="ignore")
+        for text, kind in ((title, "title"), (caption, "caption"))
+    )
+    return Table(
+        title=over, caption=under, title_justify="left", caption_justify="left", box=None, header_style="bold",
+        pad_edge=False,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ditlab.reports.formatting import format_duration
+from ditlab.spec.values import format_bytes
 
 TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
@@ -62,15 +63,15 @@ class TimeSummary:
         lines = []
         if "perf/mfu" in self.rates:
             mfu, hfu = self.rates["perf/mfu"], self.rates.get("perf/hfu", 0.0)
-            again = f" ({hfu:.2f} with what is computed again)" if hfu > mfu else ""
-            lines.append(f"utilisation {mfu:.2f} of a matrix product{again}")
+            again = f" ({hfu:.0%} with recomputation)" if hfu > mfu else ""
+            lines.append(f"the network used {mfu:.0%} of the rate of a large matrix product{again}")
         paces = [f"{_pace(self.rates[name])} {what}/s" for name, what in _PACES.items() if name in self.rates]
         if self.slowest is not None:
             paces = [f"{pace} a worker" for pace in paces]
             lines.append(f"slowest worker: {self.slowest:.2f} times the others' median")
         lines += paces
         if self.memory:
-            lines.append(f"peak memory {self.memory / 2**20:,.0f} MiB")
+            lines.append(f"peak memory {format_bytes(int(self.memory))}")
         return [*([" · ".join(lines)] if lines else []), *([self.straggler] if self.straggler else [])]
 
     def heading(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_step, step_of
 from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
+from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, JournalRecord, all_metrics, read_journal
@@ -190,6 +191,6 @@ def _checkpoints(folder: Path) -> list[RunEvent]:
             written = (place / MANIFEST).lstat().st_mtime
         except OSError:
             continue  # not committed, or pruned meanwhile
-        text = f"checkpoint of step {step:,} ({folder_size(place) / 2**20:,.1f} MiB)"
+        text = f"checkpoint of step {step:,} ({format_bytes(folder_size(place))})"
         events.append(RunEvent(int(written * 1000), "checkpoint", text))
     return events

@@ -211,9 +211,9 @@ def _describe(experiment: Experiment, start: Start, name: str, parent: Checkpoin
     """One line about a fork: what it takes over, and what begins again."""
     point = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if start.state != "all":
-        return f"{point}: its {start.state} weights; optimiser, schedules and order of samples begin anew"
+        return f"{point}: its {start.state} weights; optimiser, schedules and order of samples begin again"
     changed = order_changes(parent.spec, experiment)
-    order = f"the order of samples begins anew, by {', '.join(changed)}" if changed else "the order of samples goes on"
+    order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
     return f"{point}: all of its state; schedules and noise go on at that step, {order}"
 
 

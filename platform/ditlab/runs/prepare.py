@@ -117,10 +117,11 @@ def launch_notes(launch: Launch) -> list[str]:
 def startup_lines(launch: Launch) -> list[str]:
     """Lines for the start of a run: its description, tracking problems that its first upload would meet, its length."""
     plan, run_id = launch.plan, launch.run_id
-    left_out = f", {plan.left_out_samples} left out of each epoch" if plan.left_out_samples else ""
+    whole = plan.train_samples - plan.left_out_samples  # the rest fills no batch
+    drawn = f" (each epoch draws {whole:,} of them)" if plan.left_out_samples else ""
     first = first_step(launch.experiment.start)
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
-    length = f"{steps} on {plan.train_samples:,} samples{left_out}"
+    length = f"{steps} on {plan.train_samples:,} samples{drawn}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
     return [*launch_notes(launch), *_tracking_warnings(launch.tracking_uri), last]
 
@@ -295,7 +296,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
     if reached > 0 and not store.steps():
         raise UserError(
             f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at {store.location}: going on "
-            "would begin anew. Bring the checkpoints back (is the disk mounted?), or start a new run without --resume."
+            "would begin again. Bring the checkpoints back (is the disk mounted?), or start a new run without --resume."
         )
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:

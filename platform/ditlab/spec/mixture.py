@@ -56,7 +56,7 @@ class MixtureData(Spec):
                 raise ValueError(f"data.parts holds the name {name}, which is a field's; rename that part.")
             if not PART_NAME.fullmatch(name):
                 raise ValueError(
-                    f"data.parts holds the name {format_value(name)}, which would not stand in the name of a metric; "
+                    f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric; "
                     "begin with a letter, then letters, digits, '-' and '_' (at most 40)."
                 )
         return parts

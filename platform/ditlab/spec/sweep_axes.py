@@ -151,7 +151,7 @@ class ListAxis(AxisSpec):
             raise ValueError("there is no value in it; give at least one.")
         for index, value in enumerate(values):
             if any(same(value, before) for before in values[:index]):
-                raise ValueError(f"{format_value(value)} stands in it twice; keep one of the two.")
+                raise ValueError(f"{format_value(value)} is in it twice; keep one of the two.")
         return values
 
     def draw(self, rng: random.Random) -> Any:

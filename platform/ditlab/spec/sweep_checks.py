@@ -228,7 +228,7 @@ def check_number(sweep: Sweep, source: str) -> None:
             )
         if other := next((name for name in axis.when if name not in crossed), None):
             raise UserError(
-                f"{source}: space.{path}, of kind grid, depends on {other}, which is drawn anew in every trial; "
+                f"{source}: space.{path}, of kind grid, depends on {other}, which is drawn again in every trial; "
                 f"make space.{other} an axis of kind grid too, or space.{path} one of kind choice."
             )
     count = num_combinations(crossed)

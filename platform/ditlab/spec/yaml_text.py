@@ -72,9 +72,11 @@ def _yaml_message(error: Exception) -> str:
         if problem.startswith("but "):  # the second half of a sentence
             problem = f"{error.context}, {problem}"
         problem = printable_sentence(problem)
-        return where + problem + ("; keep one of the two." if "duplicate key" in problem else "; mend the YAML there.")
+        return (
+            where + problem + ("; keep one of the two." if "duplicate key" in problem else "; correct the YAML there.")
+        )
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{printable_sentence(lines[0])}; mend the YAML there."
+    return f"{printable_sentence(lines[0])}; correct the YAML there."
 
 
 def _check_size(text: str, source: str) -> None:

@@ -184,7 +184,7 @@ class MetricLog:
         if self._experiment.training.non_finite.policy == "rollback":
             self.bad_step = self.bad_step or step  # the first one: those after it are done again
         elif self._is_first:
-            self._reporter.warn(f"step {step} was left out: its loss or gradient was NaN or infinite.")
+            self._reporter.warn(f"step {step} was skipped: its loss or gradient was NaN or infinite.")
             self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})
 
 

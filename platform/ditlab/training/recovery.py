@@ -67,7 +67,7 @@ class MemoryPlan:
     def describe(self, step: int, experiment: Experiment) -> str:
         """Return a sentence for people on the measure taken for a step."""
         if step in self.skipped_steps:
-            return f"out of memory at step {step + 1}: its batch is left out."
+            return f"out of memory at step {step + 1}: its batch is skipped."
         if self.attempts == 1:
             return f"out of memory at step {step + 1}: trying again with emptied caches."
         size = experiment.micro_size >> self.halvings

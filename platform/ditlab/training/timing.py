@@ -188,7 +188,7 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     try:
         flops = step_flops(experiment, data_shape(experiment, run.data))
     except Exception as error:  # a family of another package may do on the meta device what fails there
-        warn(f"perf/mfu is left out: the operations of {experiment.model.family} cannot be counted ({error}).")
+        warn(f"perf/mfu is not reported: the operations of {experiment.model.family} cannot be counted ({error}).")
         return None
     rate = matrix_rate(rank.device, _DTYPES[experiment.training.precision])
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)

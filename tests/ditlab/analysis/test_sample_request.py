@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Prompt, SampleRequest
-from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sample_options, sampling_changes
+from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
 from ditlab.analysis.sample_request import class_number, folder_name, num_samples, sample_request
 from ditlab.errors import UserError
 from support.special_files import KINDS, put
@@ -140,15 +140,15 @@ def test_noise_is_refused_for_a_sampler_that_takes_none():
 
 def test_keywords_become_options():
     assert set(SampleKeywords.__annotations__) == {field.name for field in fields(SampleOptions)} - {"num"}
-    assert sample_options(None, {}) == SampleOptions()
-    found = sample_options(3, {"size": (4, 8), "start": "a.png", "prompts": ["a"], "placed": [(1, "b")], "seed": 0})
+    assert SampleOptions.of(None, {}) == SampleOptions()
+    found = SampleOptions.of(3, {"size": (4, 8), "start": "a.png", "prompts": ["a"], "placed": [(1, "b")], "seed": 0})
     assert (found.num, found.size, found.start, found.prompts) == (3, "4x8", Path("a.png"), ("a",))
     assert found.placed == ((1, "b"),) and found.seed == 0
-    assert sample_options(None, {"size": 16}).size == "16"
+    assert SampleOptions.of(None, {"size": 16}).size == "16"
 
 
 def test_a_class_by_its_number_or_name():
-    assert [sample_options(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)] == [
+    assert [SampleOptions.of(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)] == [
         3, 3, -1, "dog", "3d", None
     ]  # fmt: skip
     assert class_number("dog", ("cat", "dog")) == 1

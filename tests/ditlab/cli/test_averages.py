@@ -1,17 +1,14 @@
 """`evaluate`, `sample`, `export` with `--ema`, and what `plan`, `runs show` and `runs rm` say of kept averages."""
 
-import io
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 import ditlab as package
-from ditlab.analysis.averages import AverageColumn, FrontierTable
 from support.command import run_inside
 from support.damaged.home import copied_home
 from support.trainings.averaged import keep_averages
@@ -129,15 +126,3 @@ def test_a_plan_counts_memory_and_disk(finished):
     assert said.json["own"]["update"]["average"] == 3 * one
     assert said.json["own"]["checkpoint_copy_bytes"] == 8 * one
     assert "snapshots of averages 33 of" in " ".join(said.err.split())
-
-
-def test_columns_that_do_not_fit_follow_in_further_tables():
-    columns = [AverageColumn(f"0.{number}", ("1e-3", ""), ("0.12345", "")) for number in range(9)]
-    for width in (20, 40, 80, 200):
-        console = Console(width=width, record=True, file=io.StringIO())
-        console.print(FrontierTable(("profile error", ""), ("held_out/velocity_t0", "a"), columns))
-        text = console.export_text()
-        tables = text.count("profile")
-        assert tables == {20: 9, 40: 9, 80: 2, 200: 1}[width], (width, text)
-        if width >= 40:
-            assert text.count("held_out/velocity_t0") == tables and text.count("0.12345") == 9

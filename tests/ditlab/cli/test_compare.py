@@ -13,7 +13,7 @@ import torch
 
 from denoisers.figures import Figure, Text
 from ditlab.analysis.comparison import SampleSettings, draw, open_runs, summarise
-from ditlab.analysis.saved_run import SavedRun
+from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement

@@ -40,8 +40,8 @@ def test_a_folder_too_large_names_its_largest_files(capfd, monkeypatch, tmp_path
         with (tmp_path / name).open("wb") as file:
             file.truncate(megabytes * 2**20)  # a hole: it takes no disk
     err = said(capfd, monkeypatch, tmp_path / SPEC.name, "--working-dir", tmp_path)
-    assert "is too large for a job: 700 MiB in 4 files, and 512 MiB can travel" in err
-    assert "the largest are weights.bin (400 MiB), images.tar (300 MiB)" in err and ".rayignore" in err
+    assert "is too large for a job: 700.0 MiB in 4 files, and 512.0 MiB can travel" in err
+    assert "the largest are weights.bin (400.0 MiB), images.tar (300.0 MiB)" in err and ".rayignore" in err
     (tmp_path / ".rayignore").write_text("*.bin\nimages.tar\n")
     err = said(capfd, monkeypatch, tmp_path / SPEC.name, "--working-dir", tmp_path, "--address", "http://127.0.0.1:9")
     assert "no job server answers" in err

@@ -113,7 +113,7 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
     assert len(seen["columns"]["regions"]["divisors"]) == 15
     table = ditlab("inspect", store["name"]).out
     assert re.search(r"regions +15 +M0, M1, M2, M3, M4, M5, M6, M7, \.\.\., accessibility", table)
-    assert re.search(r"chromosome: rows by class\s+class +rows\s+─+\s+chr3 +2\s+chr11 +2\s", table)
+    assert re.search(r"chromosome: rows by class\s+class +rows\s+chr3 +2\s+chr11 +2\s", table)
 
 
 def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
@@ -168,7 +168,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
     table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
-    assert re.search(r"64x128 +2 +1 +33\.3% +2 to 2", table) and "(3, 64, any)" in table
+    assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
     assert "1 too small, 1 unreadable" in table
 
 

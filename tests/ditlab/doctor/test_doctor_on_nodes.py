@@ -74,7 +74,7 @@ def test_a_node_that_cannot_talk_and_a_server_that_is_away_are_named(nodes, tmp_
     finally:
         one.kill()
     assert said.code == 1 and {"all-reduce", "MLflow"} == set(said.json["missing"])
-    assert said.json["verdict"] == "not ready for a long run: mend MLflow, all-reduce."
+    assert said.json["verdict"] == "not ready for a long run: fix MLflow, all-reduce."
     problems = [line for line in said.json["findings"] if line["what"] == "all-reduce"]
     assert any(one.id[:8] in line["found"] and "nosuch0" in line["found"] for line in problems), problems
     assert all("resources.network.interface" in line["remedy"] for line in problems)

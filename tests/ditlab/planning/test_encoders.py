@@ -12,7 +12,7 @@ from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
 from ditlab.planning.hardware import find_gpu
 from ditlab.planning.meta_step import DataShape
-from ditlab.planning.settings import Planner
+from ditlab.planning.plan import Planner
 from ditlab.planning.step_time import assumed_rates
 from ditlab.planning.worker_memory import ZeroSetting
 from ditlab.spec.files import build_experiment

@@ -8,7 +8,7 @@ import pytest
 
 from ditlab.planning.meta_step import DataShape
 from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.settings import CPU_GAPS
+from ditlab.planning.plan import CPU_GAPS
 from ditlab.planning.worker_memory import (
     MemoryParts,
     ParameterGroup,

@@ -117,7 +117,7 @@ def test_receipts_begin_anew_where_rows_are_gone(folder, warnings):
     saved = write(folder, warnings, 1, 6)
     folder.receipt_rows.unlink()
     last = write(folder, warnings, 7, 9, saved)
-    assert last["since"] == "6" and "begin anew" in warnings[0]
+    assert last["since"] == "6" and "begin again" in warnings[0]
     assert read_receipts(folder).chain(9, since=6) == last["chain"]
 
 

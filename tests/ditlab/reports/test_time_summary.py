@@ -47,7 +47,7 @@ def test_the_table_has_80_columns_whatever_the_numbers():
         lines = time_lines(time_summary(history, "worker 3 on " + "node-" * 30 + " takes 2.0 times as long"))
         assert max(map(len, lines)) <= MOST_COLUMNS, max(lines, key=len)
     text = "\n".join(time_lines(time_summary(HISTORY)))
-    assert "10 steps" in text and "utilisation 0.50" in text and "0.62 with" in text and "1,024 MiB" in text
+    assert "10 steps" in text and "used 50% of the rate" in text and "62% with" in text and "1.0 GiB" in text
     assert "data" not in text  # it took no time
     assert "slowest worker: 1.20 times the others' median" in text
 

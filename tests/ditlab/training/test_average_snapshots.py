@@ -106,7 +106,7 @@ def test_a_damaged_snapshot_costs_itself_alone(trained, tmp_path):
         warnings: list[str] = []
         found, average = rebuilt(tmp_path / "run", PowerProfile(0.25), warnings.append)
         assert len(warnings) == 1, (name, warnings)
-        assert "the snapshot of step 48 is left out, and averages are rebuilt from the others: /" in warnings[0], name
+        assert "the snapshot of step 48 is skipped, and averages are rebuilt from the others: /" in warnings[0], name
         assert average.num_snapshots == whole.num_snapshots - 1
         assert relative(found, direct[0.25]) < 5e-3
         shutil.rmtree(damaged)

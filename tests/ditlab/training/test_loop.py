@@ -33,7 +33,7 @@ def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     assert (outcome.status, outcome.step) == ("finished", 6)
     assert [step for step, loss in recorder.losses.items() if not math.isfinite(loss)] == [4]
-    assert recorder.warnings == ["step 4 was left out: its loss or gradient was NaN or infinite."]
+    assert recorder.warnings == ["step 4 was skipped: its loss or gradient was NaN or infinite."]
     assert recorder.tagged == {"ditlab.failure": "non_finite", "ditlab.skipped_steps": "1"}
     reader = newest(tmp_path / "run")
     assert reader.manifest.scalars["adam_step"] == 5
@@ -143,7 +143,7 @@ def test_a_batch_that_never_fits_is_left_out(home, tmp_path, monkeypatch):
     faulty(monkeypatch, fault)
     outcome, recorder = train_here(tiny(), home, tmp_path / "run")
     assert (outcome.status, outcome.step) == ("finished", 6)
-    assert recorder.warnings[-1] == "out of memory at step 4: its batch is left out."
+    assert recorder.warnings[-1] == "out of memory at step 4: its batch is skipped."
     assert sorted(recorder.losses) == [1, 2, 3, 5, 6]
     assert newest(tmp_path / "run").manifest.scalars["adam_step"] == 5
 

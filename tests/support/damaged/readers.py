@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from ditlab.analysis.comparison import summarise
-from ditlab.analysis.exported import open_export
+from ditlab.analysis.drawing import open_export
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.api.removal import needs
 from ditlab.averages import PowerProfile
@@ -160,7 +160,7 @@ def sample(one: DamagedHome, say: Say) -> Any:
     """`ditlab sample`, `evaluate`, `export`: the spec and the newest whole checkpoint."""
     saved = open_training_run(one.first.run_id, one.home, say).saved()
     weights = saved.checkpoint.weights()
-    return saved.step, saved.spec, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+    return saved.step, saved.experiment.to_dict(), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
 def averages(one: DamagedHome, say: Say) -> Any:

@@ -224,7 +224,7 @@ FAULTS = (
              "        if state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
              "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
-        "resume, samples fed",
+        "resume, samples consumed",
     ),
     Fault(
         "times not keyed by the step",

@@ -186,7 +186,7 @@ def _order(each: ProofComparison) -> tuple[bool, bool, int, float]:
     """Return the sort key of what is off; see `Proof.off`."""
     is_steps_own = each.step == 1 or each.what == ALIKE  # which may put every comparison of a resume off
     # What a resume begins with: its losses and its last state may be off by faults of each step.
-    begins = ("after loading", "samples fed", "draws", "parts of the state saved")
+    begins = ("after loading", "samples consumed", "draws", "parts of the state saved")
     is_resumed = each.phase == "resume" and each.what.endswith(begins)
     rank = -each.relative if each.bound else -math.inf
     return not is_steps_own, not is_resumed, _place(each.phase), rank

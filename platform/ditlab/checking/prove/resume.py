@@ -329,10 +329,8 @@ def _compare_steps(runs: ResumedRun) -> Iterator[ProofComparison]:
         for place in range(max(len(one.samples), len(two.samples))):
             consumed = two.samples[place] if place < len(two.samples) else ""
             if one.samples[place : place + 1] != [consumed]:
-                source = (
-                    f", which the run never stopped was fed at step {places[consumed]}" if consumed in places else ""
-                )
-                samples.append(f"step {number} was fed another sample at place {place + 1}{source}")
+                source = f", which the unbroken run consumed at step {places[consumed]}" if consumed in places else ""
+                samples.append(f"step {number} consumed another sample at place {place + 1}{source}")
         for name in {**one.draws, **two.draws}:
             own = two.draws.get(name)
             if one.draws.get(name) != own:
@@ -344,7 +342,7 @@ def _compare_steps(runs: ResumedRun) -> Iterator[ProofComparison]:
             if name.startswith("train/") and name not in TIMES and not _equal(one.values[name], two.values.get(name)):
                 values.append(f"{name} of step {number}: {one.values[name]} and {two.values.get(name)}")
     num_samples = sum(len(one.samples) for _, one, _ in pairs)
-    yield exact(RESUME, "samples fed", len(samples), num_samples, "samples", *samples[:1])
+    yield exact(RESUME, "samples consumed", len(samples), num_samples, "samples", *samples[:1])
     yield exact(RESUME, "draws", len(draws), sum(len(one.draws) for _, one, _ in pairs), "draws", *draws[:1])
     yield exact(RESUME, "learning rates", len(rates), sum(len(one.rates) for _, one, _ in pairs), "rates", *rates[:1])
     num_values = sum(name.startswith("train/") for _, one, _ in pairs for name in one.values)

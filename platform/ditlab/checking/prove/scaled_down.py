@@ -38,7 +38,7 @@ class ScaledDownSpec:
             return ""
         changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
         own = count_parameters(self.experiment.model, self.experiment.objective).total
-        return f"{self.parameters:,} parameters are many: proved on a twin of {own:,} ({changed})."
+        return f"{self.parameters:,} parameters are many: proved on a scaled-down spec of {own:,} ({changed})."
 
 
 def scale_down(experiment: Experiment) -> ScaledDownSpec:

@@ -108,7 +108,7 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
         found = compare_step(source, step, tolerance, journaled.get(step.step))
         comparisons += found
         if not found:
-            why = "its batch was left out" if step.execution.skipped else "neither journal nor receipts have it"
+            why = "its batch was skipped" if step.execution.skipped else "neither journal nor receipts have it"
             unchecked.append(f"step {step.step}: {why}.")
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 

@@ -37,7 +37,7 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     variant = ", under another spec than its own" if step.is_variant else ""
     lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
     if execution.skipped:
-        return [*lines, *fold(f"its batch of {len(step.rows):,} samples was left out: no loss, no update", "  ")]
+        return [*lines, *fold(f"its batch of {len(step.rows):,} samples was skipped: no loss, no update", "  ")]
     for name, value in step.metrics.items():
         if name not in ("train/grad_norm", "train/lr"):
             lines.append(_number_line(name.removeprefix("train/"), value))

@@ -340,7 +340,7 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure 
         panels.append(Bars(names, norms, title="gradient norm by layer", x_label="norm before clipping"))
         ratios = np.array([layer.ratio or 0.0 for layer in layers])
         panels.append(Bars(names, ratios, title="update over weights", x_label="ratio of norms"))
-    loss = "left out" if step.loss is None else f"loss {step.loss:.5g}"
+    loss = "skipped" if step.loss is None else f"loss {step.loss:.5g}"
     variant = " under another spec" if step.is_variant else ""
     return Figure(panels, title=f"step {step.step:,}{variant}: {loss}")
 

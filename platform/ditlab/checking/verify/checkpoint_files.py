@@ -12,6 +12,7 @@ from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError, first_line
+from ditlab.spec.values import format_bytes
 from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import is_as_stamped, is_edited
 from ditlab.storage.plain_files import read_plain
@@ -55,7 +56,7 @@ def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
         steps = list(kept.manifests)
         which = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
         yield VerifiedPart(
-            "checkpoints", "holds", f"{len(steps)} kept ({which}), {size / 2**20:,.1f} MiB: every shard has its hash."
+            "checkpoints", "holds", f"{len(steps)} kept ({which}), {format_bytes(size)}: every shard has its hash."
         )
     elif not kept.damaged:
         yield VerifiedPart("checkpoints", "not checked", "none is kept.")
@@ -123,7 +124,7 @@ def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints
     if whole:
         yield VerifiedPart(
             PART, "holds",
-            f"{whole} snapshots (steps {steps[0]:,} to {steps[-1]:,}), {size / 2**20:,.1f} MiB: every shard has its "
+            f"{whole} snapshots (steps {steps[0]:,} to {steps[-1]:,}), {format_bytes(size)}: every shard has its "
             "hash.",
         )  # fmt: skip
     if missing := sorted(_due(run, kept) - set(steps)):

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from ditlab.analysis.evaluation import measured_weights
-from ditlab.analysis.opened_run import OpenedRun
-from ditlab.analysis.saved_run import SavedRun
+from ditlab.analysis.opened_run import OpenedRun, SavedRun
 from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checking.verify.journal_lines import JournalLines
 from ditlab.checkpoints.store import CheckpointStore
@@ -32,6 +31,7 @@ from ditlab.receipts.records import (
     differing_parts,
     evaluation_digest,
 )
+from ditlab.spec.values import format_bytes
 
 PART = "evaluations"
 OWN = {"held-out samples", "training samples", "objective", "packing", "sampler"}
@@ -110,7 +110,7 @@ def _check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: M
     run.progress("hashing the weights that were evaluated", 0, None, "")
     try:
         with store.open(int(step)) as reader:
-            saved = SavedRun(run.home, run.folder, run.experiment.to_dict(), reader, run.warn)
+            saved = SavedRun(run.home, run.folder, run.record, run.experiment, run.warn, checkpoint=reader)
             weights = measured_weights(saved, saved.network(torch.device("cpu")))
     except UserError as error:
         return VerifiedPart(PART, "not checked", f"{name}: {error}")
@@ -131,7 +131,7 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
         stored = sum(sum(_file_sizes(Path(str(part.path)))) for part in data.train.store.parts)
         is_whole = stored <= limit
         if is_whole:
-            run.progress(f"hashing {stored / 2**20:,.0f} MiB of data", 0, None, "")
+            run.progress(f"hashing {format_bytes(stored)} of data", 0, None, "")
             data = open_data(spec, run.home)
     except UserError as error:
         return None, [VerifiedPart("data", "off", str(error))]
@@ -152,10 +152,10 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
                 "back.",
             )
         ]  # fmt: skip
-    hashed = f"all {stored / 2**20:,.1f} MiB of its files have their hashes"
+    hashed = f"all {format_bytes(stored)} of its files have their hashes"
     if not is_whole:
         hashed = (
-            f"of its {stored / 2**30:,.1f} GiB only what is replayed is hashed (--data-limit hashes all up to its size)"
+            f"of its {format_bytes(stored)} only what is replayed is hashed (--data-limit hashes all up to its size)"
         )
     known = "that the run recorded" if recorded else "(the run recorded none)"
     return data, [VerifiedPart("data", "holds", f"fingerprint {data.fingerprint[:12]} {known}; {hashed}.")]

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
+
+from ditlab.reports.formatting import terminal_table
 
 Verdict = Literal["holds", "off", "not checked"]
 _STYLES = {"holds": "green", "off": "bold red", "not checked": "yellow"}
@@ -40,10 +41,8 @@ class RunVerification:
     def terminal_lines(self) -> Iterator[RenderableType]:
         """Return the table for a terminal, and a closing sentence."""
         yield Text(f"run {self.run_id} ({self.name})")
-        table = Table("part", "verdict", "what was checked")
-        for part in self.parts:
-            table.add_row(part.part, Text(part.verdict, _STYLES[part.verdict]), part.sentence)
-        yield table
+        rows = ((part.part, Text(part.verdict, _STYLES[part.verdict]), part.sentence) for part in self.parts)
+        yield terminal_table({"part": "text", "verdict": "id", "what was checked": "text"}, rows)
         yield Text(self.conclusion)
 
     @property
@@ -58,7 +57,7 @@ class RunVerification:
         if {"receipts", "checkpoints"} <= held:
             sentences.append("The kept weights come from the steps that the receipts list, and no file was altered.")
         if "samples" in held:
-            sentences.append("The steps that were looked at were fed what the spec, the order and the data say.")
+            sentences.append("The steps that were looked at consumed what the spec, the order and the data say.")
         if "replay" in held:
             sentences.append("Steps done again here gave the recorded losses.")
         if unknown:

@@ -166,11 +166,11 @@ def check_samples(
         if samples_digest(rows, places, keys, step - 1, experiment.seed) != int(row["samples"]):
             yield VerifiedPart(
                 "samples", "off",
-                f"step {step:,} (attempt {row['attempt']}) was fed other samples or random numbers than spec and order "
-                "say.",
+                f"step {step:,} (attempt {row['attempt']}) consumed other samples or random numbers than spec and "
+                "order say.",
             )  # fmt: skip
             return
     of = "" if len(chosen) == len(trained) else f" of {len(trained):,}, chosen at random (--seed {seed})"
     yield VerifiedPart(
-        "samples", "holds", f"{len(chosen):,} steps{of} were fed the rows and draws that spec and order say."
+        "samples", "holds", f"{len(chosen):,} steps{of} consumed the rows and draws that spec and order say."
     )

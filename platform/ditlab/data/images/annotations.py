@@ -130,7 +130,7 @@ def _of_line(line: bytes, key: str, place: str) -> tuple[str, str]:
     try:
         record[key].encode()
     except UnicodeEncodeError as error:
-        raise BadRecord.at(place, f"'{key}' holds half of a surrogate pair, which is no text", "mend it") from error
+        raise BadRecord.at(place, f"'{key}' holds half of a surrogate pair, which is no text", "correct it") from error
     return str(PurePosixPath(record[FILE_NAME])), record[key]
 
 
@@ -140,6 +140,6 @@ def check_known(lines: Path, captions: Mapping[str, str], images: Collection[str
     if unknown:
         first, more = visible_name(unknown[0]), f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
         raise UserError(
-            f"--caption-from={lines} names {first}{more}, which --source={source} does not hold; mend the paths, which "
-            "begin below --source, or remove the lines."
+            f"--caption-from={lines} names {first}{more}, which --source={source} does not hold; correct the paths, "
+            "which begin below --source, or remove the lines."
         )

@@ -263,7 +263,7 @@ class ImageRules:
                 f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
             )
         if image.reason in ("damaged_file", "damaged_line") and self.refuse_unreadable:
-            raise RefusedSource(f"{image.name}: {image.detail}; mend it, or give --unreadable skip.")
+            raise RefusedSource(f"{image.name}: {image.detail}; correct it, or give --unreadable skip.")
 
 
 def missing_caption(name: str, detail: str, remedy: str) -> RefusedSource:
@@ -395,7 +395,7 @@ class ImportSummary:
                     raise missing_caption(each.place, each.detail, rules.reader.annotations.remedy)
                 break
             unexplained -= 1
-            detail = "its caption may stand in a damaged line"
+            detail = "its caption may be in a damaged line"
             self.listed[number] = LeftOut(place=each.place, reason=unreadable, detail=detail)
             self.left_out = total_counts([self.left_out, {unreadable: 1, missing: -1}])
         self.left_out = {reason: num for reason, num in self.left_out.items() if num}

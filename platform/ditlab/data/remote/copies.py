@@ -35,6 +35,7 @@ from ditlab.data.stores.store import Store
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
+from ditlab.spec.values import format_bytes
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
 from ditlab.storage.remote import RemoteFiles
@@ -119,7 +120,7 @@ def fetch_files(files: RemoteFiles, contents: StoreContents, folder: Path) -> No
     needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{files.knob}={files.location} needs {needed / MIB:,.1f} MiB in {folder}, where {free / MIB:,.1f} MiB are "
+            f"{files.knob}={files.location} needs {format_bytes(needed)} in {folder}, where {format_bytes(free)} are "
             "free; make room there, or point DITLAB_CACHE at a larger disk of this node."
         )
     stop = threading.Event()
@@ -295,8 +296,3 @@ def _is_whole(copy: Path, root: RootManifest) -> bool:
         return read_plain(copy / root.name, MANIFEST_BYTES) == root.content
     except OSError:
         return False
-
-
-def format_bytes(num_bytes: int) -> str:
-    """Return a number of bytes as text: `1.50 GiB`."""
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ditlab.data.remote.block_cache import BlockCache
 from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
-from ditlab.data.remote.copies import NodeCopies, Notify, format_bytes, open_root
+from ditlab.data.remote.copies import NodeCopies, Notify, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
@@ -34,6 +34,7 @@ from ditlab.data.stores.manifest import (
 )
 from ditlab.data.stores.store import Store
 from ditlab.home import Home
+from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
 
 LEAST_MAPPED_BYTES = 64 * 2**20

@@ -169,4 +169,4 @@ def _left_out(num: int, listed: Sequence[str]) -> str:
     if not num:
         return ""
     more = f", and {num - LISTED:,} more" if num > LISTED else ""
-    return visible_name(f"{num:,} left out: {', '.join(listed[:LISTED])}{more}")
+    return visible_name(f"{num:,} skipped: {', '.join(listed[:LISTED])}{more}")

@@ -21,7 +21,9 @@ FACTS = {"date": "2026-11-23T12:00:00Z", "spec_hash": "0" * 64, "code": "c" * 64
 
 def proof(*comparisons: ProofComparison) -> Proof:
     engine = describe_engine(load_experiment(EXPERIMENTS / "digits/dit.yaml"), use_gpu=False)
-    return Proof(comparisons, "digits-dit", engine, "2 parameters are many: proved on a twin of 1.", 3.2, FACTS)
+    return Proof(
+        comparisons, "digits-dit", engine, "2 parameters are many: proved on a scaled-down spec of 1.", 3.2, FACTS
+    )
 
 
 def test_a_table_fits_a_terminal_and_counts_what_is_off():

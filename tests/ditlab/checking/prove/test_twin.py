@@ -26,7 +26,7 @@ def test_a_twin_differs_in_what_it_says_alone():
     assert found.experiment == own.replace_all(found.changes)
     assert {path.partition(".")[0] for path in found.changes} <= {"model", "objective", "batch"}
     assert found.experiment.batch_fields() == own.batch_fields()
-    assert found.describe().startswith("12,351,760 parameters are many: proved on a twin of ")
+    assert found.describe().startswith("12,351,760 parameters are many: proved on a scaled-down spec of ")
     assert all(f"{path}={value}" in found.describe() for path, value in found.changes.items())
     model = found.experiment.to_dict()["model"]
     assert (model["width"], model["depth"], model["patch_size"]) == (128, 3, own.to_dict()["model"]["patch_size"])

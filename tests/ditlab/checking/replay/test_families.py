@@ -101,11 +101,11 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
     folder = train_attempts(experiment, [LocalAttempt(1, memory=MemoryPlan(halvings=1, skipped_steps=(2,)))])
     said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json")
-    assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was left out."], said.err
+    assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was skipped."], said.err
     compared = [each["step"] for each in said.json["comparisons"]]
     assert sorted(set(compared)) == [1, 2, 4, 5]
     said = ditlab("replay", folder.run_id, "--step", "3")
-    assert said.code == 0 and "was left out: no loss, no update" in said.out
+    assert said.code == 0 and "was skipped: no loss, no update" in said.out
     assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
     said = ditlab("replay", folder.run_id, "--step", "3", "--set", "optimizer.lr=1")
     assert said.code == 2 and "has left this step's batch out" in said.err

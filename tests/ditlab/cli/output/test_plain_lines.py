@@ -135,12 +135,12 @@ def test_thread_prints_without_a_report(monkeypatch, capsys):
 
 
 def test_amounts():
-    assert describe_amount(3_100_000, 9_912_422, "bytes") == "3.1/9.9 MB"
-    assert describe_amount(12, None, "bytes") == "12 bytes"
-    assert describe_amount(1_234_000_000, None, "bytes") == "1.2 GB"
+    assert describe_amount(3_100_000, 9_912_422, "bytes") == "3.0 MiB of 9.5 MiB"
+    assert describe_amount(12, None, "bytes") == "12 B"
+    assert describe_amount(1_234_000_000, None, "bytes") == "1.1 GiB"
     assert describe_amount(120_000, 1_000_000, "peaks") == "120,000/1,000,000 peaks"
 
 
 def test_rates():
     assert [describe_rate(rate, "rows") for rate in (0, 0.034, 4.26, 1234.5)] == ["", "0.034/s", "4.3/s", "1,234/s"]
-    assert describe_rate(12_500_000.4, "bytes") == "12.5 MB/s"
+    assert describe_rate(12_500_000.4, "bytes") == "11.9 MiB/s"

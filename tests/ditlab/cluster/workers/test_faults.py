@@ -36,7 +36,7 @@ def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
     assert [step for step, _ in points["train/loss"]] == list(range(1, 10))
     assert (status, tags["ditlab.failure"], tags["ditlab.skipped_steps"]) == ("FINISHED", "non_finite", "1")
     assert final(home, result).manifest.scalars["adam_step"] == 8
-    assert "step 5 was left out: its loss or gradient was NaN or infinite." in capfd.readouterr().err
+    assert "step 5 was skipped: its loss or gradient was NaN or infinite." in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -98,7 +98,10 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([{"file_name": "y.png", "caption": "a"}], r"c\.jsonl names y\.png, which --source=.*pets does not hold; mend"),
+        (
+            [{"file_name": "y.png", "caption": "a"}],
+            r"c\.jsonl names y\.png, which --source=.*pets does not hold; correct",
+        ),
         ([{"file_name": f"{n}.png", "caption": "a"} for n in range(3)], r"names 0\.png and 2 more, which"),
         ([{"file_name": "dog/old/x.png", "caption": "a"}] * 2, r"line 2: names dog/old/x\.png a second time"),
         ([{"file": "x.png", "caption": "a"}], r"line 1: has no key 'file_name' \(did you mean 'file'\?\); write"),
@@ -126,14 +129,14 @@ def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
     options = {"caption_from": str(file)}
     with pytest.raises(UserError, match=r"bird/empty\.png has no caption|tabby_cat/.* has no caption"):
         run(pets, **options)  # three images without a line, and two damaged ones
-    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds a NoneType, no text; mend it, or give"):
+    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds a NoneType, no text; correct it, or give"):
         run(pets, **options, unreadable="refuse")
     file.write_bytes(file.read_bytes() + b"no JSON\n")
     store = run(pets, **options)
     assert captions(store) == ["old"]
     assert store.manifest.facts == {"damaged line": 3, "unreadable": 4}
     assert store.manifest.notes[1].startswith("c.jsonl, line 4: damaged line (is not UTF-8: byte 0xf6 at offset ")
-    assert "tabby_cat/1_a.png: unreadable (its caption may stand in a damaged line)" in store.manifest.notes
+    assert "tabby_cat/1_a.png: unreadable (its caption may be in a damaged line)" in store.manifest.notes
 
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)

@@ -155,7 +155,7 @@ def test_a_damage_of_a_tar_costs_its_member_and_other_tars_are_whole(run, tmp_pa
     else:
         place = f"the rest, from byte {at:,} on"
     assert store.manifest.notes == (f"2.tar: damaged file ({place}: {reason})",)
-    with pytest.raises(UserError, match=rf"^2\.tar: {place}: .*; mend it, or give --unreadable skip\.$"):
+    with pytest.raises(UserError, match=rf"^2\.tar: {place}: .*; correct it, or give --unreadable skip\.$"):
         run(source, unreadable="refuse")
 
 

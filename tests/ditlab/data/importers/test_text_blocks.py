@@ -139,7 +139,7 @@ def test_left_out_documents_of_all_blocks_are_counted(importing, tmp_path, small
     store = importing(tmp_path / "a.jsonl", length=LENGTH).store
     assert store.manifest.text.documents == 54
     note = store.manifest.source.note
-    assert "; 6 left out: a.jsonl, line 1: is no JSON (" in note and note.endswith(", and 1 more")
+    assert "; 6 skipped: a.jsonl, line 1: is no JSON (" in note and note.endswith(", and 1 more")
     with pytest.raises(UserError, match="line 1: is no JSON"):
         importing(tmp_path / "a.jsonl", name="refused", unreadable="refuse")
     assert not (tmp_path / "stores" / "refused").exists()

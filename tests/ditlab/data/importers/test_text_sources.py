@@ -41,7 +41,7 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     importing.refused(tmp_path / "odd.txt", f"odd.txt {reason}", "iconv")
     store = importing(tmp_path).store
     assert stored(store) == stream(["x" * 100])[: len(store) * 16] and store.manifest.text.documents == 1
-    assert store.manifest.source.note.endswith(f"(2 files); 1 left out: odd.txt: {reason}")
+    assert store.manifest.source.note.endswith(f"(2 files); 1 skipped: odd.txt: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_line_that_is_no_document_costs_itself_alone(importing, tmp_path, line
     store = importing(tmp_path / "a.jsonl").store
     assert stored(store) == stream(["0123456789abcde"] * 2)
     reason = parts[0].removeprefix("line 2: ").partition(";")[0]
-    assert f"1 left out: a.jsonl, line 2: {reason}" in store.manifest.source.note
+    assert f"1 skipped: a.jsonl, line 2: {reason}" in store.manifest.source.note
     shutil.rmtree(tmp_path / "stores")
     importing.refused(tmp_path / "a.jsonl", f"{tmp_path}/a.jsonl", *parts, unreadable="refuse")
     (tmp_path / "a.jsonl").write_bytes(line)
@@ -78,7 +78,7 @@ def test_of_many_bad_records_the_first_are_named_and_all_are_counted(importing, 
     store = importing(tmp_path, tokenizer="bpe", vocabulary=257).store
     assert store.manifest.text.documents == 3 and len(store) == 3
     note = store.manifest.source.note
-    assert "; 10 left out: a.jsonl, line 2: is no JSON (" in note and note.endswith(", and 5 more")
+    assert "; 10 skipped: a.jsonl, line 2: is no JSON (" in note and note.endswith(", and 5 more")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_parquet_file_that_is_damaged_or_not_utf8_is_named(importing, tmp_path
     pq.write_table(pa.table({"text": odd}), file)
     importing.refused(file, "row 1: is not UTF-8", unreadable="refuse")
     store = importing(file, length=5).store
-    assert stored(store) == stream(["fine"]) and "1 left out: a.parquet, row 1: is not" in store.manifest.source.note
+    assert stored(store) == stream(["fine"]) and "1 skipped: a.parquet, row 1: is not" in store.manifest.source.note
 
 
 def test_of_a_parquet_file_that_is_damaged_in_the_middle_the_rows_before_count(importing, tmp_path):
@@ -117,7 +117,7 @@ def test_of_a_parquet_file_that_is_damaged_in_the_middle_the_rows_before_count(i
         file.write_bytes(content[:damaged] + b"\xff" * 20 + content[damaged + 20 :])
         store = importing(file).store
         assert stored(store) == stream(texts[:128])
-        assert "; 1 left out: a.parquet, the rest from row 128 on: no Parquet" in store.manifest.source.note
+        assert "; 1 skipped: a.parquet, the rest from row 128 on: no Parquet" in store.manifest.source.note
 
 
 def test_large_strings_and_dictionaries_are_text(importing, tmp_path):
@@ -162,7 +162,7 @@ def test_special_files_among_the_documents_are_left_out_and_named(importing, tmp
     store = importing(source).store
     assert store.fingerprint == expected.fingerprint
     assert store.manifest.source.note == (
-        f"{expected.manifest.source.note}; 5 left out: circle.{suffix}: a link in a circle, dangling.{suffix}: No such "
+        f"{expected.manifest.source.note}; 5 skipped: circle.{suffix}: a link in a circle, dangling.{suffix}: No such "
         f"file or directory, device.{suffix}: a device, no plain file, pipe.{suffix}: a named pipe, no plain file, "
         f"socket.{suffix}: no plain file"
     )
@@ -178,7 +178,7 @@ def test_a_special_file_as_the_source_is_named(importing, tmp_path, suffix, kind
 def test_a_folder_of_special_files_alone_is_named(importing, tmp_path):
     put("pipe", tmp_path / "in" / "a.txt")
     importing.refused(
-        tmp_path / "in", "holds no .arrow, .jsonl, .mds, .parquet, .txt file (1 left out: a.txt: a named pipe, no plain"
+        tmp_path / "in", "holds no .arrow, .jsonl, .mds, .parquet, .txt file (1 skipped: a.txt: a named pipe, no plain"
     )
 
 

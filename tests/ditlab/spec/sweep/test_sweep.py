@@ -103,7 +103,7 @@ def test_what_is_no_base(path, write, base, said):
         ({"space": {"x": {"kind": "uniform", "low": 1.0, "high": -1.0}}}, "low must be below high; swap them"),
         ({"space": {"x": {"kind": "loguniform", "low": 0, "high": 1}}}, "space.x.low=0 must be above 0."),
         ({"space": {"x": {"kind": "choice", "values": []}}}, "space.x.values=[]: there is no value in it; give at"),
-        ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 stands in it twice; keep one"),
+        ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 is in it twice; keep one"),
         ({"space": {"x": {"kind": "int", "low": 1, "high": 2, "setp": 1}}}, "has no field 'setp=1'; did you mean"),
         ({"space": {1: {"kind": "grid", "values": [1]}}}, "space.1=1 must be text"),
         ({"space": {"model_config": {"kind": "int", "low": 1}}}, "space.model_config.high is missing; give it"),

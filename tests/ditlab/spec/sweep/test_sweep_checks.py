@@ -143,7 +143,7 @@ NUMBERS = [
     ({"seed": {"kind": "grid", "values": [0, 1, 2]}}, {"trials": 2},
      "trials=2 are fewer; set trials to a multiple of 3"),
     ({"schedule.kind": KIND, "seed": {"kind": "grid", "values": [0, 1], "when": COSINE}}, {},
-     "space.seed, of kind grid, depends on schedule.kind, which is drawn anew in every trial; make "
+     "space.seed, of kind grid, depends on schedule.kind, which is drawn again in every trial; make "
      "space.schedule.kind an axis of kind grid too"),
     ({"optimizer.lr": LR}, {"metric": ["a", "b"]},
      "metric=['a', 'b'] names several, which only search.kind=optuna weighs"),

@@ -63,7 +63,7 @@ def test_replayed_noise_and_skipped_samples_are_named(runs):
     runs.resumed.steps[3].samples[:] = [*runs.whole.steps[3].samples[1:], "sample 9"]
     found = off(runs)
     assert "step 3 drew other numbers in pass 1: time, those of step 1 again" in found["draws"]
-    assert found["samples fed"].startswith("step 3 was fed another sample at place 1")
+    assert found["samples consumed"].startswith("step 3 consumed another sample at place 1")
 
 
 def test_a_step_left_out_and_another_loss_are_named(runs):
