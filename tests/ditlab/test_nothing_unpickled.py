@@ -52,8 +52,7 @@ class Planted:
 )
 def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
     pytest.importorskip("zarr")
-    from ditlab.data.genome.zarr_arrays import open_array
-    from ditlab.data.genome.zarr_checks import list_zarr
+    from ditlab.data.genome.zarr_arrays import ZarrFiles, open_array
 
     store, touched = tmp_path / "store.zarr", tmp_path / "touched"
     (store / "a").mkdir(parents=True)
@@ -62,7 +61,7 @@ def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, 
     (store / "a" / ".zarray").write_text(json.dumps({**meta, "fill_value": 0, "order": "C", **codecs}))
     (store / "a" / "0").write_bytes(pickle.dumps(Planted(touched)))
     with pytest.raises(UserError):
-        open_array(list_zarr(str(store)), "a").read()
+        open_array(ZarrFiles.listed(str(store)), "a").read()
     assert not touched.exists()
 
 

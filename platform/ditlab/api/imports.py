@@ -7,8 +7,7 @@ from pathlib import Path
 from denoisers.contract import Spec
 from ditlab.cluster.session import cluster_address
 from ditlab.data.block_imports.runner import BlockExecutor
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import, runs_by_blocks
+from ditlab.data.importing import ImportRequest, find_importer, run_import
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -32,11 +31,11 @@ def import_data(
     `address`: Ray cluster whose cores share the work; None: RAY_ADDRESS, else this machine. Raises UserError for an
     unknown importer, and as the importer does.
     """
-    address = cluster_address(address) if runs_by_blocks(kind) else None
+    address = cluster_address(address) if find_importer(kind).by_blocks else None
     home = Home.from_environment().ensure()
     folder = _folder(out or home.stores, address)
     source = getattr(options, "source", None)
-    with block_executor(address, folder, None if source is None else str(source), warn) as executor:
+    with _block_executor(address, folder, None if source is None else str(source), warn) as executor:
         return run_import(kind, ImportRequest(folder, home.caches, options, progress, executor))
 
 
@@ -80,7 +79,7 @@ def encode_store(
     address = cluster_address(address)
     folder = _folder(out or home.stores, address)
     encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
-    with block_executor(address, folder, str(opened.path), warn) as executor:
+    with _block_executor(address, folder, str(opened.path), warn) as executor:
         request = ImportRequest(folder, home.caches, Spec(), progress, executor)
         return encode(opened, encoders, tokens, name, request)
 
@@ -91,7 +90,7 @@ def _folder(out: Path, address: str | None) -> Path:
 
 
 @contextmanager
-def block_executor(
+def _block_executor(
     address: str | None, out: Path, source: str | None, warn: Callable[[str], None]
 ) -> Iterator[BlockExecutor | None]:
     """Connect to a cluster, if there is an address, for the length of the block. Raises UserError as it does."""

@@ -27,19 +27,20 @@ if TYPE_CHECKING:
 
 
 class Importers(click.Group):
-    """A group with a command for each module of `ditlab.data.importers`."""
+    """A group with a command for each importer of `ditlab.data.importing`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the kinds of data."""
-        from ditlab.data.importing import importer_names
+        from ditlab.data.importing import IMPORTERS
 
-        return importer_names()
+        return list(IMPORTERS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Make the command of a kind. Raises UserError for an unknown one."""
-        from ditlab.data.importing import options_class, runs_by_blocks
+        from ditlab.data.importing import find_importer
 
-        command = _command(cmd_name, options_class(cmd_name), runs_by_blocks(cmd_name))
+        importer = find_importer(cmd_name)
+        command = _command(cmd_name, importer.options, importer.by_blocks)
         return with_examples(command, f"data import {cmd_name}")
 
 

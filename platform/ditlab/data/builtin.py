@@ -21,6 +21,7 @@ import numpy as np
 from ditlab.data.genome.planted_modules import VERSION, PlantedModules, chromosome_name, feature_names
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
@@ -29,6 +30,7 @@ from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
 from ditlab.home import Home
 from ditlab.progress import ignore_progress
 from ditlab.spec.data import CaptionedDigitsData, HoldOutClasses, MotifsData, TextData
+from ditlab.spec.importing import DigitsOptions
 
 DIGITS_NAME = "digits"
 DIGITS_COLUMNS = {
@@ -73,6 +75,11 @@ def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]
 def open_digits(home: Home, verify: bool = True) -> Store:
     """Open the digits under `home.stores`, written at their first use."""
     return _opened(home, DIGITS_NAME, verify, lambda path: write_digits(path.parent))
+
+
+def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
+    """Write the store `digits`: see `write_digits`."""
+    return write_digits(request.out)
 
 
 def write_digits(out: Path) -> WrittenStore:
@@ -213,7 +220,7 @@ def _motifs_law(spec: MotifsData) -> str:
 
 def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
     """Open the spec's store under `home.stores`, written at its first use."""
-    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.", processes=1)
+    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.")
     version = platform.python_version()
     source = Source(
         kind="text",

@@ -1,39 +1,85 @@
-"""Importers by name: their options, and running one."""
+"""Importers by name: their options, and running one.
 
-import pkgutil
+An importer is a function of a request, which gives the store or stores that it wrote. Its options' fields become the
+flags of `ditlab data import NAME`. One that works by blocks (`data.block_imports`) has the flag --address as well, and
+its request an executor. Modules of importers are imported when one is run: `--help` needs no pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-import ditlab.data.importers as importers
 from denoisers.contract import Spec
-from ditlab.data.import_request import ImportRequest
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
+from ditlab.progress import Progress, ignore_progress
+from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, MnistOptions, TextOptions
+
+if TYPE_CHECKING:
+    from ditlab.data.block_imports.runner import BlockExecutor
+
+Options = TypeVar("Options", bound=Spec, covariant=True)
 
 
-def importer_names() -> list[str]:
-    """Return the importers' names: the modules of `ditlab.data.importers`."""
-    return sorted(module.name for module in pkgutil.iter_modules(importers.__path__))
+@dataclass(frozen=True)
+class ImportRequest(Generic[Options]):
+    """Arguments of an importer."""
+
+    out: Path
+    """Folder that the stores go under, a folder each."""
+    cache: Path
+    """Folder for downloads."""
+    options: Options
+    """Instance of the importer's options."""
+    progress: Progress = ignore_progress
+    executor: BlockExecutor | None = None
+    """Executor of an import by blocks (`data.block_imports`); None: processes of this machine."""
 
 
-def options_class(name: str) -> type[Spec]:
-    """Return the spec of an importer's options. Raises UserError for an unknown importer."""
-    declared: type[Spec] = _importer(name).OPTIONS
-    return declared
+class Importer(NamedTuple):
+    """Importer of a kind of data."""
+
+    options: type[Spec]
+    """Options, the flags of its command."""
+    module: str
+    """Module of its function, below `ditlab.data`."""
+    function: str
+    by_blocks: bool = False
+    """True where a cluster can share the work."""
+    library: str = ""
+    """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
 
 
-def runs_by_blocks(name: str) -> bool:
-    """Return True for an importer that works by blocks, which a cluster can share. Raises as `options_class` does."""
-    return bool(getattr(_importer(name), "BY_BLOCKS", False))
+IMPORTERS = {
+    "digits": Importer(DigitsOptions, "builtin", "import_digits"),
+    "get": Importer(GetOptions, "genome.get_import", "import_get", by_blocks=True, library="zarr"),
+    "images": Importer(ImagesOptions, "images.image_import", "import_images", by_blocks=True),
+    "mnist": Importer(MnistOptions, "mnist", "import_mnist"),
+    "text": Importer(TextOptions, "text.text_import", "import_text", by_blocks=True),
+}
+
+
+def find_importer(name: str) -> Importer:
+    """Return an importer. Raises UserError for an unknown one."""
+    if name not in IMPORTERS:
+        raise UserError(f"there is no importer '{name}'; {nearest(name, list(IMPORTERS))}")
+    return IMPORTERS[name]
 
 
 def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
-    """Run an importer. Raises UserError for an unknown importer, and as the importer does."""
-    written: list[WrittenStore] = _importer(name).run(request)
-    return written
-
-
-def _importer(name: str) -> ModuleType:
-    if name not in importer_names():
-        raise UserError(f"there is no importer '{name}'; {nearest(name, importer_names())}")
-    return import_module(f"ditlab.data.importers.{name}")
+    """Run an importer. Raises UserError for an unknown one, for one whose library is missing, and as it does."""
+    importer = find_importer(name)
+    if importer.library and find_spec(importer.library) is None:
+        raise UserError(
+            f"`ditlab data import {name}` needs {importer.library}, which is not installed; "
+            f"`pip install 'ditlab[{name}]'` brings it."
+        )
+    module = import_module(f"ditlab.data.{importer.module}")
+    run: Callable[[ImportRequest[Spec]], WrittenStore | list[WrittenStore]] = getattr(module, importer.function)
+    written = run(request)
+    return [written] if isinstance(written, WrittenStore) else written

@@ -32,16 +32,14 @@ def in_processes(
     tasks: Iterable[Task],
     processes: int,
     verb: str,
-    start: Callable[..., None] | None = None,
-    start_with: tuple[object, ...] = (),
 ) -> Iterator[Result]:
     """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
 
-    `start(*start_with)` runs once in each process, before its first task. Raises whatever `work` raises, and UserError
-    where a process is killed (`a process that {verb} was killed`: `tokenises`).
+    Raises whatever `work` raises, and UserError where a process is killed (`a process that {verb} was killed`:
+    `tokenises`).
     """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
-    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(start, start_with)) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=_begin) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for task in tasks:
@@ -59,11 +57,9 @@ def in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin(start: Callable[..., None] | None, start_with: tuple[object, ...]) -> None:
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if start is not None:
-        start(*start_with)
 
 
 def _end_with_parent() -> None:

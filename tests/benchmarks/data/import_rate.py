@@ -31,7 +31,7 @@ from ditlab.cluster.imports import RayExecutor
 from ditlab.cluster.session import ray_session
 from ditlab.data.block_imports.runner import BlockExecutor, ProcessExecutor
 from ditlab.data.images.image_import import import_images
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import ImportRequest
 from ditlab.spec.importing import ImagesOptions
 
 HEIGHT, WIDTH, RESOLUTION, DIFFERENT = 768, 1024, 256, 48

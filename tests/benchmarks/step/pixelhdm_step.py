@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.images.encoding import FeatureColumns
+from ditlab.data.images.encoding import EncoderChoice, open_features
 from ditlab.data.stores.manifest import Column
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
@@ -99,10 +99,11 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
     columns = {"image": image, "caption": caption_column(captions.shape[1])}
     values = {"image": images, "caption": captions}
     if encoded:
-        features = FeatureColumns.open(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
-        features.measure([captions])
-        columns |= features.columns((size.side, size.side))
-        values |= features.compute(images, captions)
+        encoders = EncoderChoice(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
+        features = open_features(encoders)
+        tokens = features.longest([captions])
+        columns |= features.columns(size.side, size.side, tokens)
+        values |= features.compute(images, captions, tokens)
     return Rows({name: torch.from_numpy(value) for name, value in values.items()}, columns)
 
 

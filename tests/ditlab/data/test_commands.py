@@ -119,7 +119,7 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
 def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
     for arguments, message in (
         ((), "Missing option '--source'"),
-        (("--source", "nowhere"), "--source=nowhere: there is no such folder; correct it."),
+        (("--source", "nowhere"), "--source=nowhere: there is no such file or folder; correct it."),
         (("--source", ".", "--regions", "0"), "0 is not in the range x>=1"),
         (("--source", ".", "--accessibility", "two"), "'two' is not one of 'atpm', 'ones'"),
         (("--source", ".", "--name", "a/b"), "--name='a/b': is no plain folder name"),

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from denoisers.figures import ImageGrid
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.preview import sample_grid
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, smooth

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import importer_names, run_import
+from ditlab.data.importing import IMPORTERS, ImportRequest, run_import
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Source
@@ -110,7 +109,7 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert importer_names() == ["digits", "get", "images", "mnist", "text"]
+    assert list(IMPORTERS) == ["digits", "get", "images", "mnist", "text"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
         run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))
 

@@ -9,7 +9,7 @@ An importer of this kind has
   the importer writes the manifest of their shards.
 
     plan = ImportPlan.of("images", blocks, options={"resolution": 256})
-    folder = partial_folder(request.out / name, plan)
+    folder = plan.folder(request.out / name)
     receipts = run_blocks(plan, rules, folder, request.executor, request.progress)
 
 What is in `folder` when it begins, from the same plan, is taken over: blocks whose receipt is whole and whose shards

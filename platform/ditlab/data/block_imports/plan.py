@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from ditlab.data.stores.writing import PARTIAL
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
 from ditlab.storage.plain_files import MIB, read_plain
 
-VERSION = 1
-"""Version of the plans: another one begins imports anew."""
+VERSION = 2
+"""Version of the plans: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
 BLOCKS = 256
@@ -35,7 +35,6 @@ RECEIPTS = "receipts"
 """Folder of receipts, below that of an unfinished import."""
 MOST_LISTED = 1000
 """Records of a block that are listed where they are left out; all are counted."""
-_RECEIPT_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,9 @@ class ImportPlan:
             digest.update(json.dumps(described, default=str).encode())
         return cls(tuple(blocks), digest.hexdigest(), records)
 
-
-def partial_folder(path: Path, plan: ImportPlan) -> Path:
-    """Return the folder of a plan's unfinished import below its store's."""
-    return path / f"{PARTIAL}{plan.fingerprint[:32]}"
+    def folder(self, store: Path) -> Path:
+        """Return the folder of the unfinished import below its store's."""
+        return store / f"{PARTIAL}{self.fingerprint[:32]}"
 
 
 def block_bytes(total: int) -> int:
@@ -103,33 +101,19 @@ def block_bytes(total: int) -> int:
     return min(MOST_BYTES, max(LEAST_BYTES, total // BLOCKS))
 
 
-def group_files(
-    files: Iterable[SourceFile], most_bytes: int, most_files: int = MOST_FILES
-) -> Iterator[tuple[SourceFile, ...]]:
-    """Group files in their order, each group up to some bytes; a larger file is a group of its own."""
+def group_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
+    """Group whole files in their order to blocks of about `block_bytes`; a larger file is a group of its own."""
+    most_bytes = block_bytes(sum(file.size for file in files))
     group: list[SourceFile] = []
     size = 0
     for file in files:
-        if group and (size + file.size > most_bytes or len(group) == most_files):
+        if group and (size + file.size > most_bytes or len(group) == MOST_FILES):
             yield tuple(group)
             group, size = [], 0
         group.append(file)
         size += file.size
     if group:
         yield tuple(group)
-
-
-@dataclass
-class BlockNumbers:
-    """Maker of blocks that are numbered in the order of their making."""
-
-    blocks: list[InputBlock] = field(default_factory=list)
-
-    def add(self, files: Sequence[SourceFile], kind: str = "", **fields: Any) -> InputBlock:
-        """Append a block."""
-        block = InputBlock(len(self.blocks), tuple(files), kind, **fields)
-        self.blocks.append(block)
-        return block
 
 
 class LeftOut(ManifestRecord):
@@ -167,12 +151,7 @@ class BlockReceipt(ManifestRecord):
         return self.rows + sum(self.left_out.values())
 
 
-def count_left_out(records: Iterable[LeftOut]) -> dict[str, int]:
-    """Count records by reason."""
-    return dict(sorted(Counter(record.reason for record in records).items()))
-
-
-def total_counts(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+def total_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Add up counts by name."""
     total: Counter[str] = Counter()
     for part in parts:
@@ -185,37 +164,24 @@ def shards_of(receipts: Sequence[BlockReceipt], part: str = ".") -> list[Written
     return [shard for receipt in receipts for shard in receipt.parts.get(part, ())]
 
 
-def receipt_path(folder: Path, block: InputBlock) -> Path:
-    """Return the path of a block's receipt."""
-    return folder / RECEIPTS / f"{block.number:07d}.json"
-
-
-def write_receipt(folder: Path, block: InputBlock, receipt: BlockReceipt) -> None:
+def write_receipt(folder: Path, receipt: BlockReceipt) -> None:
     """Write a receipt durably, in place of an older one. Raises OSError as the disk does."""
-    path = receipt_path(folder, block)
+    path = _receipt_path(folder, receipt.block)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, encode_json_line(receipt.model_dump(mode="json")))
 
 
-def read_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
-    """Read a block's receipt; None where there is none that is whole."""
-    try:
-        record = parse_json_line(read_plain(receipt_path(folder, block), _RECEIPT_BYTES))
-        receipt = None if record is None else BlockReceipt.model_validate(record)
-    except (OSError, ValidationError):
-        return None
-    return receipt if receipt is not None and receipt.block == block.number else None
-
-
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
-    receipt = read_receipt(folder, block)
-    shards = ((part, each.shard) for part, written in (receipt.parts if receipt else {}).items() for each in written)
-    return receipt if all(_size(folder / part / shard.file) == shard.bytes for part, shard in shards) else None
-
-
-def _size(path: Path) -> int | None:
     try:
-        return path.stat(follow_symlinks=False).st_size
-    except OSError:
+        content = read_plain(_receipt_path(folder, block.number), 64 * MIB)
+        receipt = BlockReceipt.model_validate(parse_json_line(content))
+        shards = ((part, each.shard) for part, written in receipt.parts.items() for each in written)
+        sizes_fit = all((folder / part / shard.file).stat().st_size == shard.bytes for part, shard in shards)
+    except (OSError, ValidationError):
         return None
+    return receipt if sizes_fit and receipt.block == block.number else None
+
+
+def _receipt_path(folder: Path, number: int) -> Path:
+    return folder / RECEIPTS / f"{number:07d}.json"

@@ -1,34 +1,32 @@
-"""Running an import: its whole blocks are taken over, the others done, and their shards become a plain store.
-
-The receipts are put in order. The store takes the place of an older one.
-"""
+"""Running an import: its whole blocks are taken over, the others done, and their shards become a plain store."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ditlab.data.block_imports.plan import (
     RECEIPTS,
     BlockReceipt,
     ImportPlan,
     InputBlock,
-    read_receipt,
     shards_of,
     whole_receipt,
     write_receipt,
 )
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, Source, TextFacts
-from ditlab.data.stores.shards import WrittenShard
+from ditlab.data.stores.shards import WrittenShard, refused
 from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
+
+if TYPE_CHECKING:
+    from ditlab.data.stores.store import Store
 
 
 class BlockRules(Protocol):
@@ -81,7 +79,7 @@ class BlockWork:
                         f"{file.place} was changed during the import; give the command again once the source stays as "
                         "it is."
                     )
-            write_receipt(self.folder, block, receipt)
+            write_receipt(self.folder, receipt)
         except OSError as error:
             raise UserError(
                 f"{self.folder.parent} cannot be written ({error.strerror}); free space there or choose another folder "
@@ -124,72 +122,26 @@ def run_blocks(
     estimated from the input's bytes where the plan does not know it. Raises as the executor does; what is done stays in
     the folder.
     """
-    whole = {block.number: receipt for block in plan.blocks if (receipt := read_receipt(folder, block)) is not None}
-    files = dict(_shard_files(folder)) if whole else {}
-    done = {number: receipt for number, receipt in whole.items() if _is_whole(receipt, files, folder)}
+    done = {block.number: receipt for block in plan.blocks if (receipt := whole_receipt(folder, block)) is not None}
     missing = [block for block in plan.blocks if block.number not in done]
-    counter = _Counter(plan, progress, what, unit)
-    counter.add(*done.values())
+    total_bytes = sum(block.bytes for block in plan.blocks)
+    records = sum(receipt.records for receipt in done.values())
+    read = total_bytes - sum(block.bytes for block in missing)
+
+    def report() -> None:
+        if plan.records is not None:
+            progress(what, records, plan.records, unit)
+            return
+        total = records if read >= total_bytes else int(float(f"{records * total_bytes / max(1, read):.1e}"))
+        progress(what, records, max(records, total) or None, f"{unit} (estimated)")
+
+    report()
     for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
         done[receipt.block] = receipt
-        counter.add(receipt)
+        records += receipt.records
+        read += plan.blocks[receipt.block].bytes
+        report()
     return [done[block.number] for block in plan.blocks]
-
-
-class _Counter:
-    def __init__(self, plan: ImportPlan, progress: Progress, what: str, unit: str) -> None:
-        self._plan, self._progress, self._what, self._unit = plan, progress, what, unit
-        self._records = self._bytes = 0
-        self._total_bytes = sum(block.bytes for block in plan.blocks)
-
-    def add(self, *receipts: BlockReceipt) -> None:
-        """Report that some blocks are done."""
-        self._records += sum(receipt.records for receipt in receipts)
-        self._bytes += sum(self._plan.blocks[receipt.block].bytes for receipt in receipts)
-        if self._plan.records is not None:
-            self._progress(self._what, self._records, self._plan.records, self._unit)
-        else:
-            self._progress(self._what, self._records, self._estimate(), f"{self._unit} (estimated)")
-
-    def _estimate(self) -> int | None:
-        """Return the number of records, to two digits, by those of the input so far."""
-        if not self._records or self._bytes >= self._total_bytes:
-            return self._records or None
-        number = self._records * self._total_bytes / self._bytes
-        return max(self._records, int(float(f"{number:.1e}")))
-
-
-def _shard_files(folder: Path) -> Iterator[tuple[tuple[str, str], Path]]:
-    """Iterate over shards by part and name: those that an import moved to their place, then those that it did not."""
-    for path in _folders(folder.parent):
-        part = path.name.rpartition("-")[0]
-        if part and not path.name.startswith("."):
-            yield from (((part, shard.name), shard) for shard in path.glob("*.arrow"))
-    yield from (((".", shard.name), shard) for shard in folder.parent.glob("*.arrow"))
-    yield from (((".", shard.name), shard) for shard in folder.glob("*.arrow"))
-    for path in _folders(folder):
-        yield from (((path.name, shard.name), shard) for shard in path.glob("*.arrow"))
-
-
-def _folders(path: Path) -> list[Path]:
-    return [each for each in path.iterdir() if each.is_dir()] if path.is_dir() else []
-
-
-def _is_whole(receipt: BlockReceipt, files: dict[tuple[str, str], Path], folder: Path) -> bool:
-    """Return True if all shards of a receipt are there; those that were moved get a second name in the folder."""
-    shards = [(part, each.shard) for part, written in receipt.parts.items() for each in written]
-    paths = [(files.get((part, shard.file)), folder / part / shard.file) for part, shard in shards]
-    for (_, shard), (path, _) in zip(shards, paths, strict=True):
-        if path is None or not path.is_file() or path.stat().st_size != shard.bytes:
-            return False
-    for path, place in paths:
-        if path is not None and path != place:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, place)
-            except OSError:  # a file system without links
-                shutil.copyfile(path, place)
-    return True
 
 
 @contextmanager
@@ -228,15 +180,15 @@ def finish_import(
     *,
     description: str,
     source: Source,
-    left_out: Sequence[LeftOutRecords],
+    left_out: Sequence[LeftOutRecords] = (),
     more: Sequence[WrittenShard] = (),
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
 ) -> WrittenStore:
-    """Move the shards of an unfinished import's folder, block after block and then `more`, and write their manifest.
+    """Make a store of an unfinished import's shards, block after block and then `more`.
 
     What killed imports of other sources have left below `path` goes as well. Raises UserError where there are no rows,
-    and OSError as the disk does.
+    and for a folder that cannot be written.
     """
     from ditlab.data.stores.store import Store
     from ditlab.data.stores.writer import finish_store
@@ -247,17 +199,20 @@ def finish_import(
     except UserError:
         before = None
     shards = [*shards_of(receipts), *more]
-    move_shards(shards, folder, path)
-    finish_store(
-        path,
-        columns,
-        shards,
-        name=path.name,
-        description=description,
-        source=source,
-        text=text,
-        attachments=attachments,
-    )
+    try:
+        place_shards(shards, folder, path)
+        finish_store(
+            path,
+            columns,
+            shards,
+            name=path.name,
+            description=description,
+            source=source,
+            text=text,
+            attachments=attachments,
+        )
+    except OSError as error:
+        raise refused(path, error) from error
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
     store = Store.open(path, verify=False)
@@ -265,7 +220,39 @@ def finish_import(
     return WrittenStore(store, outcome, tuple(each for each in left_out if each.number))
 
 
-def move_shards(shards: Sequence[WrittenShard], folder: Path, target: Path) -> None:
-    """Move shards from an unfinished import's folder to the store's, where it is finished. Raises OSError."""
+def finish_parts(
+    folder: Path, receipts: Sequence[BlockReceipt], columns: Mapping[str, Mapping[str, Column]], source: Source
+) -> dict[str, Store]:
+    """Make stores of the shards that lie in folders below an unfinished import's, to be moved to their places.
+
+    `columns` and stores: by the name of that folder. Raises UserError for a folder that cannot be written.
+    """
+    from ditlab.data.stores.store import Store
+    from ditlab.data.stores.writer import finish_store
+
+    stores: dict[str, Store] = {}
+    for part, those in columns.items():
+        place, shards = folder / "finished" / part, shards_of(receipts, part)
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+            place_shards(shards, folder / part, place)
+            finish_store(place, those, shards, name=part, description="", source=source)
+        except OSError as error:
+            raise refused(folder, error) from error
+        stores[part] = Store.open(place, verify=False)
+    return stores
+
+
+def place_shards(shards: Sequence[WrittenShard], folder: Path, target: Path) -> None:
+    """Give shards of an unfinished import a name in a store's folder, so that both have them. Raises OSError.
+
+    A file system without links moves them: a kill before the manifest is written then costs their blocks.
+    """
+    target.mkdir(parents=True, exist_ok=True)
     for written in shards:
-        (folder / written.shard.file).replace(target / written.shard.file)
+        shard, place = folder / written.shard.file, target / written.shard.file
+        place.unlink(missing_ok=True)
+        try:
+            place.hardlink_to(shard)
+        except OSError:
+            shard.replace(place)

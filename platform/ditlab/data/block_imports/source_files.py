@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
-from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
@@ -50,29 +50,6 @@ class BadRecord(UserError):
 def not_utf8(start: int, error: UnicodeDecodeError) -> str:
     """Return the reason for bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
     return f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
-
-
-def file_problem(file: Path) -> str:
-    """Say why a file cannot be opened: `a named pipe, no plain file`; empty where it can. Never waits for one."""
-    try:
-        open_regular_file(file, follow=True).close()
-    except OSError as error:
-        return first_line(error)
-    return ""
-
-
-def file_lines(file: Path) -> Iterator[bytes]:
-    """Iterate over a file's lines. Raises OSError as `open_regular_file` does, and UserError for a line of no end."""
-    with open_regular_file(file, follow=True) as source:
-        number = 0
-        while line := source.readline(LINE_BYTES + 1):
-            number += 1
-            if len(line) > LINE_BYTES:
-                raise UserError(
-                    f"{file}, line {number}: has more than {LINE_BYTES:,} bytes; write one document a line, and longer "
-                    "ones into .txt files."
-                )
-            yield line
 
 
 def visible_name(name: str) -> str:
@@ -147,31 +124,21 @@ class SourceListing:
         return [file for file in self.files if file.suffix.lower() in suffixes]
 
 
-def list_source(knob: str, source: str, beside: Sequence[str] = ()) -> SourceListing:
+def list_source(option: str, source: str, beside: Sequence[str] = (), whole: bool = False) -> SourceListing:
     """List a file, a folder searched to its depth, or the files that a pattern such as `shards/*/train-*.tar` matches.
 
     Names that begin with a dot are left out; links to folders are not followed, links to files are. In a pattern, `**`
-    stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. Raises
-    UserError where there is nothing of that name, and Unreachable where a URI does not answer.
+    stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. `whole`: the
+    source is a folder, of which names that begin with a dot are listed too. Raises UserError where there is nothing of
+    that name, and Unreachable where a URI does not answer.
     """
-    listing = _list_uri(knob, source, beside) if is_uri(source) else _list_path(knob, source, beside)
+    if is_uri(source):
+        listing = _list_uri(option, source, beside, whole)
+    else:
+        listing = _list_path(option, source, beside, whole)
     if not listing.files and _PATTERN.search(source):
-        raise UserError(f"{knob}={source} matches no file; correct the pattern, and quote it for the shell.")
+        raise UserError(f"{option}={source} matches no file; correct the pattern, and quote it for the shell.")
     return listing
-
-
-def list_folder(knob: str, folder: str) -> SourceListing:
-    """List all files below a folder, or the URI of one, those whose names begin with a dot among them.
-
-    Raises UserError where there is no such folder, and Unreachable where a URI does not answer.
-    """
-    if is_uri(folder):
-        return _list_uri(knob, folder, (), whole=True)
-    if not Path(folder).is_dir():
-        problem = _NO_FOLDER if Path(folder).exists() else ": there is no such folder; correct it."
-        raise UserError(f"{knob}={folder}{problem}")
-    root = os.path.abspath(folder)  # noqa: PTH100
-    return SourceListing(folder, root, sorted(_walk(root, "", hidden=True), key=_by_parts))
 
 
 def source_name(source: str) -> str:
@@ -182,21 +149,28 @@ def source_name(source: str) -> str:
     return PurePosixPath(_parts(path)[0]).name
 
 
-def _list_path(knob: str, source: str, beside: Sequence[str]) -> SourceListing:
+def _list_path(option: str, source: str, beside: Sequence[str], whole: bool) -> SourceListing:
     path = Path(source)
-    if path.is_file() or not (path.is_dir() or _PATTERN.search(source)):
-        if not os.path.lexists(path):
-            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+    is_pattern = _PATTERN.search(source) and not whole
+    if not os.path.lexists(path) and not is_pattern:
+        raise UserError(f"{option}={source}: there is no such file or folder; correct it.")
+    if whole and not path.is_dir():
+        raise UserError(f"{option}={source}{_NO_FOLDER}")
+    if path.is_file() or not (path.is_dir() or is_pattern):
         named = (path.with_suffix(suffix) for suffix in beside)
         found = [path, *(file for file in named if file != path and os.path.lexists(file))]
-        root = os.path.abspath(path.parent)  # noqa: PTH100  for processes in other folders; links stay
-        return SourceListing(source, root, [_local_file(root, file.name, file) for file in sorted(found)])
+        return SourceListing(source, os.path.abspath(path.parent), [local_file(file) for file in sorted(found)])  # noqa: PTH100
     base, pattern = (source, "") if path.is_dir() else _parts(source)
-    root = os.path.abspath(base)  # noqa: PTH100
-    return SourceListing(source, root, _matching(sorted(_walk(root, ""), key=_by_parts), pattern))
+    root = os.path.abspath(base)  # noqa: PTH100  for processes in other folders; links stay
+    return SourceListing(source, root, _matching(sorted(_walk(root, "", whole), key=_by_parts), pattern))
 
 
-def _walk(root: str, below: str, hidden: bool = False) -> Iterator[SourceFile]:
+def local_file(path: Path) -> SourceFile:
+    """Return a file of this machine as a listing has it."""
+    return _listed(os.path.abspath(path.parent), path.name, path)  # noqa: PTH100  links stay
+
+
+def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
     """Iterate over all files below a folder; only with `hidden` over those whose names begin with a dot.
 
     Special files are among them: they cannot be read, and are counted with the damaged ones.
@@ -208,10 +182,10 @@ def _walk(root: str, below: str, hidden: bool = False) -> Iterator[SourceFile]:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{below}{entry.name}/", hidden)
             else:
-                yield _local_file(root, f"{below}{entry.name}", entry)
+                yield _listed(root, f"{below}{entry.name}", entry)
 
 
-def _local_file(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
+def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
     try:
         status = file.stat()
     except OSError:
@@ -223,7 +197,7 @@ def _by_parts(file: SourceFile) -> list[str]:
     return file.name.split("/")
 
 
-def _list_uri(knob: str, source: str, beside: Sequence[str], whole: bool = False) -> SourceListing:
+def _list_uri(option: str, source: str, beside: Sequence[str], whole: bool) -> SourceListing:
     """List a URI. `whole`: it names a folder, without a pattern, of which hidden files are listed too."""
     from pyarrow.fs import FileSelector, FileType
 
@@ -232,13 +206,13 @@ def _list_uri(knob: str, source: str, beside: Sequence[str], whole: bool = False
     parts = urlsplit(source if "#" not in source else source.replace("#", "%23"))
     base, pattern = (parts.path, "") if whole else _parts(parts.path)
     root = urlunsplit(parts._replace(path=base or "/"))
-    files = RemoteFiles.open(knob, root)
+    files = RemoteFiles.open(option, root)
     with files.translating_errors("cannot be listed", _ACCESS):
         (info,) = files.filesystem.get_file_info([files.path])
         if info.type == FileType.NotFound:
-            raise UserError(f"{knob}={source}: there is no such file or folder; correct it.")
+            raise UserError(f"{option}={source}: there is no such file or folder; correct it.")
         if info.type == FileType.File and whole:
-            raise UserError(f"{knob}={source}{_NO_FOLDER}")
+            raise UserError(f"{option}={source}{_NO_FOLDER}")
         if info.type == FileType.File:
             parent, _, _ = base.rstrip("/").rpartition("/")
             root = urlunsplit(parts._replace(path=parent or "/"))
@@ -284,26 +258,19 @@ def _expressions(pattern: str) -> Iterator[str]:
             yield one.replace(".*", "[^/]*") + ("" if last else "/")
 
 
-def unreadable(knob: str, place: str, error: Exception) -> UserError:
-    """Return the error for a place that a person named and that cannot be read."""
-    return UserError(f"{knob}={place} cannot be read ({first_line(error)}); name another file.")
-
-
-def open_source(file: SourceFile, limit: int | None = None, buffer: int = READ_BYTES) -> BinaryIO:
-    """Open a file, which can be read from any place of it. `limit` bounds its size in bytes, `buffer` a request's.
+def open_source(file: SourceFile, buffer: int = READ_BYTES) -> BinaryIO:
+    """Open a file, which can be read from any place of it. `buffer`: bytes of a request behind a URI.
 
     A file behind a URI raises Unreachable, no OSError, where it cannot be read after some attempts: so that it is not
-    taken for a damaged one. Raises UnusableFile for what is no plain file and for a larger one, and OSError otherwise.
+    taken for a damaged one. Raises UnusableFile for what is no plain file, and OSError otherwise.
     """
     if not file.is_remote:
-        return open_regular_file(file.path, limit, follow=True)
-    if limit is not None and file.size > limit:
-        raise OSError(f"{file.size:,} bytes, more than {limit:,}")
+        return open_regular_file(file.path, follow=True)
     return cast(BinaryIO, io.BufferedReader(RemoteStream(file), buffer))
 
 
 def read_source(file: SourceFile, limit: int) -> bytes:
-    """Read a file of at most `limit` bytes. Raises as `open_source` does."""
+    """Read a file of at most `limit` bytes. Raises as `open_source` does, and OSError for a larger one."""
     if not file.is_remote:
         return read_plain(file.path, limit, follow=True)
     if file.size > limit:
@@ -311,9 +278,17 @@ def read_source(file: SourceFile, limit: int) -> bytes:
     return read_part(file, 0, file.size)
 
 
+def read_json(file: SourceFile) -> Any:
+    """Read a small file of JSON. Raises UserError for what is none."""
+    try:
+        return parse_json(read_source(file, 512 * MIB))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file.place} cannot be read ({first_line(error)}); copy it again.") from error
+
+
 def read_part(file: SourceFile, start: int, length: int) -> bytes:
     """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as `open_source` does."""
-    with open_source(file, buffer=max(1, min(length, READ_BYTES))) as stream:
+    with open_source(file, max(1, min(length, READ_BYTES))) as stream:
         stream.seek(start)
         return stream.read(length)  # of `read()` without a length Python asks 8 KiB at a time
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import (
-    BlockNumbers,
-    BlockReceipt,
-    ImportPlan,
-    InputBlock,
-    block_bytes,
-    partial_folder,
-)
+from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes
 from ditlab.data.block_imports.runner import (
     ProcessExecutor,
     RefusedSource,
@@ -37,9 +30,8 @@ from ditlab.data.genome.region_windows import (
     region_columns,
     window_batches,
 )
-from ditlab.data.genome.zarr_arrays import ZarrArray, open_array
-from ditlab.data.genome.zarr_checks import ZarrFiles
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
+from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
@@ -76,23 +68,23 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     chosen = _choose(open_get_zarr(options.source, request.progress), options)
-    reader = ScoreReader(options.source, chosen.source.motifs)
+    origin = ScoreSource(options.source, chosen.source.motifs)
     described = options.model_dump(mode="json", exclude=IRRELEVANT)
     to_measure = score_blocks(chosen.source, chosen.kept.rows)
     fitting = fitting_processes(sum(block.bytes for block in to_measure) // QUICKER)
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
     measuring = ImportPlan.of("get scores", to_measure, described, len(chosen.source.peaks))
-    measured = partial_folder(path, measuring)
+    measured = measuring.folder(path)
     with unfinished_import(measured):
-        measure = LargestScoreRules(reader)
+        measure = LargestScoreRules(origin)
         found = run_blocks(
             measuring, measure, measured, executor, request.progress, "reading the largest scores", "peaks"
         )
-        rules = _window_rules(reader, chosen, _divisors(found))
+        rules = _window_rules(origin, chosen, _divisors(found))
         row_bytes = sum(column.row_bytes for column in rules.columns.values())
         blocks = window_blocks(chosen.source, chosen.kept, chosen.plan, row_bytes, rules.rows_per_block)
         writing = ImportPlan.of("get", blocks, {**described, "divisors": rules.divisors}, len(chosen.plan))
-        folder = partial_folder(path, writing)
+        folder = writing.folder(path)
         with unfinished_import(folder):
             receipts = run_blocks(writing, rules, folder, executor, request.progress, "writing", "windows")
             return _finish(path, folder, receipts, rules, chosen)
@@ -135,7 +127,7 @@ class ChosenWindows:
             known = listed(source.cell_types)
             parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known or 'none'}")
         else:
-            dropped = num - len(self.kept.rows)
+            dropped = num - len(self.kept)
             parts.append(f"{dropped:,} of {num:,} peaks dropped (zero atpm in {options.cell_type})")
         windows = f"{plan.dropped:,} of {plan.dropped + len(plan):,} windows"
         parts.append(f"{windows} dropped (over {options.max_span:,} base pairs)")
@@ -149,7 +141,7 @@ class ChosenWindows:
 
 def _choose(source: GetZarrStore, options: GetOptions) -> ChosenWindows:
     """Choose peaks and cut windows. Raises UserError where no peak, or no window, is left."""
-    kept = KeptPeaks(np.arange(len(source.peaks)), None)
+    rows, atpm = np.arange(len(source.peaks)), None
     if options.cell_type is not None:
         atpm = source.atpm(options.cell_type)
         rows = np.flatnonzero(atpm)
@@ -158,12 +150,13 @@ def _choose(source: GetZarrStore, options: GetOptions) -> ChosenWindows:
                 f"--cell-type={options.cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in "
                 "it, so none is left; choose another cell type."
             )
-        kept = KeptPeaks(rows, None if options.accessibility == "ones" else atpm[rows])
-    plan = plan_windows(source.peaks.by_chromosome(kept.rows), options.regions, options.stride, options.max_span)
+        atpm = None if options.accessibility == "ones" else atpm[rows]
+    kept = KeptPeaks.of(source.peaks, rows, atpm)
+    plan = plan_windows(kept.peaks.by_chromosome(), options.regions, options.stride, options.max_span)
     if not len(plan):
         raise UserError(
             f"--max-span={options.max_span} drops all {plan.dropped:,} windows of --regions={options.regions} over "
-            f"{len(kept.rows):,} peaks of {options.source}; raise --max-span, or lower --regions."
+            f"{len(kept):,} peaks of {options.source}; raise --max-span, or lower --regions."
         )
     return ChosenWindows(source, options, kept, plan)
 
@@ -174,10 +167,10 @@ def _divisors(receipts: Sequence[BlockReceipt]) -> tuple[float, ...]:
     return tuple(np.where(largest > 0, largest, np.float32(1)).tolist())
 
 
-def _window_rules(reader: ScoreReader, chosen: ChosenWindows, divisors: tuple[float, ...]) -> WindowRules:
+def _window_rules(origin: ScoreSource, chosen: ChosenWindows, divisors: tuple[float, ...]) -> WindowRules:
     """Return the rules. A store of up to WHOLE_BYTES is one block, so that it is read at once."""
     is_measured = chosen.kept.accessibility is not None
-    rules = WindowRules(reader, chosen.source.peaks.chromosomes, chosen.options.regions, divisors, is_measured, 0)
+    rules = WindowRules(origin, chosen.source.peaks.chromosomes, chosen.options.regions, divisors, is_measured, 0)
     row_bytes = sum(column.row_bytes for column in rules.columns.values())
     num = len(chosen.plan)
     return replace(rules, rows_per_block=num if num * row_bytes <= WHOLE_BYTES else block_rows(row_bytes))
@@ -186,7 +179,7 @@ def _window_rules(reader: ScoreReader, chosen: ChosenWindows, divisors: tuple[fl
 def _finish(
     path: Path, folder: Path, receipts: Sequence[BlockReceipt], rules: WindowRules, chosen: ChosenWindows
 ) -> WrittenStore:
-    cell_type, motifs = chosen.options.cell_type, len(rules.reader.motifs)
+    cell_type, motifs = chosen.options.cell_type, len(rules.origin.motifs)
     of_cells = f", cell type {cell_type}" if cell_type else ""
     return finish_import(
         path,
@@ -208,51 +201,36 @@ def _finish(
 class KeptPeaks:
     """Peaks that are imported."""
 
+    peaks: Peaks
     rows: np.ndarray
     """int64, ascending numbers of the peaks in the source."""
     accessibility: np.ndarray | None
     """float64 (kept,), above 0, to be divided by its largest in a window; None where it is 1 everywhere."""
 
+    @classmethod
+    def of(cls, peaks: Peaks, rows: np.ndarray, accessibility: np.ndarray | None) -> KeptPeaks:
+        """Keep the peaks with numbers `rows`; `accessibility` is that of each of them."""
+        return cls(
+            Peaks(peaks.chromosomes, peaks.chromosome[rows], peaks.start[rows], peaks.end[rows]), rows, accessibility
+        )
 
-@dataclass(frozen=True)
-class WindowsOfBlock:
-    """Windows of a block, and the kept peaks from their first to their last."""
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    peaks: Peaks
-    kept: KeptPeaks
-    first: np.ndarray
-    """int64 (windows,), number of each window's first peak among these."""
-    size: np.ndarray
-    """int64 (windows,), its peaks."""
-
-    def plan(self, regions: int) -> WindowPlan:
-        """Return the plan of these windows alone."""
-        edges = np.searchsorted(self.peaks.chromosome, np.arange(len(self.peaks.chromosomes)))
-        chromosome = self.peaks.chromosome[self.first].astype(np.int64)
-        along = self.peaks.by_chromosome(np.arange(len(self.peaks)))
-        return WindowPlan(along, regions, chromosome, self.first - edges[chromosome], self.size, 0)
-
-    def pack(self) -> dict[str, Any]:
-        """Return the arrays as values of JSON."""
-        arrays = {
-            "row": self.kept.rows,
-            "chromosome": self.peaks.chromosome,
-            "start": self.peaks.start,
-            "end": self.peaks.end,
-            "accessibility": self.kept.accessibility,
-            "first": self.first,
-            "size": self.size,
-        }
-        return {name: None if array is None else packed(array) for name, array in arrays.items()}
+    def pack(self, low: int, high: int) -> dict[str, Any]:
+        """Return kept peaks `low` to `high` as values of JSON."""
+        peaks, part = self.peaks, slice(low, high)
+        arrays = {"row": self.rows, "chromosome": peaks.chromosome, "start": peaks.start, "end": peaks.end}
+        measured = {} if self.accessibility is None else {"accessibility": self.accessibility}
+        return {name: packed(array[part]) for name, array in (arrays | measured).items()}
 
     @classmethod
-    def unpack(cls, detail: dict[str, Any], chromosomes: tuple[str, ...]) -> WindowsOfBlock:
+    def unpack(cls, detail: Mapping[str, Any], chromosomes: tuple[str, ...]) -> KeptPeaks:
         """Read what `pack` made."""
-        row, start, end, first, size = (unpacked(detail[n], "int64") for n in ("row", "start", "end", "first", "size"))
-        measured = detail["accessibility"]
-        accessibility = None if measured is None else unpacked(measured, "float64")
+        row, start, end = (unpacked(detail[name], "int64") for name in ("row", "start", "end"))
+        measured = detail.get("accessibility")
         peaks = Peaks(chromosomes, unpacked(detail["chromosome"], "int32"), start, end)
-        return cls(peaks, KeptPeaks(row, accessibility), first, size)
+        return cls(peaks, row, None if measured is None else unpacked(measured, "float64"))
 
 
 def packed(array: np.ndarray) -> str:
@@ -269,78 +247,61 @@ def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]
     """Cut a store into blocks of whole chunks, whose largest scores over the kept peaks `rows` are measured."""
     keep = np.zeros(len(source.peaks), bool)
     keep[rows] = True
-    chunk, num, numbers = source.data.chunk_rows, len(source.peaks), BlockNumbers()
+    chunk, num = source.data.chunk_rows, len(source.peaks)
     most = block_bytes(sum(file.size for file in source.data.files.below("data")))
+    blocks: list[InputBlock] = []
     files: list[SourceFile] = []
     start = size = 0
     for first in range(0, num, chunk):
-        stop = min(first + chunk, num)
-        more = list(source.data.chunk_files(first, stop))
+        more = list(source.data.chunk_files(first, min(first + chunk, num)))
         added = sum(file.size for file in more)
         if first > start and size + added > most:
-            _add(numbers, source, files, start, first, packed(np.packbits(keep[start:first])))
+            blocks.append(_block(len(blocks), source, files, start, first, packed(np.packbits(keep[start:first]))))
             start, files, size = first, [], 0
         files, size = [*files, *more], size + added
-    _add(numbers, source, files, start, num, packed(np.packbits(keep[start:])))
-    return numbers.blocks
-
-
-def kept_in_block(block: InputBlock) -> np.ndarray:
-    """Return whether each peak of a block to measure is kept, bool (peaks,)."""
-    assert block.stop is not None
-    return np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
+    return [*blocks, _block(len(blocks), source, files, start, num, packed(np.packbits(keep[start:])))]
 
 
 def window_blocks(
     source: GetZarrStore, kept: KeptPeaks, plan: WindowPlan, row_bytes: int, rows_per_block: int
 ) -> Sequence[InputBlock]:
-    """Cut a plan into blocks of whole blocks of the store, `rows_per_block` windows of `row_bytes` bytes each."""
+    """Cut a plan into blocks of whole blocks of the store, `rows_per_block` windows of `row_bytes` bytes each.
+
+    A block has about `block_bytes`, and at least as many windows as cover some chunks.
+    """
     offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
     first = offsets[plan.chromosome] + plan.first
-    windows = _windows_of_block(source, len(kept.rows), first, block_bytes(len(plan) * row_bytes) // row_bytes)
+    step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
+    chunk = source.data.chunk_rows * len(kept) / len(source.peaks)
+    windows = max(block_bytes(len(plan) * row_bytes) // row_bytes, int(CHUNKS_A_BLOCK * chunk / step))
     windows = max(1, -(-windows // rows_per_block)) * rows_per_block
-    numbers = BlockNumbers()
+    blocks: list[InputBlock] = []
     for begin in range(0, len(plan), windows):
         part = slice(begin, begin + windows)
         low, high = int(first[begin]), int((first[part] + plan.size[part]).max())
-        rows = kept.rows[low:high]
-        peaks = source.peaks
-        along = Peaks(peaks.chromosomes, peaks.chromosome[rows], peaks.start[rows], peaks.end[rows])
-        measured = None if kept.accessibility is None else kept.accessibility[low:high]
-        block = WindowsOfBlock(along, KeptPeaks(rows, measured), first[part] - low, plan.size[part])
-        start, stop = int(rows[0]), int(rows[-1]) + 1
-        _add(numbers, source, list(source.data.chunk_files(start, stop)), start, stop, block.pack())
-    return numbers.blocks
+        start, stop = int(kept.rows[low]), int(kept.rows[high - 1]) + 1
+        detail = kept.pack(low, high) | {"first": packed(first[part] - low), "size": packed(plan.size[part])}
+        files = list(source.data.chunk_files(start, stop))
+        blocks.append(_block(len(blocks), source, files, start, stop, detail))
+    return blocks
 
 
-def _windows_of_block(source: GetZarrStore, num_kept: int, first: np.ndarray, wanted: int) -> int:
-    """Return the windows of a block: `wanted`, and as many as cover some chunks."""
-    step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
-    chunk = source.data.chunk_rows * num_kept / len(source.peaks)
-    return max(wanted, int(CHUNKS_A_BLOCK * chunk / step))
-
-
-def _add(
-    numbers: BlockNumbers, source: GetZarrStore, files: Sequence[SourceFile], start: int, stop: int, detail: Any
-) -> None:
-    """Add a block of rows of the store, which may read names of these rows as well."""
+def _block(
+    number: int, source: GetZarrStore, files: Sequence[SourceFile], start: int, stop: int, detail: Any
+) -> InputBlock:
+    """Make a block of rows of the store, which may read names of these rows as well."""
     names = source.names.chunk_files(start, stop)
     beside = (*source.data.metadata_files, *source.names.metadata_files, *names)
-    numbers.add(files, start=start, stop=stop, beside=beside, detail=detail)
+    return InputBlock(number, tuple(files), start=start, stop=stop, beside=beside, detail=detail)
 
 
 @dataclass(frozen=True)
-class ScoreReader:
-    """Reader of scores of a GET store, without state: it travels to the processes that work on blocks."""
+class ScoreSource:
+    """Origin of scores; it travels to the processes that work on blocks."""
 
     source: str
     """Folder or URI as it was given, for messages."""
     motifs: tuple[str, ...]
-
-    def open(self, block: InputBlock) -> BlockScores:
-        """Open the scores of a block, whose files are all that is read. Raises RefusedSource where that fails."""
-        files = ZarrFiles.of_block(self.source, block)
-        return BlockScores(files, open_array(files, "data"), self.motifs)
 
 
 @dataclass(frozen=True)
@@ -350,6 +311,12 @@ class BlockScores:
     files: ZarrFiles
     data: ZarrArray
     motifs: Sequence[str]
+
+    @classmethod
+    def open(cls, origin: ScoreSource, block: InputBlock) -> BlockScores:
+        """Open the scores of a block, whose files are all that is read. Raises RefusedSource where that fails."""
+        files = ZarrFiles.of_block(origin.source, block)
+        return cls(files, open_array(files, "data"), origin.motifs)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read the scores of peaks `start` to `stop`, float32 (peaks, motifs).
@@ -368,13 +335,6 @@ class BlockScores:
                 "more."
             )
         return values
-
-    def parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Iterate over the scores of peaks `start` to `stop`, some chunks at a time, with the number of the first."""
-        while start < stop:
-            end = self.end_of_part(start, stop)
-            yield start, self.read(start, end)
-            start = end
 
     def end_of_part(self, start: int, stop: int) -> int:
         """Return the end of the rows to be read together from `start` on: whole chunks, so that none is read twice."""
@@ -419,16 +379,20 @@ class KeptScores:
 class LargestScoreRules:
     """Rules that measure each motif's largest score over the kept peaks of a block. They write no shards."""
 
-    reader: ScoreReader
+    origin: ScoreSource
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Read a block's scores. Raises as `BlockScores.read` does."""
         assert block.stop is not None
-        scores, keep = self.reader.open(block), kept_in_block(block)
-        largest = np.zeros(len(self.reader.motifs), np.float32)
-        for first, values in scores.parts(block.start, block.stop):
-            chosen = values[keep[first - block.start : first - block.start + len(values)]]
+        scores = BlockScores.open(self.origin, block)
+        keep = np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
+        largest = np.zeros(len(self.origin.motifs), np.float32)
+        start = block.start
+        while start < block.stop:
+            stop = scores.end_of_part(start, block.stop)
+            chosen = scores.read(start, stop)[keep[start - block.start : stop - block.start]]
             np.maximum(largest, chosen.max(axis=0, initial=0), out=largest)
+            start = stop
         return BlockReceipt(
             block=block.number, rows=block.stop - block.start, parts={}, detail={LARGEST: packed(largest)}
         )
@@ -438,7 +402,7 @@ class LargestScoreRules:
 class WindowRules:
     """Rules that write the windows of a block."""
 
-    reader: ScoreReader
+    origin: ScoreSource
     chromosomes: tuple[str, ...]
     """Names of all chromosomes."""
     regions: int
@@ -453,22 +417,25 @@ class WindowRules:
     @property
     def columns(self) -> dict[str, Column]:
         """Columns of the store."""
-        features = (*self.reader.motifs, "accessibility")
+        features = (*self.origin.motifs, "accessibility")
         columns = region_columns(self.regions, features, (*self.divisors, 1.0), self.chromosomes)
         return columns | ({PEAK_NAME: PEAK_COLUMN} if self.is_measured else {})
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Write a block's windows, in their order. Raises as `BlockScores.read` does, and OSError as the disk."""
-        windows = WindowsOfBlock.unpack(block.detail, self.chromosomes)
+        first, size = (unpacked(block.detail[name], "int64") for name in ("first", "size"))
+        kept = KeptPeaks.unpack(block.detail, self.chromosomes)
+        edges = np.searchsorted(kept.peaks.chromosome, np.arange(len(self.chromosomes)))
+        chromosome = kept.peaks.chromosome[first].astype(np.int64)
+        plan = WindowPlan(kept.peaks.by_chromosome(), self.regions, chromosome, first - edges[chromosome], size, 0)
         shards = write_shards(
-            folder, block.prefix, self.columns, self._batches(block, windows), rows_per_block=self.rows_per_block
+            folder, block.prefix, self.columns, self._batches(block, kept, plan), rows_per_block=self.rows_per_block
         )
-        return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
+        return BlockReceipt(block=block.number, rows=len(first), parts={".": tuple(shards)})
 
-    def _batches(self, block: InputBlock, windows: WindowsOfBlock) -> Iterator[dict[str, np.ndarray]]:
-        scores = KeptScores(self.reader.open(block), windows.kept.rows, np.array(self.divisors, np.float32))
-        accessibility = windows.kept.accessibility
-        plan = windows.plan(self.regions)
+    def _batches(self, block: InputBlock, kept: KeptPeaks, plan: WindowPlan) -> Iterator[dict[str, np.ndarray]]:
+        scores = KeptScores(BlockScores.open(self.origin, block), kept.rows, np.array(self.divisors, np.float32))
+        accessibility = kept.accessibility
         offsets = np.cumsum([0, *(len(along) for along in plan.peaks)])
         largest: list[float] = []
         """Largest accessibilities of the windows of the current batch."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.data.genome.region_windows import ChromosomePeaks
-from ditlab.data.genome.zarr_arrays import ZarrArray, open_array, open_group
-from ditlab.data.genome.zarr_checks import ZarrFiles, list_zarr
+from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array, open_group
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 
@@ -46,11 +45,11 @@ class Peaks:
         """Return a peak's name, `chr1:9939-10439`."""
         return f"{self.chromosomes[self.chromosome[peak]]}:{self.start[peak]}-{self.end[peak]}"
 
-    def by_chromosome(self, rows: np.ndarray) -> tuple[ChromosomePeaks, ...]:
-        """Return the peaks `rows` (int64, ascending) by chromosome; a chromosome may have none."""
-        edges = np.searchsorted(self.chromosome[rows], np.arange(len(self.chromosomes) + 1))
+    def by_chromosome(self) -> tuple[ChromosomePeaks, ...]:
+        """Return the peaks by chromosome; one may have none."""
+        edges = np.searchsorted(self.chromosome, np.arange(len(self.chromosomes) + 1))
         return tuple(
-            ChromosomePeaks(name, self.start[rows[low:high]], self.end[rows[low:high]])
+            ChromosomePeaks(name, self.start[low:high], self.end[low:high])
             for name, low, high in zip(self.chromosomes, edges[:-1], edges[1:], strict=True)
         )
 
@@ -186,10 +185,10 @@ class GetZarrStore:
 def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
     """Open the GET store in a folder, or below a URI.
 
-    Raises UserError where zarr is not installed, the folder is no zarr group, a key is missing or cannot be opened,
+    Raises UserError where the folder is no zarr group, a key is missing or cannot be opened,
     sizes contradict each other, or a peak's name or position is wrong.
     """
-    files = list_zarr(source)
+    files = ZarrFiles.listed(source)
     group = open_group(files)
     there = files.members()
     missing = [key for key in KEYS if key not in there]

@@ -1,27 +1,137 @@
-"""Groups and arrays of zarr, formats 2 and 3, opened and read with zarr's errors turned into messages."""
+"""Groups and arrays of zarr, formats 2 and 3, read from the files of a listing, with zarr's errors as messages.
 
+Importing this needs zarr.
+"""
+
+from __future__ import annotations
+
+import asyncio
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import zarr
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
 
+from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.block_imports.runner import RefusedSource
-from ditlab.data.block_imports.source_files import SourceFile, file_problem
-from ditlab.data.genome.zarr_checks import METADATA, ChunkLimits, RefusedArray, ZarrFiles, array_metadata
+from ditlab.data.block_imports.source_files import SourceFile, list_source, read_part, read_source
 from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB, parse_json
 
+METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
+METADATA_BYTES = 16 * MIB
+"""Most bytes of a file of metadata."""
+CHUNK_BYTES = 2**30
+"""Most bytes of a chunk (of a shard, where it has them) once unpacked."""
+TEXT_FILTERS = ("vlen-bytes", "vlen-utf8")
+"""Filters of text of any length. No other filter of objects is read: pickles run code."""
+CODECS = (
+    "blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd", "sharding_indexed", "bytes", "adler32", "astype", "bitround",
+    "crc32", "crc32c", "delta", "fixedscaleoffset", "fletcher32", "packbits", "quantize", "shuffle", "transpose",
+    *TEXT_FILTERS,
+)  # fmt: skip
+"""Codecs that are read: those of numbers and of text."""
 # Errors of zarr and its codecs for damaged metadata, unknown types and codecs, and damaged chunks.
 UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError,
     MemoryError, ArithmeticError,
 )  # fmt: skip
-
 CHUNK_NAME = re.compile(r"(c[/.])?[0-9]+([/.][0-9]+)*|c")
 """Pattern of the names of an array's files of chunks, below its folder."""
+
+
+@dataclass(frozen=True)
+class ZarrFiles:
+    """Files of a zarr store by name. What is not among them does not exist."""
+
+    source: str
+    """Folder or URI as it was given, for messages."""
+    named: Mapping[str, SourceFile]
+    """Files by their paths below the store's root, with slashes."""
+
+    @classmethod
+    def listed(cls, source: str) -> ZarrFiles:
+        """List a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
+        return cls(source, {file.name: file for file in list_source("--source", source, whole=True).files})
+
+    @classmethod
+    def of_block(cls, source: str, block: InputBlock) -> ZarrFiles:
+        """Return the files of a block."""
+        return cls(source, {file.name: file for file in (*block.files, *block.beside)})
+
+    def below(self, key: str) -> Iterator[SourceFile]:
+        """Iterate over the files of the array or group `key`."""
+        return (file for name, file in self.named.items() if name.startswith(f"{key}/"))
+
+    def members(self, key: str = "") -> list[str]:
+        """List the members of the group `key` (empty: the root) by name, whether or not they can be opened."""
+        above = f"{key}/" if key else ""
+        inside = (name.removeprefix(above) for name in self.named if name.startswith(above))
+        return sorted({name.partition("/")[0] for name in inside if "/" in name and not name.startswith(".")})
+
+
+class ListedStore(Store):
+    """Store of zarr that reads the files of a listing.
+
+    Reading raises Unreachable for a file behind a URI that cannot be read, and OSError for one of this machine.
+    """
+
+    supports_writes = supports_deletes = supports_listing = False
+
+    def __init__(self, files: ZarrFiles) -> None:
+        super().__init__(read_only=True)
+        self.files = files
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Read a file, or a part of one; None where there is none."""
+        file = self.files.named.get(key)
+        if file is None:
+            return None
+        match byte_range:
+            case None:
+                start, stop = 0, file.size
+            case RangeByteRequest(start=start, end=stop):
+                pass
+            case OffsetByteRequest(offset=start):
+                stop = file.size
+            case _:
+                start, stop = file.size - byte_range.suffix, file.size
+        start, stop = max(0, min(start, file.size)), min(stop, file.size)
+        return prototype.buffer.from_bytes(await asyncio.to_thread(read_part, file, start, max(0, stop - start)))
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Read parts of files."""
+        return list(await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges)))
+
+    async def exists(self, key: str) -> bool:
+        """Return True for a file of the listing."""
+        return key in self.files.named
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise NotImplementedError
+
+    async def delete(self, key: str) -> None:
+        raise NotImplementedError
+
+    def list(self) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -53,8 +163,6 @@ class ZarrArray:
         """Read some rows. Raises RefusedSource where a chunk cannot be read, and Unreachable as its place does."""
         try:
             return np.asarray(self.array[part])
-        except RefusedArray as error:
-            raise _refused(self.files, self.key, error) from error
         except UNREADABLE as error:
             rows = "" if part.start is None else f" from row {part.start:,}"
             raise RefusedSource(
@@ -100,61 +208,73 @@ class ZarrArray:
 
 
 def open_group(files: ZarrFiles) -> Any:
-    """Open the root group of a store. Raises UserError where zarr is not installed, or there is no group."""
+    """Open the root group of a store. Raises UserError where there is none."""
     try:
-        import zarr
-
-        from ditlab.data.genome.zarr_store import CheckedStore
-    except ImportError as error:
-        raise UserError(
-            "reading GET's stores needs zarr, which is not installed; `pip install 'ditlab[get]'` brings it."
-        ) from error
-    try:
-        store = CheckedStore(files)
-        return zarr.open_group(store, mode="r", use_consolidated=False)  # a copy of the metadata, which may differ
+        # a consolidated copy of the metadata may differ from those that are checked
+        return zarr.open_group(ListedStore(files), mode="r", use_consolidated=False)
     except UNREADABLE as error:
         source = files.source
         raise UserError(f"--source={source} is no zarr store ({_reason(error)}); name the folder of one.") from error
 
 
 def open_array(files: ZarrFiles, key: str) -> ZarrArray:
-    """Open the array `key` (`atpm/T`) of a store; its chunks are checked when they are read.
+    """Open the array `key` (`atpm/T`) of a store.
 
-    Raises UserError where it cannot be opened, for codecs and sizes that are not read, and for files that are none.
+    Raises UserError where it cannot be opened, and for codecs and sizes of chunks that are not read: nothing is
+    unpickled.
     """
-    import zarr
-
-    from ditlab.data.genome.zarr_store import CheckedStore
-
-    store = CheckedStore(files)
     try:
-        metadata = array_metadata(files, key)
-        found = zarr.open(store, path=key, mode="r") if metadata else None
-        is_array = isinstance(getattr(found, "shape", None), tuple)
-        if is_array and metadata is not None:
-            store.limits[key] = ChunkLimits.of(found, metadata)
-            # A local file that cannot be read (a pipe, a link to nowhere) or is too large is refused.
-            for file in files.below(key):
-                name = file.name.removeprefix(f"{key}/")
-                if name in METADATA:
-                    continue
-                if not file.is_remote and (problem := file_problem(file.path)):
-                    raise RefusedArray(f"{name}: {problem}")
-                (store.limits[key]).check_size(name, file.size)
-    except RefusedArray as error:
-        raise _refused(files, key, error) from error
+        metadata = _array_metadata(files, key)
+        found = zarr.open(ListedStore(files), path=key, mode="r") if metadata else None
     except UNREADABLE as error:
         raise RefusedSource(
             f"{files.source}: {key} cannot be opened ({_reason(error)}); copy the store again, or install its codec or "
             "a newer zarr."
         ) from error
-    if not is_array:
+    if not isinstance(getattr(found, "shape", None), tuple):
         raise UserError(f"{files.source}: {key} is no array; copy the store again, or name the folder of another.")
-    return ZarrArray(files, key, found)
+    array = ZarrArray(files, key, found)
+    size = math.prod(array.array.shards or array.array.chunks) * array.dtype.itemsize
+    if size > CHUNK_BYTES:
+        raise RefusedSource(
+            f"{files.source}: {key} is not read: its {array.kind_of_files} have {size:,} bytes each, and at most "
+            f"{CHUNK_BYTES:,} are read at a time; export it again."
+        )
+    return array
 
 
-def _refused(files: ZarrFiles, key: str, error: RefusedArray) -> RefusedSource:
-    return RefusedSource(f"{files.source}: {key} is not read: {error}; copy or export it again.")
+def _array_metadata(files: ZarrFiles, key: str) -> Mapping[str, Any] | None:
+    """Read the metadata of an array; None where there is none. Raises ValueError for codecs that are not read."""
+    for name in ("zarr.json", ".zarray"):
+        if (file := files.named.get(f"{key}/{name}")) is None:
+            continue
+        metadata = parse_json(read_source(file, METADATA_BYTES))
+        if not isinstance(metadata, dict):
+            raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
+        if name == "zarr.json" and metadata.get("node_type") != "array":
+            continue
+        codecs = metadata.get("codecs") if name == "zarr.json" else [*(metadata.get("filters") or ())]
+        codecs = [*(codecs or ()), *filter(None, [metadata.get("compressor")])]
+        names = list(_codec_names(codecs))
+        for codec in names:
+            if codec not in CODECS:
+                raise ValueError(f"its codec {codec!r} is not among those that are read ({', '.join(CODECS)})")
+        dtype = metadata.get("dtype", "")
+        if not isinstance(dtype, str) or (dtype == "|O" and not set(names) & set(TEXT_FILTERS)):
+            raise ValueError("its values are objects or records of several fields, and numbers and text are read")
+        return metadata
+    return None
+
+
+def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:
+    """Iterate over the names of codecs, those within shards among them."""
+    for codec in codecs:
+        if isinstance(codec, str):
+            yield codec
+            continue
+        yield str(codec.get("id", codec.get("name")))[:60]
+        settings = codec.get("configuration") or {}
+        yield from _codec_names([*settings.get("codecs", ()), *settings.get("index_codecs", ())])
 
 
 def _reason(error: BaseException) -> str:

@@ -1,12 +1,13 @@
 """Captions and classes of images: from files beside them, names of files and folders, or lines of JSON."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.block_imports.source_files import BadRecord, file_lines, not_utf8, visible_name
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.data.block_imports.source_files import BadRecord, local_file, visible_name
+from ditlab.data.images.decoding import CaptionedImage
+from ditlab.data.sources.lines import lines_between, parse_line
+from ditlab.errors import UserError, first_line
 
 FILE_NAME = "file_name"
 """Key of a line that holds an image's path below the source, as in Hugging Face's metadata.jsonl."""
@@ -35,23 +36,32 @@ class Annotations:
     damaged: Sequence[BadRecord] = ()
     """Lines of captions that cannot be read."""
 
-    def caption_of(self, path: PurePosixPath, beside: bytes | Path | None) -> bytes | Path | None:
-        """Return the caption of the image at `path` below the source, or a file that holds it.
+    def annotate(
+        self,
+        path: PurePosixPath,
+        place: str,
+        image: bytes | Path | None,
+        beside: bytes | Path | None,
+        problem: str = "",
+    ) -> CaptionedImage:
+        """Return the image at `path` below the source, `place` for people, with its caption and class.
 
-        `beside` is that of the .txt of the same stem.
+        `beside`: content or path of the .txt of the same stem. `problem`: reason why it cannot be read. Raises
+        UserError for an image outside all class folders.
         """
-        match self.caption:
-            case "txt":
-                return beside
-            case "folder":
-                text = top_folder(path)
-            case "stem":
-                text = path.stem
-            case _:
-                text = self.lines.get(str(path))
-        if text is None or self.caption == "lines":
-            return None if text is None else text.encode()
-        return visible_name(text).replace("_", " ").encode()
+        caption, text = beside, None
+        if self.caption == "folder":
+            text = top_folder(path)
+        elif self.caption == "stem":
+            text = path.stem
+        if self.caption != "txt":
+            caption = None if text is None else visible_name(text).replace("_", " ").encode()
+        if self.caption == "lines":
+            line = self.lines.get(str(path))
+            caption = None if line is None else line.encode()
+            if line is None and self.damaged:
+                problem = problem or "its caption may be in a damaged line"
+        return CaptionedImage(place, None if problem else image, caption, self.label_of(path, place), problem)
 
     def label_of(self, path: PurePosixPath, place: str) -> str | None:
         """Return the class of the image at `path` below the source; None without classes.
@@ -94,17 +104,18 @@ def read_captions(file: Path, key: str) -> CaptionLines:
     captions: dict[str, str] = {}
     damaged: list[BadRecord] = []
     try:
-        for number, line in enumerate(file_lines(file), start=1):
-            place = f"{file}, line {number}"
-            if not line.strip():
-                continue
+        for number, (begin, line) in enumerate(lines_between(local_file(file)), start=1):
+            place = f"{visible_name(file.name)}, line {number}"
             try:
-                name, caption = _of_line(line, key, place)
+                found = _parse(line, begin, key, f"{file}, line {number}")
             except BadRecord as error:
-                damaged.append(BadRecord(str(error), f"{visible_name(file.name)}, line {number}", error.reason))
+                damaged.append(BadRecord(str(error), place, error.reason))
                 continue
+            if found is None:
+                continue
+            name, caption = found
             if name in captions:
-                raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
+                raise UserError(f"{file}, line {number}: names {name} a second time; remove one of the lines.")
             captions[name] = caption
     except OSError as error:
         raise UserError(f"--caption-from={file} cannot be read ({first_line(error)}); name another file.") from error
@@ -113,25 +124,21 @@ def read_captions(file: Path, key: str) -> CaptionLines:
     return CaptionLines(captions, damaged)
 
 
-def _of_line(line: bytes, key: str, place: str) -> tuple[str, str]:
+def _parse(line: bytes, begin: int, key: str, place: str) -> tuple[str, str] | None:
+    """Return path and caption of a line; None for an empty one."""
+    keys = {"it the image's path below --source": FILE_NAME, "--caption-column": key}
+    values = parse_line(line, begin, place, place, keys)
+    if values is None:
+        return None
+    for each, value in zip(keys.values(), values, strict=True):
+        if not isinstance(value, str):
+            raise BadRecord.at(place, f"'{each}' holds a {type(value).__name__}, no text", "write text there")
+    name, caption = values
     try:
-        record = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise BadRecord.at(place, not_utf8(0, error), "write the line again in UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRecord.at(place, f"is no JSON ({first_line(error)})", "a line takes one object") from error
-    if not isinstance(record, dict):
-        raise BadRecord.at(place, f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
-    for each, remedy in ((FILE_NAME, "write the image's path below --source there"), (key, "give --caption-column")):
-        if each not in record:
-            raise BadRecord.at(place, f"has no key '{each}' ({nearest(each, list(record))})", remedy)
-        if not isinstance(record[each], str):
-            raise BadRecord.at(place, f"'{each}' holds a {type(record[each]).__name__}, no text", remedy)
-    try:
-        record[key].encode()
+        caption.encode()
     except UnicodeEncodeError as error:
         raise BadRecord.at(place, f"'{key}' holds half of a surrogate pair, which is no text", "correct it") from error
-    return str(PurePosixPath(record[FILE_NAME])), record[key]
+    return str(PurePosixPath(name)), caption
 
 
 def check_known(lines: Path, captions: Mapping[str, str], images: Collection[str], source: str) -> None:

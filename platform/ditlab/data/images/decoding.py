@@ -46,10 +46,9 @@ BROKEN = (
 """Errors of Pillow for files that are no images, or damaged ones."""
 MAX_PIXELS = 64_000_000
 """Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
-EMPTY_CAPTION = "an empty caption"
 CAPTION_BYTES = MIB
 """Most bytes of a caption's file."""
-Reason = Literal["missing_caption", "unreadable", "too_small", "too_large", "damaged_file", "damaged_line"]
+Reason = Literal["missing caption", "unreadable", "too small", "too large", "damaged file", "damaged line"]
 
 
 class ImageSize(NamedTuple):
@@ -104,26 +103,22 @@ class AspectBuckets:
 
     def choose(self, height: int, width: int) -> ImageSize | None:
         """Return the size for an image; None where it is smaller than every size."""
-        return _choose(self, height, width)
-
-    def best(self, height: int, width: int) -> ImageSize | None:
-        """Compare all sizes; `choose` remembers the answers."""
-        fitting = (size for size in self.sizes if size.height <= height and size.width <= width)
-        return min(fitting, default=None, key=lambda size: self._preference(ImageSize(height, width), size))
+        return _choose(self, ImageSize(height, width))
 
     def score(self, image: ImageSize, bucket: ImageSize) -> BucketScore:
         """Return the mismatch of a bucket with an image."""
         mismatch = math.log(image.width / image.height) - math.log(bucket.width / bucket.height)
         return BucketScore(1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2)
 
-    def _preference(self, image: ImageSize, bucket: ImageSize) -> tuple[float, int, int]:
-        # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
-        return round(self.score(image, bucket).total, 12), -bucket.height * bucket.width, bucket.height
-
 
 @lru_cache(maxsize=65536)
-def _choose(buckets: AspectBuckets, height: int, width: int) -> ImageSize | None:
-    return buckets.best(height, width)
+def _choose(buckets: AspectBuckets, image: ImageSize) -> ImageSize | None:
+    def preference(size: ImageSize) -> tuple[float, int, int]:
+        # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
+        return round(buckets.score(image, size).total, 12), -size.height * size.width, size.height
+
+    fitting = (size for size in buckets.sizes if size.height <= image.height and size.width <= image.width)
+    return min(fitting, default=None, key=preference)
 
 
 class TooManyPixels(ValueError):
@@ -182,52 +177,39 @@ class SkippedImage:
     reason: Reason
     detail: str
     """Finding that led to it, for people."""
-    label: str | None = None
     side: int = 0
     """Shorter side in pixels of an image that is too small."""
-
-    @property
-    def is_empty(self) -> bool:
-        """True for a missing caption whose place is there, and empty."""
-        return self.detail == EMPTY_CAPTION
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
     """Decode an image and its caption."""
 
-    def skipped(reason: Reason, detail: str, side: int = 0) -> SkippedImage:
-        return SkippedImage(item.name, reason, detail, item.label, side)
-
     if item.problem:
-        return skipped("damaged_file" if item.is_rest else "unreadable", item.problem)
+        return SkippedImage(item.name, "damaged file" if item.is_rest else "unreadable", item.problem)
     try:
         caption = _caption(item) if rules.captions else b""
     except UnicodeDecodeError as error:
-        return skipped("unreadable", f"its caption {not_utf8(0, error)}")
+        return SkippedImage(item.name, "unreadable", f"its caption {not_utf8(0, error)}")
     except OSError as error:
-        return skipped("unreadable", f"its caption: {first_line(error)}")
+        return SkippedImage(item.name, "unreadable", f"its caption: {first_line(error)}")
     if rules.captions and not caption:
-        return skipped("missing_caption", "no caption" if item.caption is None else EMPTY_CAPTION)
+        return SkippedImage(item.name, "missing caption", "no caption" if item.caption is None else "an empty caption")
     if item.image is None:
-        return skipped("unreadable", "no image there")
+        return SkippedImage(item.name, "unreadable", "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
             fitted = _fitted(item.image, rules)
     except TooManyPixels as error:
-        return skipped("too_large", f"{error}, more than --max-pixels={rules.max_pixels}")
+        return SkippedImage(item.name, "too large", f"{error}, more than --max-pixels={rules.max_pixels}")
+    except UnidentifiedImageError:
+        return SkippedImage(item.name, "unreadable", f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     except BROKEN as error:
-        return skipped("unreadable", _problem(error, item))
+        return SkippedImage(item.name, "unreadable", first_line(error))
     if isinstance(fitted, ImageSize):
-        return skipped("too_small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
+        return SkippedImage(item.name, "too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
     return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), item.label)
-
-
-def _problem(error: Exception, item: CaptionedImage) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
-    return first_line(error)
 
 
 def _caption(item: CaptionedImage) -> bytes:

@@ -11,29 +11,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import (
-    BlockNumbers,
-    BlockReceipt,
-    ImportPlan,
-    InputBlock,
-    block_bytes,
-    partial_folder,
-    shards_of,
+from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes
+from ditlab.data.block_imports.runner import (
+    ProcessExecutor,
+    finish_import,
+    finish_parts,
+    refuse_bucketed_store,
+    run_blocks,
+    unfinished_import,
 )
-from ditlab.data.block_imports.runner import ProcessExecutor, move_shards, run_blocks, unfinished_import
 from ditlab.data.block_imports.source_files import SourceFile, list_source
 from ditlab.data.images.captions import CAPTION, decode_captions
-from ditlab.data.images.decoding import ImageSize
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, folder_name
-from ditlab.data.stores.shards import refused, write_shards
+from ditlab.data.importing import ImportRequest
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
+from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import finish_store
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.storage.plain_files import MIB, read_plain
@@ -71,17 +68,58 @@ class EncoderChoice:
     def __bool__(self) -> bool:
         return self.text is not None or self.image is not None
 
-    @property
-    def files(self) -> dict[str, list[tuple[str, int, str]]]:
-        """Files of encoders that lie in folders, by which another checkpoint is told from this one."""
-        places = [place for place in (self.text, self.image) if place and Path(place).is_dir()]
-        return {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in places}
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """Columns `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder."""
+
+    text: FrozenTextEncoder | None
+    image: FrozenImageEncoder | None
+
+    def longest(self, captions: Iterable[np.ndarray]) -> int:
+        """Return the tokens of the longest of all captions, given (rows, bytes) at a time; 0 without an encoder."""
+        if self.text is None:
+            return 0
+        from ditlab.encoders.features import longest_caption
+
+        return max((longest_caption(self.text, decode_captions(rows)) for rows in captions), default=0)
+
+    def columns(self, height: int, width: int, tokens: int) -> dict[str, Column]:
+        """Return the columns of images of one size, and of captions of at most `tokens` tokens."""
+        from ditlab.encoders.features import image_shapes, text_shapes
+
+        shapes = text_shapes(self.text, tokens) if self.text else {}
+        shapes |= image_shapes(self.image, height, width) if self.image else {}
+        return {
+            name: Column.model_validate(
+                {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
+            )
+            for name, (dtype, shape) in shapes.items()
+        }
+
+    def compute(self, images: np.ndarray, captions: np.ndarray, tokens: int) -> dict[str, np.ndarray]:
+        """Compute the columns of some rows. Raises UserError for features that are not finite."""
+        from ditlab.encoders.features import image_columns, text_columns
+
+        made = text_columns(self.text, decode_captions(captions), tokens) if self.text else {}
+        return made | (image_columns(self.image, images) if self.image else {})
 
 
 @lru_cache(maxsize=1)
 def open_features(encoders: EncoderChoice) -> FeatureColumns:
-    """Open encoders once in a process. Raises UserError as `FeatureColumns.open` does."""
-    return FeatureColumns.open(encoders.text, encoders.image, encoders.length, encoders.patch)
+    """Open encoders once in a process; on a GPU where there is one, in float32.
+
+    Raises UserError for an encoder that cannot be opened or has other patches.
+    """
+    from ditlab.encoders.features import encoding_device
+    from ditlab.encoders.image import FrozenImageEncoder
+    from ditlab.encoders.text import FrozenTextEncoder
+
+    device, text, image = encoding_device(), encoders.text, encoders.image
+    return FeatureColumns(
+        FrozenTextEncoder.open(text, None, encoders.length, device, option="--encode-text") if text else None,
+        FrozenImageEncoder.open(image, None, encoders.patch, device, option="--encode-images") if image else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -102,65 +140,27 @@ class EncodingRules:
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.start_verifying(at_once=False)
-        features = self.features()
+        features = open_features(self.encoders)
+
+        def batches() -> Iterator[Mapping[str, np.ndarray]]:
+            for rows in _row_batches(store, range(block.start, block.stop or 0), store.columns):
+                batch = {name: store.gather(name, rows).numpy() for name in store.columns}
+                images, captions = batch.get("image", NO_VALUES), batch.get(CAPTION, NO_VALUES)
+                yield batch | features.compute(images, captions, self.tokens)
+
         part = folder / block.kind
         part.mkdir(parents=True, exist_ok=True)
-        batches = encoded_rows(store, features, range(block.start, block.stop))
-        shards = write_shards(part, block.prefix, encoded_columns(store, features), batches)
+        shards = write_shards(part, block.prefix, self.columns(store), batches())
         return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
 
-    def features(self) -> FeatureColumns:
-        """Return the open encoders."""
-        features = open_features(self.encoders)
-        features.tokens = self.tokens
-        return features
-
-
-def encoding_plan(parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int) -> ImportPlan:
-    """Cut the rows of stores, by the folder that each is written to (`48x80`, `.`), into blocks."""
-    numbers = BlockNumbers()
-    most = block_bytes(sum(store.size for store in parts.values()))
-    for part, store in sorted(parts.items()):
-        row_bytes = max(1, store.size // len(store))
-        rows = max(1, most // row_bytes)
-        for start in range(0, len(store), rows):
-            stop = min(start + rows, len(store))
-            size = row_bytes * (stop - start)
-            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
-            numbers.add([file], part, start=start, stop=stop, first_row=start)
-    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": tokens}
-    return ImportPlan.of(
-        "encode", numbers.blocks, chosen | {"files": encoders.files}, sum(len(store) for store in parts.values())
-    )
-
-
-def measure_captions(stores: Iterable[Store], features: FeatureColumns) -> int:
-    """Return the tokens of the longest caption of some stores; 0 without a text encoder."""
-
-    def captions() -> Iterator[np.ndarray]:
-        for store in stores:
-            for rows in _row_batches(store, range(len(store)), (CAPTION,)):
-                yield store.gather(CAPTION, rows).numpy()
-
-    features.measure(captions())
-    return features.tokens
-
-
-def encoded_columns(store: Store, features: FeatureColumns) -> dict[str, Column]:
-    """Return a store's columns, and those of the encoders."""
-    own = {
-        name: Column.model_validate(column.model_dump(exclude={"statistics", "sha256"}))
-        for name, column in store.columns.items()
-    }
-    size = ImageSize(*store.columns["image"].shape[1:]) if "image" in store.columns else ImageSize(0, 0)
-    return {**own, **features.columns(size)}
-
-
-def encoded_rows(store: Store, features: FeatureColumns, rows: range) -> Iterator[Mapping[str, np.ndarray]]:
-    """Iterate over rows with all columns, some at a time. Raises UserError for features that are not finite."""
-    for numbers in _row_batches(store, rows, tuple(store.columns)):
-        batch = {name: store.gather(name, numbers).numpy() for name in store.columns}
-        yield batch | features.compute(batch.get("image", NO_VALUES), batch.get(CAPTION, NO_VALUES))
+    def columns(self, store: Store) -> dict[str, Column]:
+        """Return a store's columns, and those of the encoders."""
+        own = {
+            name: Column.model_validate(column.model_dump(exclude={"statistics", "sha256"}))
+            for name, column in store.columns.items()
+        }
+        height, width = store.columns["image"].shape[1:] if "image" in store.columns else (0, 0)
+        return {**own, **open_features(self.encoders).columns(height, width, self.tokens)}
 
 
 def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[np.ndarray]:
@@ -170,68 +170,7 @@ def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[
         yield np.arange(start, min(start + at_once, rows.stop))
 
 
-@dataclass
-class FeatureColumns:
-    """Columns `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder."""
-
-    text: FrozenTextEncoder | None
-    image: FrozenImageEncoder | None
-    tokens: int = 0
-    """Tokens of the longest caption."""
-
-    @classmethod
-    def open(cls, text: str | None, image: str | None, length: int, patch: int | None) -> FeatureColumns:
-        """Open encoders by folder or name, None for none; on a GPU where there is one, in float32.
-
-        `length`: most tokens of a caption. Raises UserError for an encoder that cannot be opened or has other patches.
-        """
-        if text is None and image is None:
-            return cls(None, None)
-        from ditlab.encoders.features import encoding_device
-        from ditlab.encoders.image import FrozenImageEncoder
-        from ditlab.encoders.text import FrozenTextEncoder
-
-        device = encoding_device()
-        return cls(
-            FrozenTextEncoder.open(text, None, length, device, option="--encode-text") if text else None,
-            FrozenImageEncoder.open(image, None, patch, device, option="--encode-images") if image else None,
-        )
-
-    def measure(self, captions: Iterable[np.ndarray]) -> None:
-        """Set the length of `text` to that of the longest of all captions, given (rows, bytes) at a time."""
-        if self.text:
-            from ditlab.encoders.features import longest_caption
-
-            lengths = (longest_caption(self.text, decode_captions(rows)) for rows in captions)
-            self.tokens = max(lengths, default=0)
-
-    def columns(self, size: ImageSize) -> Mapping[str, Column]:
-        """Return the columns of images of one size."""
-        if self.text is None and self.image is None:
-            return {}
-        from ditlab.encoders.features import image_shapes, text_shapes
-
-        shapes = text_shapes(self.text, self.tokens) if self.text else {}
-        shapes |= image_shapes(self.image, *size) if self.image else {}
-        return {
-            name: Column.model_validate(
-                {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
-            )
-            for name, (dtype, shape) in shapes.items()
-        }
-
-    def compute(self, images: np.ndarray, captions: np.ndarray) -> dict[str, np.ndarray]:
-        """Compute the columns of some rows. Raises UserError for features that are not finite."""
-        if self.text is None and self.image is None:
-            return {}
-        from ditlab.encoders.features import image_columns, text_columns
-
-        made = text_columns(self.text, decode_captions(captions), self.tokens) if self.text else {}
-        return made | (image_columns(self.image, images) if self.image else {})
-
-
-@dataclass(frozen=True)
-class EncodedParts:
+class EncodedBlocks(NamedTuple):
     """Shards with encoders' columns, in the folder of an unfinished import."""
 
     folder: Path
@@ -240,40 +179,50 @@ class EncodedParts:
     """Columns by the folder that the shards lie in, below the other one."""
 
 
-def finish_parts(parts: EncodedParts, source: Source) -> dict[str, Store]:
-    """Make stores of the shards below an unfinished import's folder; returns them, open. Raises OSError as the disk."""
-    stores: dict[str, Store] = {}
-    for part, columns in parts.columns.items():
-        folder = parts.folder / part
-        for left in folder.glob(".*.partial"):  # by workers that were killed
-            left.unlink(missing_ok=True)
-        finish_store(folder, columns, shards_of(parts.receipts, part), name=part, description="", source=source)
-        stores[part] = Store.open(folder, verify=False)
-    return stores
-
-
 @contextmanager
-def encoded_parts(
+def encoded_blocks(
     path: Path, parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int | None, request: ImportRequest[Any]
-) -> Iterator[EncodedParts]:
-    """Make shards with the encoders' columns below `path`; they are to be moved before the body ends.
+) -> Iterator[EncodedBlocks]:
+    """Make shards with the encoders' columns below `path`, of stores by the folder of theirs (`48x80`, `.`).
 
-    `tokens`: those of every row's `text`; None: those of the longest caption. A killed one goes on from its whole
-    blocks. Raises UserError for encoders that cannot be used, and for features that are not finite.
+    They are to be placed before the body ends. `tokens`: those of every row's `text`; None: those of the longest
+    caption. A killed one goes on from its whole blocks. Raises UserError for encoders that cannot be used, and for
+    features that are not finite.
     """
     features = open_features(encoders)
     if encoders.text and tokens is None:
         request.progress("reading captions", 0, None, "")
-        tokens = measure_captions(parts.values(), features)
-    plan = encoding_plan(parts, encoders, tokens or 0)
+        tokens = features.longest(
+            store.gather(CAPTION, rows).numpy()
+            for store in parts.values()
+            for rows in _row_batches(store, range(len(store)), (CAPTION,))
+        )
     rules = EncodingRules(encoders, tokens or 0)
-    folder = partial_folder(path, plan)
+    plan = encoding_plan(parts, rules)
+    folder = plan.folder(path)
     with unfinished_import(folder):
         executor = request.executor or ProcessExecutor(1, "encodes")
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "encoding", "rows")
-        yield EncodedParts(
-            folder, receipts, {part: encoded_columns(store, rules.features()) for part, store in parts.items()}
-        )
+        yield EncodedBlocks(folder, receipts, {part: rules.columns(store) for part, store in parts.items()})
+
+
+def encoding_plan(parts: Mapping[str, Store], rules: EncodingRules) -> ImportPlan:
+    """Cut the rows of stores, by the folder that each is written to, into blocks."""
+    blocks: list[InputBlock] = []
+    most = block_bytes(sum(store.size for store in parts.values()))
+    for part, store in sorted(parts.items()):
+        row_bytes = max(1, store.size // len(store))
+        rows = max(1, most // row_bytes)
+        for start in range(0, len(store), rows):
+            stop = min(start + rows, len(store))
+            size = row_bytes * (stop - start)
+            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
+            blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
+    encoders = rules.encoders
+    folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in folders}
+    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
+    return ImportPlan.of("encode", blocks, chosen | {"files": files}, sum(len(store) for store in parts.values()))
 
 
 def encode_store(
@@ -296,13 +245,32 @@ def encode_store(
     source = store.manifest.source.model_copy(update={"note": note})
     if isinstance(store, BucketedStore):
         refuse_plain_store(path)
-        parts = {bucket.size: part for bucket, part in zip(store.manifest.buckets, store.parts, strict=True)}
-        with encoded_parts(path, parts, encoders, tokens, request) as encoded:
-            return _place_buckets(path, store, encoded, source)
-    if holds_store(path) and isinstance(_there(path), BucketedStore):
-        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
-    with encoded_parts(path, {".": store}, encoders, tokens, request) as encoded:
-        return _place_plain(path, store, encoded, source)
+        manifest = store.manifest
+        parts = {bucket.size: part for bucket, part in zip(manifest.buckets, store.parts, strict=True)}
+        with encoded_blocks(path, parts, encoders, tokens, request) as encoded:
+            stores = finish_parts(*encoded, source)
+            return place_buckets(
+                path,
+                {(bucket.height, bucket.width): stores[bucket.size] for bucket in manifest.buckets},
+                name=path.name,
+                description=manifest.description,
+                source=source,
+                facts=manifest.facts,
+                notes=manifest.notes,
+                files={name: read_plain(store.path / file, ATTACHMENT_BYTES) for name, file in manifest.files.items()},
+            )
+    refuse_bucketed_store(path)
+    with encoded_blocks(path, {".": store}, encoders, tokens, request) as encoded:
+        return finish_import(
+            path,
+            encoded.folder,
+            encoded.receipts,
+            encoded.columns["."],
+            description=store.manifest.description,
+            source=source,
+            text=store.manifest.text,
+            attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments},
+        )
 
 
 def _check_columns(store: AnyStore, encoders: EncoderChoice) -> None:
@@ -324,52 +292,3 @@ def _check_columns(store: AnyStore, encoders: EncoderChoice) -> None:
             "it out, or name another store."
         )
     open_features(encoders)
-
-
-def _place_buckets(path: Path, store: BucketedStore, encoded: EncodedParts, source: Source) -> WrittenStore:
-    manifest = store.manifest
-    stores = finish_parts(encoded, source)
-    sizes = {bucket.size: (bucket.height, bucket.width) for bucket in manifest.buckets}
-    return place_buckets(
-        path,
-        {sizes[part]: each for part, each in stores.items()},
-        name=path.name,
-        description=manifest.description,
-        source=source,
-        facts=manifest.facts,
-        notes=manifest.notes,
-        files={name: read_plain(store.path / file, ATTACHMENT_BYTES) for name, file in manifest.files.items()},
-    )
-
-
-def _place_plain(path: Path, store: Store, encoded: EncodedParts, source: Source) -> WrittenStore:
-    before = _there(path)
-    manifest = store.manifest
-    try:
-        shards = shards_of(encoded.receipts)
-        move_shards(shards, encoded.folder, path)
-        finish_store(
-            path,
-            encoded.columns["."],
-            shards,
-            name=path.name,
-            description=manifest.description,
-            source=source,
-            text=manifest.text,
-            attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in manifest.attachments},
-        )
-    except OSError as error:
-        raise refused(path, error) from error
-    written = Store.open(path, verify=False)
-    if before is None:
-        return WrittenStore(written, "written")
-    return WrittenStore(written, "unchanged" if before.fingerprint == written.fingerprint else "replaced")
-
-
-def _there(path: Path) -> AnyStore | None:
-    from ditlab.data.stores.bucketed_store import open_store
-
-    try:
-        return open_store(path, verify=False)
-    except UserError:
-        return None

@@ -3,130 +3,25 @@
 Tables are Parquet, folders that the Hugging Face library `datasets` has saved, and MosaicML's MDS shards.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ditlab.data.block_imports.plan import InputBlock
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, read_source
+from ditlab.data.block_imports.source_files import SourceFile, read_source
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.decoding import CAPTION_BYTES, CaptionedImage, most_image_bytes
 from ditlab.data.images.tar_files import tar_images
-from ditlab.data.sources.mds import MdsShard, mds_samples
-from ditlab.data.sources.records import record_batches
+from ditlab.data.sources.records import read_records
 from ditlab.errors import UserError, first_line
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
 ROWS = 16
-"""Rows of a Parquet file that are read at a time: an image each."""
+"""Rows of a table that are read at a time: an image each."""
 AHEAD = 16
 """Files behind a URI that are read at once: each takes a request's latency."""
-
-
-@dataclass(frozen=True)
-class TableColumns:
-    """Columns of a table that hold images and captions."""
-
-    image: str
-    caption: str | None
-    """None where captions are not read."""
-
-    @property
-    def by_flag(self) -> dict[str, str]:
-        """Names by the flag that names each."""
-        return {"--image-column": self.image} | ({"--caption-column": self.caption} if self.caption else {})
-
-
-def table_images(block: InputBlock, columns: TableColumns) -> Iterator[CaptionedImage]:
-    """Iterate over the rows of a block. Behind a damage, the rest of a file is one that cannot be read.
-
-    Raises UserError for a column that is missing or holds something else.
-    """
-    for number, file in enumerate(block.files):
-        row = block.first_row
-        try:
-            if block.kind == "mds":
-                rows = _samples(file, MdsShard.model_validate(block.detail[number]), columns)
-            else:
-                rows = (
-                    pair
-                    for batch in record_batches(file, block, columns.by_flag, ROWS)
-                    for pair in _rows(batch, columns, file)
-                )
-            for image, caption in rows:
-                place = f"{file.shown}, {'sample' if block.kind == 'mds' else 'row'} {row}"
-                if isinstance(caption, BadRecord):
-                    yield CaptionedImage(place, None, None, problem=caption.reason)
-                else:
-                    yield CaptionedImage(place, image, caption)
-                row += 1
-        except BadRecord as error:
-            damage = f"the rest, from row {row:,} on: {error.reason}" if row else error.reason
-            yield CaptionedImage(file.shown, None, None, problem=damage, is_rest=True)
-
-
-def _samples(file: SourceFile, shard: MdsShard, columns: TableColumns) -> Iterator[tuple[Any, Any]]:
-    """Iterate over images and captions; a sample that cannot be read is (None, BadRecord)."""
-    for sample in mds_samples(file, shard, columns.by_flag):
-        if isinstance(sample, BadRecord):
-            yield None, sample
-            continue
-        image, caption = sample if columns.caption else (*sample, None)
-        if not isinstance(image, bytes):
-            raise _no_images(file, columns.image, type(image).__name__)
-        if columns.caption and not isinstance(caption, (str, bytes)):
-            raise _no_text(file, columns.caption, type(caption).__name__)
-        yield image, caption.encode(errors="surrogatepass") if isinstance(caption, str) else caption
-
-
-def _rows(
-    batch: pa.RecordBatch, columns: TableColumns, file: SourceFile
-) -> Iterator[tuple[bytes | None, bytes | None]]:
-    images = _images(batch.column(columns.image), columns.image, file).to_pylist()
-    captions = [None] * len(images)
-    if columns.caption is not None:
-        captions = _captions(batch.column(columns.caption), columns.caption, file).to_pylist()
-    yield from zip(images, captions, strict=True)
-
-
-def _images(column: pa.Array, name: str, file: SourceFile) -> pa.Array:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-        column = compute.struct_field(column, "bytes")
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        return column
-    raise _no_images(file, name, column.type)
-
-
-def _captions(column: pa.Array, name: str, file: SourceFile) -> pa.Array:
-    """Return captions as bytes, not yet checked to be UTF-8."""
-    import pyarrow as pa
-
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(is_kind(column.type) for is_kind in kinds):
-        raise _no_text(file, name, column.type)
-    return column.cast(pa.large_binary())
-
-
-def _no_images(file: SourceFile, name: str, kind: object) -> UserError:
-    return UserError(
-        f"{file.place}: '{name}' holds {kind}, no image bytes; give --image-column with a column of bytes or of "
-        "{bytes, path}."
-    )
-
-
-def _no_text(file: SourceFile, name: str, kind: object) -> UserError:
-    return UserError(f"{file.place}: '{name}' holds {kind}, no text; give --caption-column with a column of text.")
 
 
 @dataclass(frozen=True)
@@ -134,13 +29,16 @@ class ImageReader:
     """Reader of a source's blocks. Its items come in the order of the source."""
 
     annotations: Annotations
-    columns: TableColumns
+    image_column: str
+    caption_column: str | None
+    """None where captions are not read."""
     max_pixels: int
 
     def read(self, block: InputBlock) -> Iterator[CaptionedImage]:
         """Iterate over a block's images, with one item for all that lies behind the damage of a file.
 
-        Raises UserError for a missing column and for an image outside all class folders.
+        Raises UserError for a column that is missing or holds something else, and for an image outside all class
+        folders.
         """
         if block.kind == "tar":
             for file in block.files:
@@ -148,7 +46,38 @@ class ImageReader:
         elif block.kind == "images":
             yield from self._files(block)
         else:
-            yield from table_images(block, self.columns)
+            yield from self._records(block)
+
+    def _records(self, block: InputBlock) -> Iterator[CaptionedImage]:
+        columns = {"--image-column": self.image_column}
+        columns |= {"--caption-column": self.caption_column} if self.caption_column else {}
+        for record in read_records(block, columns, ROWS):
+            name = ", ".join(filter(None, [record.file.shown, record.where]))
+            if record.problem:
+                yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.is_rest)
+                continue
+            image, caption = record.values if self.caption_column else (*record.values, None)
+            yield CaptionedImage(name, self._image(image, record.file), self._caption(caption, record.file))
+
+    def _image(self, value: Any, file: SourceFile) -> bytes | None:
+        if isinstance(value, dict) and "bytes" in value:
+            value = value["bytes"]
+        if value is None or isinstance(value, bytes):
+            return value
+        raise UserError(
+            f"{file.place}: '{self.image_column}' holds {type(value).__name__}, no image bytes; give --image-column "
+            "with a column of bytes or of {bytes, path}."
+        )
+
+    def _caption(self, value: Any, file: SourceFile) -> bytes | None:
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode(errors="surrogatepass")
+        raise UserError(
+            f"{file.place}: '{self.caption_column}' holds {type(value).__name__}, no text; give --caption-column with "
+            "a column of text."
+        )
 
     def _files(self, block: InputBlock) -> Iterator[CaptionedImage]:
         """Iterate over image files; the .txt file of a stem is that of all images of this stem."""
@@ -156,16 +85,13 @@ class ImageReader:
         annotations = replace(self.annotations, lines=block.detail or {})
 
         def read(file: SourceFile) -> CaptionedImage:
-            path, text = PurePosixPath(file.shown), beside.get(file.stem)
-            name, label = str(path), annotations.label_of(path, str(path))
+            path, text, caption, image, problem = PurePosixPath(file.shown), beside.get(file.stem), None, None, ""
             try:
-                caption = annotations.caption_of(path, _content(text, CAPTION_BYTES) if text else None)
+                caption = _content(text, CAPTION_BYTES) if text else None
+                image = _content(file, most_image_bytes(self.max_pixels))
             except OSError as error:
-                return CaptionedImage(name, None, None, label, f"its caption: {first_line(error)}")
-            try:
-                return CaptionedImage(name, _content(file, most_image_bytes(self.max_pixels)), caption, label)
-            except OSError as error:
-                return CaptionedImage(name, None, None, label, first_line(error))
+                problem = first_line(error)
+            return annotations.annotate(path, str(path), image, caption, problem)
 
         remote = any(file.is_remote for file in block.files[:1])
         yield from _ahead(read, block.files) if remote else map(read, block.files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, BinaryIO
 
@@ -53,7 +53,7 @@ def _line(source: Any, file: SourceFile, place: int) -> bytes:
     return line
 
 
-def parse_line(line: bytes, begin: int, name: str, place: str, keys: dict[str, str]) -> tuple[Any, ...] | None:
+def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str, str]) -> tuple[Any, ...] | None:
     """Return the values of keys (by the flag that names each) of a line; None for an empty one.
 
     `begin` is the line's first byte in its file, `name` the file's name. Raises BadRecord for what is no JSON object

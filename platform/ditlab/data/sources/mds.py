@@ -6,30 +6,30 @@ samples. A sample is the sizes, uint32, of its values of no fixed size, then its
 """
 
 import json
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from io import BytesIO
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+import numpy as np
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, open_source, read_source
-from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import MIB, parse_json
+from ditlab.data.block_imports.source_files import BadRecord, SourceFile, open_source, read_json
+from ditlab.data.sources.tables import check_columns
+from ditlab.errors import UserError, first_line
 
 INDEX = "index.json"
-INDEX_BYTES = 512 * MIB
-"""Most bytes of an index: about a million shards."""
-MOST_SAMPLE = 1024 * MIB
-"""Most bytes of a sample."""
-MOST_UNPACKED = 1024 * MIB
-"""Most bytes of a compressed shard, which is unpacked in memory: the library's have 64 MiB."""
-_SCALARS = {
-    "int": "<q", "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q", "uint8": "<B", "uint16": "<H",
-    "uint32": "<I", "uint64": "<Q", "float16": "<e", "float32": "<f", "float64": "<d",
-}  # fmt: skip
+_NUMBERS = {"int": "<i8", "float16": "<f2", "float32": "<f4", "float64": "<f8"} | {
+    f"{kind}int{bits}": f"<{kind or 'i'}{bits // 8}" for kind in ("", "u") for bits in (8, 16, 32, 64)
+}
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "jpeg": bytes,
+    "png": bytes,
+    "str": bytes.decode,
+    "json": json.loads,
+    "str_int": int,
+    "str_float": float,
+}
 
 
 class MdsFile(BaseModel):
@@ -41,8 +41,6 @@ class MdsFile(BaseModel):
 
 class MdsShard(BaseModel):
     """Shard, as the index has it."""
-
-    model_config = ConfigDict(extra="ignore")
 
     version: int
     format: str
@@ -57,10 +55,7 @@ class MdsShard(BaseModel):
 
 def read_index(file: SourceFile) -> list[MdsShard] | None:
     """Read an index; None for a file of this name that is another library's. Raises UserError for one not read here."""
-    try:
-        content = parse_json(read_source(file, INDEX_BYTES))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file.place} cannot be read ({first_line(error)}); copy it again.") from error
+    content = read_json(file)
     shards = content.get("shards") if isinstance(content, dict) else None
     if not isinstance(shards, list):
         return None
@@ -75,8 +70,6 @@ def read_index(file: SourceFile) -> list[MdsShard] | None:
                 f"{file.place}: {shard.raw_data.basename} has format {shard.format}, version {shard.version}, and mds, "
                 "version 2, is read; write it again with MDSWriter."
             )
-        if not len(shard.column_names) == len(shard.column_encodings) == len(shard.column_sizes):
-            raise UserError(f"{file.place}: {shard.raw_data.basename} has columns without a type; write it again.")
     return read
 
 
@@ -88,68 +81,62 @@ def shard_file(index: SourceFile, shard: MdsShard, files: Mapping[str, SourceFil
     packed = shard.zip_data and files.get(str(folder / shard.zip_data.basename))
     if not packed:
         raise UserError(f"{index.place} names {shard.raw_data.basename}, which is not there; copy the folder whole.")
-    if (shard.compression or "").partition(":")[0] != "zstd" or shard.raw_data.bytes > MOST_UNPACKED:
+    if (shard.compression or "").partition(":")[0] != "zstd":
         raise UserError(
-            f"{packed.place} is compressed ({shard.compression}, {shard.raw_data.bytes:,} bytes unpacked), and plain "
-            "shards are read, or zstd of at most 1 GiB; unpack it, or write it again without compression."
+            f"{packed.place} is compressed ({shard.compression}), and plain shards or zstd are read; unpack it, or "
+            "write it again without compression."
         )
     return packed
 
 
-def mds_samples(file: SourceFile, shard: MdsShard, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...] | BadRecord]:
+def mds_samples(
+    file: SourceFile, shard: MdsShard, columns: Mapping[str, str]
+) -> Iterator[tuple[Any, ...] | ValueError]:
     """Iterate over the samples of a shard: values of columns (by the flag that names each), or what is wrong with one.
 
-    Text is str, images and bytes are bytes. Raises UserError for a column that is missing or no plain value, and
-    BadRecord, after the samples before, for a shard that is damaged.
+    Text is str, images and bytes are bytes. A shard is held in memory, as the library's own have 64 MiB. Raises
+    UserError for a column that is missing or no plain value, and BadRecord, after the samples before, for a shard that
+    is damaged.
     """
+    check_columns(file, columns, shard.column_names)
     decoders = [_decoder(file, shard, flag, column) for flag, column in columns.items()]
-    with _reading(file), _opened(file, shard) as source:
-        size = shard.raw_data.bytes
-        if 4 * (shard.samples + 2) > size:
-            raise ValueError(f"{size:,} bytes, too few for {shard.samples:,} samples")
-        head = _read(source, 4 * (shard.samples + 2))
-        (num,) = struct.unpack_from("<I", head)
-        if num != shard.samples:
-            raise ValueError(f"{num:,} samples, and its index says {shard.samples:,}")
-        for number in range(num):
-            begin, end = struct.unpack_from("<II", head, 4 + 4 * number)
-            if not len(head) <= begin <= end <= size or end - begin > MOST_SAMPLE:
-                raise ValueError(f"sample {number} at bytes {begin:,} to {end:,} of {size:,}")
-            source.seek(begin)
-            values = _split(_read(source, end - begin), shard.column_sizes)
+    try:
+        content = _content(file, shard)
+        head = np.frombuffer(content, "<u4", shard.samples + 2)
+        if head[0] != shard.samples:
+            raise ValueError(f"{head[0]:,} samples, and its index says {shard.samples:,}")
+        for number, (begin, end) in enumerate(zip(head[1:-1].tolist(), head[2:].tolist(), strict=True)):
+            if not head.nbytes <= begin <= end <= len(content):
+                raise ValueError(f"sample {number} at bytes {begin:,} to {end:,} of {len(content):,}")
+            values = _split(content[begin:end], shard.column_sizes)
             try:
                 sample = tuple(decode(values[place]) for place, decode in decoders)
             except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
-                yield BadRecord.at(f"{file.place}, sample {number}", first_line(error), "write it again")
+                yield ValueError(first_line(error))
             else:
                 yield sample
+    except (OSError, ValueError, MemoryError) as error:
+        reason = f"no MDS shard that can be read ({first_line(error)})"
+        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
 
 
 def _decoder(file: SourceFile, shard: MdsShard, flag: str, column: str) -> tuple[int, Callable[[bytes], Any]]:
-    if column not in shard.column_names:
-        raise UserError(
-            f"{file.place} has no column '{column}'; {nearest(column, list(shard.column_names))} Give {flag}."
-        )
     place = shard.column_names.index(column)
     encoding = shard.column_encodings[place].partition(":")[0]
-    if encoding in _SCALARS:
-        return place, lambda value: struct.unpack(_SCALARS[encoding], value)[0]
-    decoders: dict[str, Callable[[bytes], Any]] = {
-        "bytes": bytes, "jpeg": bytes, "png": bytes, "str": bytes.decode, "json": json.loads,
-        "str_int": int, "str_float": float,
-    }  # fmt: skip
-    if encoding not in decoders:
+    if encoding in _NUMBERS:
+        return place, lambda value: np.frombuffer(value, _NUMBERS[encoding])[0].item()
+    if encoding not in _DECODERS:
         raise UserError(
             f"{file.place}: '{column}' is stored as {encoding}, which is not read here; write it as str, bytes, jpeg "
             f"or png, or give {flag} with another column."
         )
-    return place, decoders[encoding]
+    return place, _DECODERS[encoding]
 
 
 def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:
     """Split a sample into its values."""
     num = sum(not size for size in sizes)
-    free = iter(struct.unpack_from(f"<{num}I", sample))
+    free = iter(np.frombuffer(sample, "<u4", num).tolist())
     values, place = [], 4 * num
     for size in sizes:
         end = place + (size or next(free))
@@ -160,38 +147,18 @@ def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:
     return values
 
 
-@contextmanager
-def _reading(file: SourceFile) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, MemoryError, struct.error) as error:
-        reason = f"no MDS shard that can be read ({first_line(error)})"
-        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
+def _content(file: SourceFile, shard: MdsShard) -> bytes:
+    """Read a shard, unpacked."""
+    import pyarrow as pa
 
-
-@contextmanager
-def _opened(file: SourceFile, shard: MdsShard) -> Iterator[BinaryIO]:
-    """Open a shard; a compressed one is unpacked, up to as many bytes as its index says."""
     with open_source(file) as source:
-        if file.name.endswith(PurePosixPath(shard.raw_data.basename).name):
-            if file.size != shard.raw_data.bytes:
-                raise ValueError(f"{file.size:,} bytes, and its index says {shard.raw_data.bytes:,}")
-            yield source
-            return
-        import pyarrow as pa
-
+        content = source.read(file.size)
+    size = shard.raw_data.bytes
+    if not file.name.endswith(shard.raw_data.basename):
         try:
-            with pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd") as stream:
-                content: bytes = stream.read(shard.raw_data.bytes + 1)
+            content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read(size + 1)
         except pa.ArrowException as error:
             raise ValueError(first_line(error)) from error
-        if len(content) != shard.raw_data.bytes:
-            raise ValueError(f"it unpacks to other than the {shard.raw_data.bytes:,} bytes that its index says")
-        yield BytesIO(content)
-
-
-def _read(source: BinaryIO, num: int) -> bytes:
-    content = source.read(num)
-    if len(content) != num:
-        raise ValueError("it ends too early")
+    if len(content) != size:
+        raise ValueError(f"{len(content):,} bytes, and its index says {size:,}")
     return content

@@ -1,24 +1,24 @@
-"""Records of a source, read from numbered blocks of its files, whatever their kind.
+"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, JSON lines, MosaicML's MDS.
 
 Small files are put together, large ones are cut by row groups, batches or bytes. A record is the values of columns, or
-what is wrong with them.
+what is wrong with them. Folders that the Hugging Face library `datasets` has saved are found without the library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from itertools import accumulate, pairwise
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from ditlab.data.block_imports.plan import MOST_FILES, BlockNumbers, InputBlock
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing
-from ditlab.data.sources.arrow_streams import STATE, arrow_batches, batch_places, refuse_splits, saved_files
+from ditlab.data.block_imports.plan import MOST_FILES, InputBlock
+from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, read_json
 from ditlab.data.sources.lines import byte_ranges, lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
-from ditlab.data.sources.parquet import parquet_batches, parquet_rows
-from ditlab.errors import first_line
+from ditlab.data.sources.tables import arrow_batches, batch_places, parquet_batches, parquet_rows
+from ditlab.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,13 +28,12 @@ KINDS = ("arrow", "jsonl", "mds", "parquet")
 """Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
 TEXT_KINDS = (*KINDS, "txt")
 """Kinds of files that hold documents."""
-_THREADS = 16
-"""Files whose ends or heads are read at once: behind a URI each read waits for an answer."""
-RecordKind = Literal["parquet", "arrow", "jsonl", "mds"]
-"""Kind of a block whose files hold records."""
-RECORD_KINDS: tuple[str, ...] = get_args(RecordKind)
+STATE, SPLITS = "state.json", "dataset_dict.json"
+"""Files of `datasets.save_to_disk`: of a data set, and of a folder of several by split."""
 ROWS = 64
-"""Rows of a table that are read at a time: a web page each, a few hundred kilobytes together."""
+"""Rows of a table that are read at a time, unless a reader says otherwise: a web page each."""
+_THREADS = 16
+"""Files whose ends are read at once: behind a URI each read waits for an answer."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,12 @@ class RecordFile:
     """Its shard of an MDS index, as values of JSON."""
 
 
-@dataclass(frozen=True)
-class FileRange:
-    """Part of a file: row groups of Parquet, bytes of the others."""
-
-    start: int
-    stop: int
-    first_row: int
-    """Number of its first row in the file; 0 where rows have none."""
-
-
-def record_files(knob: str, listing: SourceListing, kinds: Sequence[str] = KINDS) -> list[RecordFile]:
+def record_files(option: str, listing: SourceListing, kinds: Sequence[str] = KINDS) -> list[RecordFile]:
     """Return the files of some kinds, a folder at a time in the order of their names, an index's in the index's.
 
     Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
-    refuse_splits(knob, listing)
+    _refuse_splits(option, listing)
     files = {file.name: file for file in listing.files}
     indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
     owned: set[str] = set()
@@ -82,20 +71,51 @@ def record_files(knob: str, listing: SourceListing, kinds: Sequence[str] = KINDS
     return [each for each in chosen if each.kind in kinds]
 
 
-def record_blocks(files: Sequence[RecordFile], most_bytes: int, blocks: BlockNumbers | None = None) -> BlockNumbers:
-    """Cut files into blocks of about `most_bytes` of input, which depend on the files alone; returns all.
+def _refuse_splits(option: str, listing: SourceListing) -> None:
+    splits = next((file for file in listing.files if file.name == SPLITS), None)
+    content = read_json(splits) if splits else None
+    names = content.get("splits") if isinstance(content, dict) else None
+    if isinstance(names, list) and names:
+        listed = ", ".join(map(str, names))
+        one = f"{option}={listing.source.rstrip('/')}/{names[0]}"
+        raise UserError(f"{option}={listing.source} holds splits ({listed}); name one of them, such as {one}.")
+
+
+def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
+    """Return the files that an index names; None for what is no index."""
+    name = PurePosixPath(file.name).name
+    if name == INDEX and (shards := read_index(file)) is not None:
+        return [RecordFile("mds", shard_file(file, shard, files), shard.model_dump(mode="json")) for shard in shards]
+    content = read_json(file) if name == STATE else None
+    named = content.get("_data_files") if isinstance(content, dict) else None
+    if not isinstance(named, list):
+        return None
+    if content.get("_indices_data_files") or content.get("_indices_files"):
+        raise UserError(f"{file.place} orders its rows by a file of indices; save it again with a newer `datasets`.")
+    found = []
+    for each in named:
+        data = str(each.get("filename") if isinstance(each, dict) else each)
+        path = str(PurePosixPath(file.name).parent / data)
+        if path not in files:
+            raise UserError(f"{file.place} names {data}, which is not there; copy the folder whole.")
+        found.append(RecordFile("arrow", files[path]))
+    return found
+
+
+def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlock]:
+    """Cut files into blocks of about `most_bytes` of input, which depend on the files alone.
 
     Blocks keep the order of files and records.
     """
-    blocks = blocks or BlockNumbers()
     with ThreadPoolExecutor(_THREADS) as pool:
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
+    blocks: list[InputBlock] = []
     group: list[RecordFile] = []
 
     def close() -> None:
         if group:
             detail = [each.detail for each in group] if group[0].detail is not None else None
-            blocks.add([each.file for each in group], group[0].kind, detail=detail)
+            blocks.append(InputBlock(len(blocks), tuple(each.file for each in group), group[0].kind, detail=detail))
             group.clear()
 
     for each, parts in zip(files, ranges, strict=True):
@@ -104,63 +124,34 @@ def record_blocks(files: Sequence[RecordFile], most_bytes: int, blocks: BlockNum
             close()
         if not parts:
             group.append(each)
-        for part in parts:
-            blocks.add([each.file], each.kind, start=part.start, stop=part.stop, first_row=part.first_row)
+        for start, stop, first_row in parts:
+            blocks.append(InputBlock(len(blocks), (each.file,), each.kind, start, stop, first_row))
     close()
     return blocks
 
 
-def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
-    """Return the files that an index names; None for what is no index."""
-    name = file.name.rpartition("/")[2]
-    if name == INDEX and (shards := read_index(file)) is not None:
-        return [RecordFile("mds", shard_file(file, shard, files), shard.model_dump(mode="json")) for shard in shards]
-    if name == STATE and (found := saved_files(file, files)) is not None:
-        return [RecordFile("arrow", each) for each in found]
-    return None
+def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
+    """Return start, stop and first row of the parts of a large file; [] for a file that is read whole.
 
-
-def _ranges(each: RecordFile, most_bytes: int) -> list[FileRange]:
-    """Return the ranges of a large file; [] for a file that is read whole, as a damaged one is."""
-    cut = _CUTS.get(each.kind)
-    if cut is None or each.file.size <= most_bytes:
+    Row groups of Parquet, bytes of the others; rows are 0 where they have no numbers. A damaged file is read whole, and
+    so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
+    """
+    file = each.file
+    if file.size <= most_bytes or each.kind == "mds" or (each.kind == "arrow" and file.is_remote):
         return []
+    if each.kind in ("jsonl", "txt"):
+        return [(start, stop, 0) for start, stop in byte_ranges(file.size, most_bytes)]
     try:
-        return list(cut(each.file, most_bytes))
+        if each.kind == "parquet":
+            rows = list(accumulate(parquet_rows(file), initial=0))
+            cuts = _cuts(rows, max(1, rows[-1] * most_bytes // file.size))  # rows of about as many bytes
+            return [(start, stop, rows[start]) for start, stop in pairwise(cuts)]
+        places = batch_places(file)
     except BadRecord:
         return []
-
-
-def _row_groups(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
-    rows = parquet_rows(file)
-    ends = [0]
-    for number in rows:
-        ends.append(ends[-1] + number)
-    allowed = max(1, ends[-1] * most_bytes // file.size)  # rows of about as many bytes
-    for start, stop in pairwise(_cuts(ends, allowed)):
-        yield FileRange(start, stop, ends[start])
-
-
-def _record_batches(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
-    places = batch_places(file)
-    if not places:
-        return
-    edges = [each.start for each in places] + [places[-1].stop]
-    rows = [0]
-    for each in places:
-        rows.append(rows[-1] + each.rows)
-    for start, stop in pairwise(_cuts(edges, most_bytes)):
-        yield FileRange(edges[start], edges[stop], rows[start])
-
-
-def _bytes(file: SourceFile, most_bytes: int) -> Iterator[FileRange]:
-    for start, stop in byte_ranges(file.size, most_bytes):
-        yield FileRange(start, stop, 0)
-
-
-_CUTS: dict[str, Callable[[SourceFile, int], Iterator[FileRange]]] = {
-    "parquet": _row_groups, "arrow": _record_batches, "jsonl": _bytes, "txt": _bytes,
-}  # fmt: skip
+    edges = [place.start for place in places] + [place.stop for place in places[-1:]]
+    rows = list(accumulate((place.rows for place in places), initial=0))
+    return [(edges[start], edges[stop], rows[start]) for start, stop in pairwise(_cuts(edges, most_bytes))]
 
 
 def _cuts(edges: list[int], allowed: int) -> list[int]:
@@ -174,99 +165,92 @@ def _cuts(edges: list[int], allowed: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """Record of a source."""
+    """Record of a source, or all of a file behind its damage."""
 
-    place: str
-    """Place for people: `data/a.parquet, row 12`."""
+    file: SourceFile
+    where: str
+    """Place in the file, for people: `row 12`; empty for a whole file."""
     values: tuple[Any, ...] = ()
     """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
     problem: BadRecord | None = None
-    """Reason why it cannot be read; None for a record with values."""
+    """Reason why it cannot be read, with its place; None for a record with values."""
+    is_rest: bool = False
+    """True for a damaged file, or all of it behind the damage."""
+
+    @property
+    def place(self) -> str:
+        """Place for people: `data/a.parquet, row 12`."""
+        return ", ".join(filter(None, [self.file.place, self.where]))
 
 
-def read_records(block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
+def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS) -> Iterator[SourceRecord]:
     """Iterate over a block's records: columns, or keys of JSON lines, by the flag that names each.
 
-    A record that cannot be read is one with a problem, and so is all that lies behind the damage of a file. Raises
-    UserError for a column that is not there, and Unreachable where a URI does not answer.
+    `rows`: those of a table that are read at a time. A record that cannot be read is one with a problem, and so is all
+    that lies behind the damage of a file. Raises UserError for a column that is not there, and Unreachable where a URI
+    does not answer.
     """
-    shards = [MdsShard.model_validate(shard) for shard in block.detail or ()]
     for number, file in enumerate(block.files):
         if block.kind == "jsonl":
             yield from _lines(file, block, columns)
-        elif block.kind == "mds":
-            yield from _samples(file, shards[number], columns)
-        else:
-            assert block.kind in RECORD_KINDS, block.kind
-            yield from _rows(file, block, columns)
-
-
-def _rows(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
-    row = block.first_row
-    try:
-        for batch in record_batches(file, block, columns, ROWS):
-            for first in range(0, batch.num_rows, ROWS):
-                for values in _values(batch.slice(first, ROWS), list(columns.values()), file, row):
-                    yield values
-                    row += 1
-    except BadRecord as record:  # of the file: the rest of it is left out
-        place = f"{file.place}, the rest from row {row:,} on" if row else file.place
-        yield SourceRecord(place, problem=BadRecord(str(record), place, record.reason))
-
-
-def record_batches(
-    file: SourceFile, block: InputBlock, columns: Mapping[str, str], rows: int
-) -> Iterator[pa.RecordBatch]:
-    """Iterate over columns of a block's Arrow or Parquet file, of Parquet at most `rows` rows at a time."""
-    if block.kind == "arrow":
-        return arrow_batches(file, columns, block.start, block.stop)
-    groups = None if block.stop is None else range(block.start, block.stop)
-    return parquet_batches(file, columns, rows, groups)
-
-
-def _values(batch: pa.RecordBatch, names: list[str], file: SourceFile, first: int) -> Iterator[SourceRecord]:
-    """Iterate over the records of a few rows; `first`: the number of the first one in its file."""
-    try:
-        lists = [column.to_pylist() for column in batch.columns]
-    except UnicodeDecodeError:
-        lists = []
-    for row in range(batch.num_rows):
-        place = f"{file.place}, row {first + row}"
+            continue
+        kind, place = ("sample" if block.kind == "mds" else "row"), block.first_row
         try:
-            if lists:
-                yield SourceRecord(place, tuple(values[row] for values in lists))
+            if block.kind == "mds":
+                found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)
             else:
-                yield SourceRecord(place, tuple(column[row].as_py() for column in batch.columns))
-        except UnicodeDecodeError as error:
-            problem = BadRecord.at(place, f"is not UTF-8 ({error})", "write the file again with text in UTF-8")
-            yield SourceRecord(place, problem=problem)
+                found = _rows(file, block, columns, rows)
+            for values in found:
+                where = f"{kind} {place}"
+                if isinstance(values, ValueError):
+                    problem = BadRecord.at(f"{file.place}, {where}", first_line(values), "write it again")
+                    yield SourceRecord(file, where, problem=problem)
+                else:
+                    yield SourceRecord(file, where, values)
+                place += 1
+        except BadRecord as error:  # of the file: the rest of it is left out
+            where = f"the rest from {kind} {place:,} on" if place else ""
+            problem = BadRecord(str(error), ", ".join(filter(None, [file.place, where])), error.reason)
+            yield SourceRecord(file, where, problem=problem, is_rest=True)
+
+
+def _rows(
+    file: SourceFile, block: InputBlock, columns: Mapping[str, str], rows: int
+) -> Iterator[tuple[Any, ...] | ValueError]:
+    """Iterate over the rows of a block's Parquet or Arrow file, or what is wrong with one."""
+    if block.kind == "arrow":
+        batches = arrow_batches(file, columns, block.start, block.stop)
+    else:
+        assert block.kind == "parquet", block.kind
+        batches = parquet_batches(file, columns, rows, None if block.stop is None else range(block.start, block.stop))
+    for batch in batches:
+        for first in range(0, batch.num_rows, rows):
+            part = batch.slice(first, rows)
+            try:
+                yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
+            except UnicodeDecodeError:  # of one row at least
+                yield from (_row(part, row) for row in range(part.num_rows))
+
+
+def _row(batch: pa.RecordBatch, row: int) -> tuple[Any, ...] | ValueError:
+    try:
+        return tuple(column[row].as_py() for column in batch.columns)
+    except UnicodeDecodeError as error:
+        return ValueError(f"is not UTF-8 ({error})")
 
 
 def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
     try:
         for number, (begin, line) in enumerate(lines_between(file, block.start, block.stop), start=1):
-            place = f"{file.place}, line {number}" if not block.start else f"{file.place}, the line at byte {begin:,}"
+            where = f"line {number}" if not block.start else f"the line at byte {begin:,}"
             try:
-                values = parse_line(line, begin, file.place, place, dict(columns))
-            except BadRecord as record:
-                yield SourceRecord(place, problem=record)
+                values = parse_line(line, begin, file.place, f"{file.place}, {where}", columns)
+            except BadRecord as problem:
+                yield SourceRecord(file, where, problem=problem)
             else:
                 if values is not None:
-                    yield SourceRecord(place, values)
+                    yield SourceRecord(file, where, values)
     except OSError as error:
         reason = f"no file that can be read ({first_line(error)})"
-        yield SourceRecord(file.place, problem=BadRecord.at(file.place, reason, "copy it again"))
-
-
-def _samples(file: SourceFile, shard: MdsShard, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
-    number = 0
-    try:
-        for values in mds_samples(file, shard, columns):
-            place, number = f"{file.place}, sample {number}", number + 1
-            if isinstance(values, BadRecord):
-                yield SourceRecord(place, problem=values)
-            else:
-                yield SourceRecord(place, values)
-    except BadRecord as record:
-        place = f"{file.place}, the rest from sample {number:,} on" if number else file.place
-        yield SourceRecord(place, problem=BadRecord(str(record), place, record.reason))
+        problem = BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason)
+        yield SourceRecord(file, "", problem=problem, is_rest=True)

@@ -1,10 +1,9 @@
 """Import of text by blocks: a tokeniser, rows of each block, the rows of what is left, manifest."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, partial_folder
+from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, total_counts
 from ditlab.data.block_imports.runner import (
     ProcessExecutor,
     RefusedSource,
@@ -13,11 +12,11 @@ from ditlab.data.block_imports.runner import (
     run_blocks,
     unfinished_import,
 )
-from ditlab.data.block_imports.source_files import SourceListing, file_problem, list_source, source_name, visible_name
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.block_imports.source_files import list_source, source_name, visible_name
+from ditlab.data.importing import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
-from ditlab.data.stores.shards import write_shards
+from ditlab.data.stores.shards import refused, write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.data.text.documents import BlockCorpus
 from ditlab.data.text.token_store import (
@@ -32,7 +31,6 @@ from ditlab.data.text.token_store import (
     TokenStoreRequest,
     joined_rests,
     request_tokenizer,
-    sums_of,
     token_columns,
     too_short,
 )
@@ -58,60 +56,44 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     be read or has no text, a tokeniser that cannot be read or fetched, and a length beyond the source.
     """
     options = request.options
-    source = open_text_source(options.source)
+    blocks = open_text_source(options.source)
     tokens = TokenStoreRequest(options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length)
     stem = PurePosixPath(source_name(options.source)).stem
     path = request.out / (options.name or f"text-{folder_name(stem)}-{tokens.label}")
     refuse_bucketed_store(path)
     refuses = options.unreadable == "refuse"
-    corpus = BlockCorpus(options.source, _read_to_learn(source.blocks), options.column, refuses)
+    corpus = BlockCorpus(options.source, _read_to_learn(blocks), options.column, refuses)
     tokenizer = request_tokenizer(tokens, corpus, request.progress)
     rules = TextRules(tokenizer.fingerprint, options.column, options.length, refuses)
     described = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": options.length}
-    plan = ImportPlan.of("text", source.blocks, {**described, "unreadable": options.unreadable})
-    folder = partial_folder(path, plan)
+    plan = ImportPlan.of("text", blocks, {**described, "unreadable": options.unreadable})
+    folder = plan.folder(path)
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
     with unfinished_import(folder):
-        _save(tokenizer, folder)
+        try:
+            tokenizer.save(folder)
+        except OSError as error:
+            raise refused(path, error) from error
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
-        sums = sums_of(receipts)
+        sums = total_counts(receipt.counts for receipt in receipts)
         if not sums.get(BYTES):
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
             raise RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
         if sums[TOKENS] < options.length:
             raise RefusedSource(too_short("--", options.length, f"--source={options.source}", sums[TOKENS]))
-        return _finish(path, folder, receipts, tokenizer, source, options)
+        return _finish(path, plan, receipts, tokenizer, sums, options)
 
 
-@dataclass(frozen=True)
-class TextSource:
-    """Files of documents, cut into blocks."""
-
-    listing: SourceListing
-    num_files: int
-    """Files of documents."""
-    blocks: Sequence[InputBlock]
-    problems: Sequence[str]
-    """Files that cannot be opened, each with the reason: pipes, devices, links that lead nowhere."""
-
-
-def open_text_source(source: str) -> TextSource:
-    """List a source's files of documents. Raises UserError where there are none."""
+def open_text_source(source: str) -> list[InputBlock]:
+    """List a source's files of documents, and cut them into blocks. Raises UserError where there are none."""
     listing = list_source("--source", source)
     files = record_files("--source", listing, TEXT_KINDS)
-    found = {each.file: file_problem(each.file.path) for each in files if not each.file.is_remote}
-    problems = [f"{file.shown}: {reason}" for file, reason in found.items() if reason]
-    good = [each for each in files if not found.get(each.file)]
-    if good:
-        size = sum(each.file.size for each in good)
-        return TextSource(listing, len(good), record_blocks(good, block_bytes(size)).blocks, problems)
+    if files:
+        return record_blocks(files, block_bytes(sum(each.file.size for each in files)))
     known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
     if len(listing.files) == 1 and not Path(source).is_dir():
-        if problems:
-            raise UserError(f"{source} cannot be read ({problems[0].partition(': ')[2]}); check the file.")
         raise UserError(f"--source={source} is no {known}; rename it, or name another.")
-    listed = f" ({_left_out(len(problems), problems)})" if problems else ""
-    raise UserError(f"--source={source} holds no {known}{listed}; name a file, or a folder that holds some.")
+    raise UserError(f"--source={source} holds no {known}; name a file, or a folder that holds some.")
 
 
 def _read_to_learn(blocks: Sequence[InputBlock]) -> Sequence[InputBlock]:
@@ -121,30 +103,21 @@ def _read_to_learn(blocks: Sequence[InputBlock]) -> Sequence[InputBlock]:
     return blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]
 
 
-def _save(tokenizer: Tokenizer, folder: Path) -> None:
-    try:
-        tokenizer.save(folder)
-    except OSError as error:
-        raise UserError(
-            f"{folder.parent} cannot be written ({error.strerror}); free space there or choose another folder with "
-            "--out."
-        ) from error
-
-
 def _finish(
     path: Path,
-    folder: Path,
+    plan: ImportPlan,
     receipts: Sequence[BlockReceipt],
     tokenizer: Tokenizer,
-    source: TextSource,
+    sums: Mapping[str, int],
     options: TextOptions,
 ) -> WrittenStore:
-    columns, sums = token_columns(tokenizer, options.length), sums_of(receipts)
+    folder, columns = plan.folder(path), token_columns(tokenizer, options.length)
     rests = joined_rests(receipts, tokenizer.dtype, options.length)
-    problems = [*source.problems, *(f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed)]
+    problems = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
     name = visible_name(source_name(options.source))
-    origin = f"read from {name}" + (f" ({source.num_files:,} files)" if source.num_files > 1 else "")
-    num = len(source.problems) + sum(sum(receipt.left_out.values()) for receipt in receipts)
+    num_files = len({file for block in plan.blocks for file in block.files})
+    origin = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
+    num = sum(sum(receipt.left_out.values()) for receipt in receipts)
     return finish_import(
         path,
         folder,

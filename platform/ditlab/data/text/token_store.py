@@ -1,13 +1,10 @@
-"""Store of a corpus: its documents as tokens, an end token behind each, packed to rows of one length.
-
-Pieces of documents are tokenised in any number of processes.
-"""
+"""Store of a corpus: its documents as tokens, an end token behind each, packed to rows of one length."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -15,10 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock, LeftOut, total_counts
+from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock, LeftOut
 from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import BadRecord, visible_name
-from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.writing import WrittenStore, write_store
@@ -29,7 +25,6 @@ from ditlab.data.text.tokenizer import (
     Tokenizer,
     fetch_tokenizer,
     learn_bpe,
-    load_tokenizer,
     open_tokenizer,
 )
 from ditlab.errors import UserError
@@ -45,8 +40,6 @@ DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
 """Names of the sums of blocks."""
 REST, FIRST = "rest", "first problem"
 """Keys of a receipt's detail: tokens that filled no row, in base64; the message on the first unreadable document."""
-_tokenizer: Tokenizer
-"""Tokeniser of a process that tokenises."""
 
 
 class Corpus(Protocol):
@@ -74,8 +67,6 @@ class TokenStoreRequest:
     """Tokens of a row."""
     knobs: str = "--"
     """Prefix of a knob's name in messages."""
-    processes: int | None = None
-    """Processes that tokenise; None: as many as the cores and the text allow."""
 
     @property
     def label(self) -> str:
@@ -84,16 +75,6 @@ class TokenStoreRequest:
         stem = path.parent.name if path.name == TOKENIZER_NAME and path.parent.name else path.name
         name = f"bpe-{self.vocabulary}" if self.tokenizer == "bpe" else folder_name(stem.removesuffix(".json"))
         return f"{name}-{self.length}"
-
-
-@dataclass(frozen=True)
-class CorpusSize:
-    """Size of a corpus, as a first reading finds it."""
-
-    documents: int
-    """Documents with text."""
-    bytes: int
-    """Bytes of the text in UTF-8."""
 
 
 def write_token_store(
@@ -115,10 +96,8 @@ def write_token_store(
     scan = _scan(corpus, progress)
     origin = source()
     tokenizer = request_tokenizer(request, corpus, progress, scan)
-    processes = 1 if tokenizer.kind == "bytes" else request.processes or fitting_processes(scan.bytes)
     packer = Packer(request.length)
-    stream = encode(_with_progress(corpus.pieces(), "tokenising", scan.bytes, progress), tokenizer, processes)
-    rows = packer.rows(stream)
+    rows = packer.rows(encode(_with_progress(corpus.pieces(), "tokenising", scan.bytes, progress), tokenizer))
     first = next(rows, None)
     if first is None:
         raise UserError(too_short(request.knobs, request.length, corpus.origin, packer.tokens))
@@ -148,18 +127,18 @@ def too_short(knobs: str, length: int, origin: str, tokens: int) -> str:
     )
 
 
-def _scan(corpus: Corpus, progress: Progress) -> CorpusSize:
-    documents = size = 0
-    for piece in _with_progress(corpus.pieces(), "reading", None, progress):
-        documents += piece.last
-        size += piece.num_bytes
-    if not size:
+def _scan(corpus: Corpus, progress: Progress) -> PieceCounter:
+    """Read a corpus once, and count its documents and the bytes of their text."""
+    counter = PieceCounter(corpus.pieces())
+    for _ in _with_progress(counter, "reading", None, progress):
+        pass
+    if not counter.bytes:
         raise UserError(f"{corpus.origin} holds no text; name files that hold some.")
-    return CorpusSize(documents, size)
+    return counter
 
 
 def request_tokenizer(
-    request: TokenStoreRequest, corpus: Corpus, progress: Progress, size: CorpusSize | None = None
+    request: TokenStoreRequest, corpus: Corpus, progress: Progress, size: PieceCounter | None = None
 ) -> Tokenizer:
     """Open the tokeniser of a request, or learn it from a corpus, whose size is measured first where it is not given.
 
@@ -219,19 +198,31 @@ class TextRules:
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
         tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
-        left_out, packer = _LeftOutRecords(block, self.refuses), Packer(self.length)
-        counter = PieceCounter(block_pieces(block, self.column, left_out.add))
+        packer, bad = Packer(self.length), list[BadRecord]()
+
+        def leave_out(record: BadRecord) -> None:
+            if self.refuses:
+                raise RefusedSource(str(record))
+            bad.append(record)
+
+        counter = PieceCounter(block_pieces(block, self.column, leave_out))
         rows = ({"tokens": part} for part in packer.rows(encode(counter, tokenizer)))
         shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows)
-        rest = packer.rest(tokenizer.dtype)
+        root = f"{visible_name(block.files[0].root).rstrip('/')}/"
         return BlockReceipt(
             block=block.number,
             rows=sum(each.shard.rows for each in shards),
             parts={".": tuple(shards)},
-            left_out={UNREADABLE: left_out.num} if left_out.num else {},
-            listed=tuple(left_out.listed),
+            left_out={UNREADABLE: len(bad)} if bad else {},
+            listed=tuple(
+                LeftOut(place=each.place.removeprefix(root), reason=UNREADABLE, detail=each.reason)
+                for each in bad[:MOST_LISTED]
+            ),
             counts={DOCUMENTS: counter.documents, BYTES: counter.bytes, TOKENS: packer.tokens},
-            detail={REST: b64encode(rest.tobytes()).decode(), FIRST: left_out.first},
+            detail={
+                REST: b64encode(packer.rest(tokenizer.dtype).tobytes()).decode(),
+                FIRST: str(bad[0]) if bad else "",
+            },
         )
 
 
@@ -257,27 +248,6 @@ class PieceCounter:
             yield piece
 
 
-@dataclass
-class _LeftOutRecords:
-    """Documents of a block that cannot be read."""
-
-    block: InputBlock
-    refuses: bool
-    num: int = 0
-    listed: list[LeftOut] = field(default_factory=list)
-    first: str = ""
-
-    def add(self, record: BadRecord) -> None:
-        """Count a document. Raises RefusedSource where none may be left out."""
-        if self.refuses:
-            raise RefusedSource(str(record))
-        self.num += 1
-        self.first = self.first or str(record)
-        if len(self.listed) < MOST_LISTED:
-            root = f"{visible_name(self.block.files[0].root).rstrip('/')}/"
-            self.listed.append(LeftOut(place=record.place.removeprefix(root), reason=UNREADABLE, detail=record.reason))
-
-
 def joined_rests(receipts: Sequence[BlockReceipt], dtype: str, length: int) -> np.ndarray:
     """Return rows (rows, length) of the tokens that filled none in their blocks, block after block."""
     parts = [np.frombuffer(b64decode(receipt.detail[REST]), dtype) for receipt in receipts]
@@ -285,20 +255,22 @@ def joined_rests(receipts: Sequence[BlockReceipt], dtype: str, length: int) -> n
     return joined[: len(joined) // length * length].reshape(-1, length)
 
 
-def sums_of(receipts: Sequence[BlockReceipt]) -> dict[str, int]:
-    """Return the sums of all blocks by name."""
-    return total_counts(receipt.counts for receipt in receipts)
-
-
-def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer, processes: int = 1) -> Iterator[np.ndarray]:
+def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document.
 
-    Every number of processes gives the same tokens. Raises UserError where a process is killed.
+    Pieces are joined to about PIECE_LENGTH characters, as many short documents cost less together.
     """
-    if processes == 1:
-        yield from (_encode_group(tokenizer, group) for group in _groups(pieces))
-        return
-    yield from in_processes(_encode_in_process, _groups(pieces), processes, "tokenises", _start, (tokenizer.content,))
+    end = np.array([tokenizer.end], tokenizer.dtype)
+    parts: list[np.ndarray] = []
+    length = 0
+    for piece in pieces:
+        parts += [tokenizer.ids(piece.text), end[: piece.last]]
+        length += len(piece.text)
+        if length >= PIECE_LENGTH:
+            yield np.concatenate(parts)
+            parts, length = [], 0
+    if parts:
+        yield np.concatenate(parts)
 
 
 class Packer:
@@ -331,31 +303,3 @@ class Packer:
                 whole = held - held % self._length
                 yield joined[:whole].reshape(-1, self._length)
                 self._parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`
-
-
-def _groups(pieces: Iterable[TextPiece]) -> Iterator[list[TextPiece]]:
-    """Group pieces to about PIECE_LENGTH characters, as many short documents cost less together."""
-    group: list[TextPiece] = []
-    length = 0
-    for piece in pieces:
-        group.append(piece)
-        length += len(piece.text)
-        if length >= PIECE_LENGTH:
-            yield group
-            group, length = [], 0
-    if group:
-        yield group
-
-
-def _encode_group(tokenizer: Tokenizer, group: list[TextPiece]) -> np.ndarray:
-    end = np.array([tokenizer.end], tokenizer.dtype)
-    return np.concatenate([part for piece in group for part in (tokenizer.ids(piece.text), end[: piece.last])])
-
-
-def _start(content: bytes) -> None:
-    global _tokenizer
-    _tokenizer = load_tokenizer(content, "the tokeniser")
-
-
-def _encode_in_process(group: list[TextPiece]) -> np.ndarray:
-    return _encode_group(_tokenizer, group)

@@ -57,8 +57,7 @@ def elsewhere(encoders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> Path:
     """The DITLAB_HOME of a store `pictures` without features."""
-    from ditlab.data.import_request import ImportRequest
-    from ditlab.data.importing import run_import
+    from ditlab.data.importing import ImportRequest, run_import
     from ditlab.home import Home
     from ditlab.spec.importing import ImagesOptions
 

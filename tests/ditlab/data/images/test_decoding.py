@@ -160,15 +160,15 @@ def of_size(side: int) -> bytes:
 )
 def test_an_image_of_too_many_pixels_is_skipped_by_its_header(side, words):
     answer = skipped(of_size(side))
-    assert (answer.reason, answer.detail) == ("too_large", f"{words}, more than --max-pixels=64000000")
+    assert (answer.reason, answer.detail) == ("too large", f"{words}, more than --max-pixels=64000000")
     assert skipped(of_size(8000)).reason == "unreadable", "it was decoded"
 
 
 def test_the_most_pixels_are_a_knob():
     few, enough = (dataclasses.replace(RULES, max_pixels=pixels) for pixels in (63, 64))
     content = encoded(smooth(8, 8))
-    assert decode(few, CaptionedImage("here", content, b"a")).reason == "too_large"
-    assert decode(enough, CaptionedImage("here", content, b"a")).reason == "too_small"
+    assert decode(few, CaptionedImage("here", content, b"a")).reason == "too large"
+    assert decode(enough, CaptionedImage("here", content, b"a")).reason == "too small"
     before = Image.MAX_IMAGE_PIXELS
     try:  # 196 million pixels, which Pillow refuses by itself
         answer = decode(dataclasses.replace(RULES, max_pixels=200_000_000), CaptionedImage("x", of_size(14_000), b"a"))
@@ -195,12 +195,12 @@ def test_flipped_bits_cost_an_image_at_most_itself(kind):
 
 def test_small_images_are_skipped_with_their_size():
     answer = skipped(encoded(smooth(200, 15)))
-    assert (answer.reason, answer.detail) == ("too_small", "15x200 pixels")
+    assert (answer.reason, answer.detail) == ("too small", "15x200 pixels")
 
 
 @pytest.mark.parametrize("caption", [None, b"", b" \n\t ", b"\xef\xbb\xbf\n"])
 def test_no_caption_and_an_empty_one_are_the_same(caption):
-    assert skipped(encoded(smooth(20, 20)), caption).reason == "missing_caption"
+    assert skipped(encoded(smooth(20, 20)), caption).reason == "missing caption"
 
 
 def test_captions_are_stripped_and_cut_between_characters():

@@ -6,8 +6,7 @@ import torch
 
 from ditlab.api.imports import encode_store
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store

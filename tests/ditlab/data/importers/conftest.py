@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError

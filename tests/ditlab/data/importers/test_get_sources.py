@@ -97,7 +97,7 @@ def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     within = GetSource().write(tmp_path / "whole.zarr") / "data"
     for path in (tmp_path / "empty", tmp_path / "broken", within):
         refused(path, f"--source={path} is no zarr store", "name the folder of one")
-    refused(tmp_path / "nowhere", f"--source={tmp_path / 'nowhere'}: there is no such folder; correct it.")
+    refused(tmp_path / "nowhere", f"--source={tmp_path / 'nowhere'}: there is no such file or folder; correct it.")
     refused(within / "zarr.json", f"--source={within / 'zarr.json'} is a file; name a folder.")
 
 
@@ -106,11 +106,7 @@ def test_a_damaged_chunk_is_named(refused, tmp_path, zarr_format):
     path = GetSource().write(tmp_path / "damaged.zarr", zarr_format)
     chunk = path / "data" / ("3.0" if zarr_format == 2 else "c/3/0")
     chunk.write_bytes(b"no chunk of any kind")
-    words = {
-        2: "data is not read: 3.0 is damaged, or unpacks to more than a chunk's",
-        3: "data cannot be read from row 0",
-    }
-    refused(path, words[zarr_format], "copy")
+    refused(path, "data cannot be read from row 0", "copy the store again")
 
 
 def without(*keys: str) -> Callable[[dict], dict]:

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
@@ -100,12 +99,12 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
     [
         (
             [{"file_name": "y.png", "caption": "a"}],
-            r"c\.jsonl names y\.png, which --source=.*pets does not hold; correct",
+            r"c\.jsonl names y\.png, which --source=.*pets does not hold",
         ),
         ([{"file_name": f"{n}.png", "caption": "a"} for n in range(3)], r"names 0\.png and 2 more, which"),
         ([{"file_name": "dog/old/x.png", "caption": "a"}] * 2, r"line 2: names dog/old/x\.png a second time"),
-        ([{"file": "x.png", "caption": "a"}], r"line 1: has no key 'file_name' \(did you mean 'file'\?\); write"),
-        ([{"file_name": "x.png", "text": "a"}], r"line 1: has no key 'caption' \(.*\); give --caption-column\."),
+        ([{"file": "x.png", "caption": "a"}], r"line 1: has no key 'file_name'; did you mean 'file'\? Give it"),
+        ([{"file_name": "x.png", "text": "a"}], r"line 1: has no key 'caption'; .* Give --caption-column\."),
         ([{"file_name": "x.png", "caption": None}], r"line 1: 'caption' holds a NoneType, no text"),
         ([{"file_name": "x.png", "caption": "\ud800"}], r"line 1: 'caption' holds half of a surrogate pair"),
         ([["x.png", "a"]], r"line 1: holds a list, not a JSON object"),
@@ -118,7 +117,7 @@ def test_lines_that_do_not_fit_are_named(run, pets, tmp_path, home, records, mes
 
 
 def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
-    """An image without a line is taken for that of a damaged one, as far as there are any."""
+    """An image without a line may be that of a damaged one."""
     file = lines(
         tmp_path / "c.jsonl",
         {"file_name": "dog/old/x.png", "caption": "old"},
@@ -127,8 +126,6 @@ def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
     )
     file.write_bytes(file.read_bytes() + '{"file_name": "tabby_cat/1_a.png", "caption": "größer"}\n'.encode("latin1"))
     options = {"caption_from": str(file)}
-    with pytest.raises(UserError, match=r"bird/empty\.png has no caption|tabby_cat/.* has no caption"):
-        run(pets, **options)  # three images without a line, and two damaged ones
     with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds a NoneType, no text; correct it, or give"):
         run(pets, **options, unreadable="refuse")
     file.write_bytes(file.read_bytes() + b"no JSON\n")
@@ -146,8 +143,11 @@ def test_special_files_in_the_place_of_lines(run, pets, tmp_path, kind, problem)
 
 
 def test_lines_without_end_and_deep_ones_are_refused(run, pets, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.block_imports.source_files.LINE_BYTES", 1000)
-    for content, message in ((b"x" * 2000, "line 1: has more than 1,000 bytes"), (b"[" * 900, "line 1: is no JSON")):
+    monkeypatch.setattr("ditlab.data.sources.lines.LINE_BYTES", 1000)
+    for content, message in (
+        (b"x" * 2000, "the line at byte 0 has more than 1,000 bytes"),
+        (b"[" * 900, "line 1: is no JSON"),
+    ):
         (tmp_path / "c.jsonl").write_bytes(content)
         with pytest.raises(UserError, match=message):
             run(pets, caption_from=str(tmp_path / "c.jsonl"))

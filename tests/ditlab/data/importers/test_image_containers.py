@@ -1,7 +1,6 @@
 """Tars and Parquet files of images that hold more than they should, or are no files at all."""
 
 import io
-import os
 import re
 import tarfile
 from collections.abc import Callable
@@ -13,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
@@ -38,37 +36,13 @@ def run(home) -> Callable[..., AnyStore]:
     return run
 
 
-def sparse_member(name: str, size: int) -> bytes:
-    """Return a tar of one member of `size` zeros that are not stored (GNU's old format: a header, no data)."""
-    header = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
-    header[156:157] = tarfile.GNUTYPE_SPARSE
-    header[483:495] = f"{size:011o}\0".encode()
-    header[148:156] = b" " * 8
-    header[148:156] = f"{sum(header):06o}\0 ".encode()
-    return bytes(header)
-
-
-def test_members_with_holes_and_large_ones_cost_themselves_alone(run, tmp_path, monkeypatch):
+def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.data.images.tar_files.MEMBER_BYTES", 10_000)
-    whole = tar_file(
-        tmp_path / "web.tar", {"a.png": PICTURE, "a.txt": b"a slope", "c.png": bytes(10_001), "c.txt": b"x"}
-    )
-    whole.write_bytes(sparse_member("0.png", 8**11 - 1) + sparse_member("1.txt", 2**32) + whole.read_bytes())
-    store = run(whole)
+    members = {"a.png": PICTURE, "a.txt": b"a slope", "c.png": bytes(10_001), "c.txt": b"x", "d.png": PICTURE}
+    store = run(tar_file(tmp_path / "web.tar", members | {"d.txt": bytes(10_001)}))
     assert len(store) == 1 and store.manifest.facts == {"unreadable": 2}
-    assert store.manifest.notes[0] == "web.tar: 0.png: unreadable (stored with holes)"
-    assert store.manifest.notes[1] == "web.tar: c.png: unreadable (10,001 bytes)"
-
-
-def test_a_long_caption_and_many_members_of_a_key_cost_their_images(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.images.tar_files.CAPTION_BYTES", 100)
-    monkeypatch.setattr("ditlab.data.images.tar_files.KEY_BYTES", 2 * len(PICTURE))
-    members = {"a.png": PICTURE, "a.txt": b"x" * 101, "b.png": PICTURE, "b.jpg": PICTURE, "b.webp": PICTURE}
-    members |= {"c.txt": b"a slope", "c.png": PICTURE}
-    store = run(tar_file(tmp_path / "web.tar", members), missing_caption="skip")
-    assert len(store) == 1 and store.manifest.facts == {"missing caption": 2, "unreadable": 2}
-    assert "web.tar: a.png: unreadable (its caption: 101 bytes)" in store.manifest.notes
-    assert f"web.tar: b.webp: unreadable ({len(PICTURE):,} bytes)" in store.manifest.notes
+    assert store.manifest.notes[0] == "web.tar: c.png: unreadable (10,001 bytes)"
+    assert store.manifest.notes[1] == "web.tar: d.png: unreadable (its caption: 10,001 bytes)"
 
 
 @pytest.mark.parametrize("suffix", ["tar", "parquet"])
@@ -133,12 +107,12 @@ def with_a_block_of_zeros(content: bytes) -> bytes:
     ("damage", "reason", "captions"),
     [
         (cut, "unexpected end of data", "abcdababcd"),
-        (with_a_damaged_header, "bad checksum", "abcdabdabcd"),
+        (with_a_damaged_header, "bad checksum", "abcdababcd"),
         (without_an_end, "it ends without its end mark", "abcdababcd"),
-        (with_a_block_of_zeros, "it lies behind an end mark", "abcdabdabcd"),
+        (with_a_block_of_zeros, "it lies behind an end mark", "abcdababcd"),
     ],
 )
-def test_a_damage_of_a_tar_costs_its_member_and_other_tars_are_whole(run, tmp_path, damage, reason, captions):
+def test_a_damage_of_a_tar_costs_its_rest_and_other_tars_are_whole(run, tmp_path, damage, reason, captions):
     """Python's own reader takes a damaged header for the end, and says nothing."""
     members = {f"{key}.{end}": content for key in "abcd" for end, content in (("png", PICTURE), ("txt", key.encode()))}
     source = tmp_path / "tars"
@@ -149,29 +123,10 @@ def test_a_damage_of_a_tar_costs_its_member_and_other_tars_are_whole(run, tmp_pa
     store = run(source)
     assert decode_captions(store.tensor("caption").numpy()) == list(captions)
     assert store.manifest.facts == {"damaged file": 1}
-    at, behind = whole.index(b"c.png"), whole.index(b"c.txt")
-    if captions.count("d") == 3:
-        place = f"bytes {at:,} to {behind:,}"
-    else:
-        place = f"the rest, from byte {at:,} on"
-    assert store.manifest.notes == (f"2.tar: damaged file ({place}: {reason})",)
-    with pytest.raises(UserError, match=rf"^2\.tar: {place}: .*; correct it, or give --unreadable skip\.$"):
-        run(source, unreadable="refuse")
-
-
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
-def test_a_name_without_end_is_refused_before_it_fills_memory(run, tmp_path, kind):
-    """A terabyte of nothing, which takes no room on the disk, and would be read as a member's name."""
-    member = tarfile.TarInfo("a.png")
-    member.type, member.size = kind, 2**39
-    file = tar_file(tmp_path / "web.tar", {"a.txt": b"a", "a.png": PICTURE, "b.txt": b"b", "b.png": PICTURE})
-    content = file.read_bytes()
-    file.write_bytes(content[: content.index(b"b.txt")] + member.tobuf(tarfile.GNU_FORMAT))
-    os.truncate(file, 2**40)
-    store = run(file)
-    assert decode_captions(store.tensor("caption").numpy()) == ["a"]
     (note,) = store.manifest.notes
-    assert note.endswith("on: a name of 549,755,813,888 bytes)")
+    assert re.fullmatch(rf"2\.tar: damaged file \(the rest, from byte [\d,]+ on: {reason}\)", note)
+    with pytest.raises(UserError, match=r"^2\.tar: the rest, from byte .*; correct it, or give --unreadable skip\.$"):
+        run(source, unreadable="refuse")
 
 
 @pytest.mark.parametrize("caption_from", ["txt", "stem"])
@@ -194,4 +149,4 @@ def test_a_parquet_file_that_is_damaged_in_the_middle(run, tmp_path):
     store = run(tmp_path)
     assert decode_captions(store.tensor("caption").numpy()) == list("abcABCDEFGHI")
     (note,) = store.manifest.notes
-    assert note.startswith("1.parquet: damaged file (the rest, from row 3 on: no Parquet file that can be read (")
+    assert note.startswith("1.parquet, the rest from row 3 on: damaged file (no Parquet file that can be read (")

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import Unreachable, UserError
 from ditlab.spec.importing import ImagesOptions

@@ -16,8 +16,7 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
@@ -328,8 +327,8 @@ def test_rows_of_parquet_without_an_image_or_a_caption(run, tmp_path, pictures):
     [
         ({"image": [b"x"], "text": ["a"]}, {}, r"has no column 'caption'; .*Give --caption-column"),
         ({"img": [b"x"], "caption": ["a"]}, {}, r"has no column 'image'; .*Give --image-column"),
-        ({"image": ["url"], "caption": ["a"]}, {}, r"'image' holds string, no image bytes"),
-        ({"image": [b"x"], "caption": [["a", "b"]]}, {}, r"'caption' holds list<.*>, no text"),
+        ({"image": ["url"], "caption": ["a"]}, {}, r"'image' holds str, no image bytes"),
+        ({"image": [b"x"], "caption": [["a", "b"]]}, {}, r"'caption' holds list, no text"),
         (
             {"image": [b"x"], "caption": pa.array([b"gr\xf6n"], pa.binary())},
             {},

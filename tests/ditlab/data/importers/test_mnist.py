@@ -1,18 +1,15 @@
 import gzip
 import struct
 import threading
-import tracemalloc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importers import mnist
-from ditlab.data.importers import mnist as downloading
-from ditlab.data.importers.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx
-from ditlab.data.importing import run_import
+from ditlab.data import mnist
+from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import MnistOptions
@@ -62,7 +59,7 @@ def test_idx_files_read_back(folder, write_idx, suffix):
             struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
             r"x is truncated: 7 bytes of data, and its sizes \[2, 2, 2\] need 8",
         ),
-        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: more than 8 bytes"),
+        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: 9 bytes of data"),
         (struct.pack(">3I", 2051, 2, 2), "x is truncated: 12 bytes cannot hold the header"),
         (b"", "x is truncated: 0 bytes"),
         (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, which is idx labels; the two files may be"),
@@ -78,26 +75,6 @@ def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, conte
     (folder / "x").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_idx(folder / "x", IMAGES_MAGIC)
-
-
-def test_no_more_is_unpacked_than_the_header_says(folder):
-    bomb = gzip.compress(struct.pack(">4I", 2051, 2, 2, 2) + bytes(2**26), compresslevel=1)
-    (folder / "x.gz").write_bytes(bomb)
-    tracemalloc.start()
-    try:
-        with pytest.raises(UserError, match=r"x\.gz is longer than it says: more than 8 bytes"):
-            read_idx(folder / "x.gz", IMAGES_MAGIC)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_header_that_says_too_much_is_refused_before_the_data(folder):
-    (folder / "x").write_bytes(struct.pack(">4I", 2051, 2**31, 28, 28) + bytes(99))
-    with pytest.raises(UserError, match=r"says that it holds 1,683,627,180,032 bytes .* at most 1,073,741,824"):
-        read_idx(folder / "x", IMAGES_MAGIC)
-    with pytest.raises(UserError, match=r"holds images of \(28, 28\) pixels, expected \(8, 8\)"):
-        read_idx(folder / "x", IMAGES_MAGIC, (8, 8))
 
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
@@ -218,20 +195,15 @@ def mirror():
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            requests.append((self.path, self.headers.get("Range")))
+            requests.append(self.path)
             if "/missing/" in self.path:
                 self.send_error(404)
                 return
             body = b"something else" if "/wrong/" in self.path else CONTENT
-            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
-            if start >= len(body):
-                self.send_error(416)
-                return
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            stop = 100_000 if "/short/" in self.path else len(body)
-            self.wfile.write(body[start:stop])
+            self.wfile.write(body[: 100_000 if "/short/" in self.path else len(body)])
 
         def log_message(self, *arguments):
             pass
@@ -256,15 +228,11 @@ def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
     assert len(requests) == 1
 
 
-def test_a_broken_download_continues_where_it_stopped(mirror, folder):
-    address, requests = mirror
+def test_a_broken_download_leaves_nothing(mirror, folder):
+    address, _ = mirror
     with pytest.raises(UserError, match="connection ended after 100000 of 300000 bytes"):
         download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, ignore_progress)
-    assert not (folder / "x.gz").exists()
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, ignore_progress) == f"{address}/good/x.gz"
-    assert requests[-1] == ("/good/x.gz", "bytes=100000-")
-    assert [path.name for path in folder.iterdir()] == ["x.gz"]
-    assert (folder / "x.gz").read_bytes() == CONTENT
+    assert not list(folder.iterdir())
 
 
 def test_the_next_mirror_helps_out(mirror, folder):
@@ -274,14 +242,8 @@ def test_the_next_mirror_helps_out(mirror, folder):
     assert (folder / "x.gz").read_bytes() == CONTENT
 
 
-def test_a_damaged_remainder_is_not_built_on(mirror, folder):
-    address, _ = mirror
-    (folder / "x.gz.part").write_bytes(bytes(400_000))
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"] * 2, folder, ignore_progress) == f"{address}/good/x.gz"
-
-
 def test_without_a_mirror_the_remedy_is_named(monkeypatch, request_from):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
-    monkeypatch.setattr(downloading, "MIRROR_TIMEOUT", 2.0)
+    monkeypatch.setattr(mnist, "MIRROR_TIMEOUT", 2.0)
     with pytest.raises(UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
         run_import("mnist", request_from(source=None))

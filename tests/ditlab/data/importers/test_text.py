@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from denoisers.contract import BatchField, FieldOptions, ModelSpec
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store

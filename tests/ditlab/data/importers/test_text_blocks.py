@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ditlab.data.block_imports.runner import ProcessExecutor
-from ditlab.data.import_request import ImportRequest
-from ditlab.data.importing import run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.store import Store
 from ditlab.data.text.documents import block_pieces
 from ditlab.data.text.text_import import open_text_source
@@ -43,7 +42,7 @@ def write(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet", "mds", "arrow"])
 def test_every_token_is_in_a_row_but_for_less_than_one_row(importing, tmp_path, small_blocks, kind):
     source = write(tmp_path / "corpus", kind)
-    blocks = open_text_source(str(source)).blocks
+    blocks = open_text_source(str(source))
     assert len(blocks) > 3
     done = importing(source, length=LENGTH)
     text = done.store.manifest.text
@@ -57,7 +56,7 @@ def test_every_token_is_in_a_row_but_for_less_than_one_row(importing, tmp_path, 
 def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(importing, tmp_path, small_blocks):
     source = write(tmp_path / "corpus", "jsonl")
     own, rests = [], []
-    for block in open_text_source(str(source)).blocks:
+    for block in open_text_source(str(source)):
         texts, text = [], ""
         for piece in block_pieces(block, "text", pytest.fail):
             text += piece.text
@@ -124,7 +123,7 @@ def test_a_missing_column_names_the_nearest(importing, tmp_path, kind):
 def test_a_large_text_file_has_several_blocks_and_one_document(importing, tmp_path, small_blocks):
     text = "\ufeff" + "\n".join(f"line {number} é" + " \n" * (number % 3) for number in range(900)) + "é" * 3000
     (tmp_path / "large.txt").write_text(text)
-    blocks = open_text_source(str(tmp_path / "large.txt")).blocks
+    blocks = open_text_source(str(tmp_path / "large.txt"))
     found = [list(block_pieces(block, "text", pytest.fail)) for block in blocks]
     assert len(blocks) > 5 and "".join(piece.text for block in found for piece in block) == text[1:]
     assert [piece.last for block in found for piece in block].count(True) == 1 and found[-1][-1].last

@@ -1,17 +1,15 @@
 """Sources of text: files and folders of each kind, and those that are refused."""
 
+import re
 import shutil
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ditlab.data.sources.parquet import parquet_batches
 from ditlab.data.text.text_import import open_text_source
 from ditlab.errors import UserError
-from support.datasets.text_corpus import DOCUMENTS, prose, stored, stream, write_corpus
-from support.peak_memory import peak_bytes
+from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 from support.special_files import KINDS, put
 
 
@@ -131,7 +129,7 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
     for name in ("b/1.txt", "a/2.jsonl", "a.txt", "b/0/z.parquet", "notes.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = [file.name for block in open_text_source(str(tmp_path)).blocks for file in block.files]
+    found = [file.name for block in open_text_source(str(tmp_path)) for file in block.files]
     assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], "a folder at a time, as shells list them"
 
 
@@ -160,12 +158,10 @@ def test_special_files_among_the_documents_are_left_out_and_named(importing, tmp
         put(kind, source / f"{kind}.{suffix}")
     (source / "again").symlink_to(source)
     store = importing(source).store
-    assert store.fingerprint == expected.fingerprint
-    assert store.manifest.source.note == (
-        f"{expected.manifest.source.note}; 5 skipped: circle.{suffix}: a link in a circle, dangling.{suffix}: No such "
-        f"file or directory, device.{suffix}: a device, no plain file, pipe.{suffix}: a named pipe, no plain file, "
-        f"socket.{suffix}: no plain file"
-    )
+    assert store.manifest.text == expected.manifest.text
+    note = store.manifest.source.note
+    for kind, words in (("circle", "a link in a circle"), ("device", "a device"), ("pipe", "a named pipe")):
+        assert re.search(rf"; 5 skipped: .*{kind}\.{suffix}: [^:]*{words}", note), note
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet"])
@@ -177,9 +173,7 @@ def test_a_special_file_as_the_source_is_named(importing, tmp_path, suffix, kind
 
 def test_a_folder_of_special_files_alone_is_named(importing, tmp_path):
     put("pipe", tmp_path / "in" / "a.txt")
-    importing.refused(
-        tmp_path / "in", "holds no .arrow, .jsonl, .mds, .parquet, .txt file (1 skipped: a.txt: a named pipe, no plain"
-    )
+    importing.refused(tmp_path / "in", "a.txt", "a named pipe, no plain file")
 
 
 def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_path, monkeypatch):
@@ -188,43 +182,3 @@ def test_a_line_without_end_is_refused_before_it_fills_memory(importing, tmp_pat
     importing.refused(
         tmp_path / "a.jsonl", "a.jsonl: the line at byte 16 has more than 1,000 bytes", "longer ones into .txt files"
     )
-
-
-def test_a_dictionary_that_unpacks_to_far_more_is_refused(importing, tmp_path):
-    """4 kB of Parquet would be 64 documents of 20 MB, all of them in memory at a time."""
-    file = tmp_path / "a.parquet"
-    options = {"compression": "zstd", "dictionary_pagesize_limit": 2**31 - 1, "store_schema": False}
-    copies = pa.DictionaryArray.from_arrays(pa.array([0] * 64), pa.array(["a " * (10 * 2**20)]))
-    pq.write_table(pa.table({"text": copies}), file, **options)
-    importing.refused(file, "a.parquet: 'text' holds a page of", "that unpacks to 20,971,524; write the file")
-    pq.write_table(pa.table({"text": DOCUMENTS}), file, **options)
-    assert len(importing(file).store)
-
-
-def test_a_page_that_unpacks_to_far_more_is_refused(importing, tmp_path):
-    """A page is unpacked whole: 6 kB of Parquet would be 64 MiB, and again as a text."""
-    file = tmp_path / "a.parquet"
-    options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
-    for version in ("1.0", "2.0"):
-        pq.write_table(pa.table({"text": ["a" * 2**26]}), file, data_page_version=version, **options)
-        importing.refused(file, "a.parquet: 'text' holds a page of", "unpacks to 67,10", "with pages of 1 MiB")
-    pq.write_table(pa.table({"text": [prose(10**6)]}), file, **options)
-    assert importing(file).store.manifest.text.documents == 1, "a long document that is none"
-
-
-@pytest.mark.slow
-def test_a_page_that_unpacks_to_far_more_is_refused_before_it_is_unpacked(tmp_path):
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["a" * 2**26]}), file, compression="zstd", use_dictionary=False)
-    assert peak_bytes(partial(bomb, file)) < 2**24
-
-
-def bomb(file):
-    """Open a bomb, all modules having been loaded."""
-    pq.ParquetFile(file).close()
-
-    def read():
-        with pytest.raises(UserError):
-            next(parquet_batches(file, {"--column": "text"}, 64))
-
-    return read

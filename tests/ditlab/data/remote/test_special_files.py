@@ -1,15 +1,11 @@
 """Strange files behind a URI, in a copy on a node and in a mirror's answer: named, and read no further than a bound."""
 
-import http.client
 import os
-import urllib.request
 
 import pytest
 
-from ditlab.data.importers.mnist import download
 from ditlab.data.named_stores import open_named_store
 from ditlab.errors import UserError
-from ditlab.progress import ignore_progress
 from support.special_files import KINDS, put
 
 
@@ -37,21 +33,3 @@ def test_special_files_in_a_nodes_copy_are_replaced(make_store, home, cache, kin
         put(kind, copy / name)
         assert open_named_store("data.path", uri, home, notify=lambda message: None).fingerprint == store.fingerprint
         assert (copy / name).is_file() and not (copy / name).is_symlink()
-
-
-@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
-def test_a_download_does_not_wait_for_special_files_and_ends(tmp_path, monkeypatch, kind, problem):
-    class Endless:
-        status, headers = http.client.OK, {}
-        __enter__ = lambda self: self  # noqa: E731
-        __exit__ = lambda self, *_: None  # noqa: E731
-
-        def read(self, size: int) -> bytes:
-            return bytes(size)
-
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Endless())
-    for name in ("x.gz", "x.gz.part"):
-        put(kind, tmp_path / name)
-    with pytest.raises(UserError, match=r"x\.gz could not be downloaded \(.*it sends more than 100,000 bytes\)"):
-        download("x.gz", "0" * 32, ["http://mirror.example/"], tmp_path, ignore_progress, most=100_000)
-    assert not (tmp_path / "x.gz.part").exists()

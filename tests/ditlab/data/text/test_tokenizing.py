@@ -1,4 +1,4 @@
-"""Tokenising in pieces and processes gives the tokens of the whole."""
+"""Tokenising in pieces gives the tokens of the whole."""
 
 import numpy as np
 import pytest
@@ -6,29 +6,16 @@ import pytest
 from ditlab.data.text import token_store
 from ditlab.data.text.documents import pieces
 from ditlab.data.text.token_store import encode
-from ditlab.data.text.tokenizer import ByteTokenizer, learn_bpe
-from ditlab.errors import UserError
+from ditlab.data.text.tokenizer import learn_bpe
 from support.datasets.text_corpus import DOCUMENTS, prose, stream
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_any_number_of_processes_gives_the_same_tokens(monkeypatch, processes):
+def test_groups_of_pieces_give_the_tokens_of_the_documents(monkeypatch):
     monkeypatch.setattr(token_store, "PIECE_LENGTH", 500)
     tokenizer = learn_bpe(DOCUMENTS, 300)
-    read = [piece for text in DOCUMENTS * 3 for piece in pieces([text])]
-    arrays = list(encode(read, tokenizer, processes))
+    arrays = list(encode((piece for text in DOCUMENTS * 3 for piece in pieces([text])), tokenizer))
     assert len(arrays) > 5 and {array.dtype.name for array in arrays} == {"uint16"}
     assert np.concatenate(arrays).tolist() == stream(DOCUMENTS * 3, tokenizer)
-
-
-def test_a_killed_process_is_an_error(monkeypatch):
-    class Deadly(ByteTokenizer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.content = b"no tokeniser"  # a process cannot start with it
-
-    with pytest.raises(UserError, match=r"--processes=2.*lower --processes"):
-        list(encode(pieces(["some text"]), Deadly(), processes=2))
 
 
 @pytest.mark.parametrize("length", [40, 200])

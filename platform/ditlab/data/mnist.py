@@ -8,27 +8,24 @@ import http.client
 import math
 import os
 import struct
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from ditlab.data.import_request import ImportRequest
+from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.manifest import Column, ImportedFile, Source
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions
-from ditlab.storage.plain_files import MIB, open_regular_file
-
-OPTIONS = MnistOptions
+from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import read_plain
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 """Public mirrors of the four .gz files, tried in turn."""
@@ -51,14 +48,11 @@ IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049
 """0x0801: unsigned bytes, one size."""
 MOST_BYTES = 2**30
-"""Most bytes of a file's data, however it is packed: 1.3 million images of 28x28."""
-CHUNK_BYTES = 2**20
+"""Most bytes of a file: 1.3 million images of 28x28."""
 _CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
 MIRROR_TIMEOUT = 20.0
 """Seconds without an answer or a byte before a mirror is given up."""
 DOWNLOAD_CHUNK_BYTES = 64 * 1024
-MOST_DOWNLOAD_BYTES = 64 * MIB
-"""Most bytes of a file: MNIST's largest has 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ SPLITS = {
 }
 
 
-def run(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
+def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     """Write `mnist-train` and `mnist-test`, or the one whose files `request.options.source` holds.
 
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
@@ -209,130 +203,78 @@ class IdxFile:
 
 
 def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> IdxFile:
-    """Read an idx file of images (2051) or labels (2049): its header, then as many bytes as that says, and one more.
+    """Read an idx file of images (2051) or labels (2049), gzipped or not.
 
     `item`: sizes that each image must have. Raises UserError, naming the file and its content, for another magic
     number, other sizes, a truncated file, or more bytes than its sizes say.
     """
     try:
-        with open_regular_file(path, follow=True) as file:
-            gzipped = file.peek(2)[:2] == b"\x1f\x8b"
-            with gzip.GzipFile(fileobj=file) if gzipped else file as content:
-                try:
-                    values, content_md5 = _read(path, content, magic, item)
-                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                    raise UserError(
-                        f"{path} is a damaged or truncated gzip file of {os.fstat(file.fileno()).st_size} bytes "
-                        f"({error}); fetch it again."
-                    ) from error
-        with open_regular_file(path, follow=True) as file:
-            md5 = hashlib.file_digest(file, "md5").hexdigest()
+        content = packed = read_plain(path, MOST_BYTES, follow=True)
+        gzipped = packed[:2] == b"\x1f\x8b"
+        if gzipped:
+            content = gzip.decompress(packed)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path} is a damaged or truncated gzip file of {len(packed)} bytes ({error}); fetch it again."
+        ) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({first_line(error)}); name the folder of other files.") from error
-    return IdxFile(values, md5, content_md5, gzipped)
-
-
-def _read(path: Path, content: BufferedIOBase, magic: int, item: tuple[int, ...] | None) -> tuple[np.ndarray, str]:
-    """Return values, and the MD5 of header and data."""
     num_sizes = magic & 0xFF
-    header = content.read(4 + 4 * num_sizes)
-    sizes = _sizes(path, header, magic)
-    if item is not None and tuple(sizes[1:]) != item:
-        raise UserError(f"{path} holds images of {tuple(sizes[1:])} pixels, expected {item}; choose other files.")
-    stated = math.prod(sizes)
-    if stated > MOST_BYTES:
-        raise UserError(
-            f"{path} says that it holds {stated:,} bytes of data (sizes {sizes}), and at most {MOST_BYTES:,} are read; "
-            "choose other files."
-        )
-    data, digest = bytearray(), hashlib.md5(header)
-    while chunk := content.read(min(CHUNK_BYTES, stated + 1 - len(data))):
-        data += chunk
-        digest.update(chunk)
-    if len(data) != stated:
-        problem = f"is truncated: {len(data)}" if len(data) < stated else f"is longer than it says: more than {stated}"
-        raise UserError(f"{path} {problem} bytes of data, and its sizes {sizes} need {stated}; fetch it again.")
-    return np.frombuffer(data, np.uint8).reshape(sizes), digest.hexdigest()
-
-
-def _sizes(path: Path, header: bytes, magic: int) -> list[int]:
-    num_sizes = magic & 0xFF
+    header = 4 + 4 * num_sizes
     expected = f"idx {_CONTENT[magic]} (magic number {magic})"
-    if len(header) < 4 + 4 * num_sizes:
+    if len(content) < header:
         raise UserError(
-            f"{path} is truncated: {len(header)} bytes cannot hold the header of {expected}; fetch it again."
+            f"{path} is truncated: {len(content)} bytes cannot hold the header of {expected}; fetch it again."
         )
-    found, *sizes = struct.unpack(f">{1 + num_sizes}I", header)
+    found, *sizes = struct.unpack_from(f">{1 + num_sizes}I", content)
     if found != magic:
         content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
         raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
-    return sizes
+    if item is not None and tuple(sizes[1:]) != item:
+        raise UserError(f"{path} holds images of {tuple(sizes[1:])} pixels, expected {item}; choose other files.")
+    stated, there = math.prod(sizes), len(content) - header
+    if there != stated:
+        problem = "is truncated" if there < stated else "is longer than it says"
+        raise UserError(
+            f"{path} {problem}: {there} bytes of data, and its sizes {sizes} need {stated}; fetch it again."
+        )
+    values = np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
+    return IdxFile(values, hashlib.md5(packed).hexdigest(), hashlib.md5(content).hexdigest(), gzipped)
 
 
-def download(
-    name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress, most: int = MOST_DOWNLOAD_BYTES
-) -> str | None:
+def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress) -> str | None:
     """Download `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
 
-    Returns the URL it came from, or None where it was there already. Bytes go to `name.part`, which the next mirror or
-    the next attempt continues; the file takes its name once its MD5 is right. A mirror that sends more than `most`
-    bytes is given up. Raises UserError when no mirror gives the file, with the reason for each.
+    Returns the URL it came from, or None where it was there already. The file takes its name once its MD5 is right.
+    Raises UserError when no mirror gives the file, with the reason for each.
     """
-    target, part = folder / name, folder / f"{name}.part"
-    if _md5(target) == md5:
-        return None
+    target = folder / name
+    with suppress(OSError):
+        if hashlib.md5(read_plain(target, MOST_BYTES)).hexdigest() == md5:
+            return None
     folder.mkdir(parents=True, exist_ok=True)
-    if part.is_symlink() or not part.is_file():
-        with suppress(OSError):
-            part.unlink()  # a pipe would be waited for
     reasons = []
     for mirror in mirrors:
         url = mirror + name
         try:
-            _fetch(url, part, progress, most)
+            content = _fetch(url, name, progress)
+            found = hashlib.md5(content).hexdigest()
+            if found == md5:
+                write_durably(target, content)
+                return url
+            reasons.append(f"{url}: its MD5 is {found}, expected {md5}")
         except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
             reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
-            continue
-        found = _md5(part)
-        if found == md5:
-            part.replace(target)
-            return url
-        part.unlink(missing_ok=True)  # not the published file: nothing to continue
-        reasons.append(f"{url}: its MD5 is {found}, expected {md5}")
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")
 
 
-def _fetch(url: str, part: Path, progress: Progress, most: int) -> None:
-    """Append the missing rest of the file at `url` to `part`."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        answer = urllib.request.urlopen(request, timeout=MIRROR_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # nothing beyond these bytes: the MD5 decides
-        raise
-    with answer, part.open("ab") as sink:
-        if answer.status != http.client.PARTIAL_CONTENT:
-            sink.truncate(0)
-            have = 0
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
+def _fetch(url: str, name: str, progress: Progress) -> bytes:
+    with urllib.request.urlopen(url, timeout=MIRROR_TIMEOUT) as answer:
+        total = int(answer.headers.get("Content-Length") or 0)
+        content = bytearray()
         while chunk := answer.read(DOWNLOAD_CHUNK_BYTES):
-            sink.write(chunk)
-            have += len(chunk)
-            progress(part.stem, have, total)
-            if have > most:
-                part.unlink()
-                raise http.client.HTTPException(f"it sends more than {most:,} bytes")
-    if total is not None and have < total:
-        raise http.client.HTTPException(f"the connection ended after {have} of {total} bytes")
-
-
-def _md5(path: Path) -> str | None:
-    """Return a plain file's MD5; None where there is none."""
-    try:
-        with open_regular_file(path) as content:
-            return hashlib.file_digest(content, "md5").hexdigest()
-    except OSError:
-        return None
+            content += chunk
+            progress(name, len(content), total or None)
+    if len(content) < total:
+        raise http.client.HTTPException(f"the connection ended after {len(content)} of {total} bytes")
+    return bytes(content)

@@ -1,0 +1,148 @@
+"""Parquet files and Arrow streams or files, read some rows at a time by pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ditlab.data.block_imports.source_files import READ_BYTES, BadRecord, SourceFile, open_source
+from ditlab.errors import UserError, first_line, nearest
+from ditlab.storage.plain_files import open_regular_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FILE = b"ARROW1\0\0"
+"""First bytes of Arrow's file format, whose messages are those of a stream."""
+
+
+def parquet_batches(
+    file: SourceFile, columns: Mapping[str, str], rows: int, groups: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time.
+
+    `groups`: the row groups that are read; None: all. Raises UserError for a column that is not there, and BadRecord,
+    after the rows before, for a file that is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with _opened(file, "Parquet") as source, pq.ParquetFile(source, buffer_size=READ_BYTES, pre_buffer=False) as table:
+        check_columns(file, columns, table.schema_arrow.names)
+        chosen = list(columns.values())
+        for group in range(table.num_row_groups) if groups is None else groups:
+            for batch in table.iter_batches(rows, row_groups=[group], columns=chosen, use_threads=False):
+                yield batch.select(chosen)
+
+
+def parquet_rows(file: SourceFile) -> list[int]:
+    """Return the number of rows of each of a file's row groups. Raises BadRecord for a file that cannot be read."""
+    import pyarrow.parquet as pq
+
+    with _opened(file, "Parquet") as source:
+        metadata = pq.read_metadata(source)
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+class BatchPlace(NamedTuple):
+    """Place of a record batch in its file."""
+
+    start: int
+    """First byte of its message."""
+    stop: int
+    """End of its message."""
+    rows: int
+
+
+def batch_places(file: SourceFile) -> list[BatchPlace]:
+    """Return the places of the record batches of a file on this machine. Raises BadRecord for a damaged file."""
+    import pyarrow as pa
+
+    places = []
+    with _opened(file, "Arrow") as source:
+        stream = pa.memory_map(str(source))
+        schema = _schema(stream)
+        start = stream.tell()
+        for message in _messages(stream):
+            places.append(BatchPlace(start, stream.tell(), pa.ipc.read_record_batch(message, schema).num_rows))
+            start = stream.tell()
+    return places
+
+
+def arrow_batches(
+    file: SourceFile, columns: Mapping[str, str], start: int = 0, stop: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Iterate over columns of a file (by the flag that names each), a record batch at a time.
+
+    `start`, `stop`: bytes between which the batches begin, as `batch_places` gives them; 0, None: all. Raises
+    UserError for a column that is not there, and BadRecord, after the batches before, for a file that is damaged.
+    """
+    import pyarrow as pa
+
+    with _opened(file, "Arrow") as source:
+        stream = pa.PythonFile(source, mode="r") if file.is_remote else pa.memory_map(str(source))
+        schema = _schema(stream)
+        check_columns(file, columns, schema.names)
+        stream.seek(max(start, stream.tell()))
+        for message in _messages(stream, stop):
+            batch = pa.ipc.read_record_batch(message, schema).select(list(columns.values()))
+            for column in batch.columns:
+                _check_offsets(column)
+            yield batch
+
+
+def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[str]) -> None:
+    """Raise UserError for a column (by the flag that names each) that a file does not have."""
+    for flag, column in columns.items():
+        if column not in there:
+            raise UserError(f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give {flag}.")
+
+
+def _schema(stream: Any) -> pa.Schema:
+    import pyarrow as pa
+
+    if stream.read(len(_FILE)) != _FILE:
+        stream.seek(0)
+    return pa.ipc.read_schema(pa.ipc.read_message(stream))
+
+
+def _messages(stream: Any, stop: int | None = None) -> Iterator[Any]:
+    """Iterate over the messages of record batches from a stream's place on, those that begin before `stop`."""
+    import pyarrow as pa
+
+    while stop is None or stream.tell() < stop:
+        try:
+            message = pa.ipc.read_message(stream)
+        except EOFError:
+            return
+        if message.type != "record batch":
+            raise ValueError(
+                f"it holds a {message.type}; save it again with `save_to_disk`, which writes plain columns"
+            )
+        yield message
+
+
+def _check_offsets(column: pa.Array) -> None:
+    """Check a column's offsets, which Arrow's readers trust. Text that is not UTF-8 is no damage of the file."""
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.view(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
+    column.validate(full=True)
+
+
+@contextmanager
+def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
+    """Open a file of a kind for pyarrow, and turn the errors of reading it in the body into BadRecord."""
+    import pyarrow as pa
+
+    try:
+        if file.is_remote:
+            with open_source(file) as source:
+                yield source
+        else:
+            open_regular_file(file.path, follow=True).close()  # a pipe would be waited for
+            yield file.path
+    except (pa.ArrowException, OSError, MemoryError, EOFError, ValueError) as error:
+        reason = f"no {kind} file that can be read ({first_line(error)})"
+        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
