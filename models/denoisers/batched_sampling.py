@@ -18,6 +18,7 @@ def draw_samples(
     batch_size: int,
     trajectory: bool = False,
     noise: Tensor | None = None,
+    *,
     drawn: Callable[[int], None] = lambda size: None,
 ) -> Samples:
     """Draw `num` samples on the generator's device, at most `batch_size` at a time, and move them to the host.

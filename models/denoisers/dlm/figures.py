@@ -278,6 +278,7 @@ def attention_mask_figure(spec: DLMSpec) -> Figure:
     assert spec.block_size is not None
     shown = min(spec.length, max(4, 128 // spec.block_size) * spec.block_size)
     one, two = (dense_mask(shown, spec.block_size, copies, None, torch.device("cpu")) for copies in (1, 2))
+    assert two is not None, "two copies hide something from each other"
     one = torch.ones(shown, shown, dtype=torch.bool) if one is None else one
     panels = [
         _mask_panel(one, "Sampling: a block sees itself and earlier ones", ""),
