@@ -9,9 +9,9 @@ import mlflow
 from ditlab.home import Home, RunFolder
 from ditlab.spec.sweep import Sweep, build_sweep
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.sweeps.folder import PlannedTrial, trial_experiment
 from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
 from ditlab.sweeps.start import StartedSweep, create_sweep
-from ditlab.sweeps.trials import PlannedTrial, trial_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.workers import TINY

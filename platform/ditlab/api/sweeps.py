@@ -13,9 +13,9 @@ from ditlab.home import Home
 from ditlab.spec.sweep import Sweep, load_sweep
 
 if TYPE_CHECKING:
-    from ditlab.sweeps.finish import SweepResult
     from ditlab.sweeps.forecast import Forecast
     from ditlab.sweeps.prepare import PreparedSweep
+    from ditlab.sweeps.results import SweepResult
     from ditlab.sweeps.session import SweepProgress
     from ditlab.sweeps.start import StoredSweep
 
@@ -103,9 +103,9 @@ def plan_sweep(
     from ditlab.sweeps.forecast import forecast
     from ditlab.sweeps.start import read_past_trials
 
-    past = read_past_trials(prepared, stored.folder) if stored else None
-    plan = forecast(prepared, past.trials if past else [])
-    return SweepPlan(prepared, plan, [*prepared.notes, *(past.notes if past else [])])
+    past = read_past_trials(prepared, stored.folder) if stored else []
+    damage = stored.folder.damage(prepared.home) if stored else []
+    return SweepPlan(prepared, forecast(prepared, past), [*prepared.notes, *damage])
 
 
 def _source(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> str:

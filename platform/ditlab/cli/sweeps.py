@@ -40,9 +40,9 @@ from ditlab.reports.sweep_records import ENDED, Trial, best
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep import Sweep
-    from ditlab.sweeps.finish import SweepResult
     from ditlab.sweeps.forecast import Forecast
     from ditlab.sweeps.prepare import PreparedSweep
+    from ditlab.sweeps.results import SweepResult
     from ditlab.sweeps.session import SweepProgress
 
 

@@ -5,12 +5,10 @@ A token stands in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or
 
 import os
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ditlab.cluster.ray_internals import ASK_FOR_ACCESS, reload_token, token_loader
+from ditlab.cluster.ray_internals import reload_token, token_loader
 from ditlab.errors import UserError
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
@@ -76,11 +74,14 @@ def cluster_token(address: str) -> Iterator[None]:
 
 
 def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0) -> bool | None:
-    """Return True if a cluster answers a request with these headers, False if it refuses it, None if unknown."""
+    """Return True if a cluster answers a request with these headers, False if it refuses it, None if unknown.
+
+    Unknown without grpcio, which `ditlab[cluster]` brings along: Ray itself then says, later, what it does not get.
+    """
     try:
-        import grpc  # comes with the job server's extra
+        import grpc
     except ImportError:
-        return _accepts_in_process(address, credentials)
+        return None
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
     with grpc.insecure_channel(address) as channel:
@@ -92,19 +93,6 @@ def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0)
         except grpc.RpcError as error:
             return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
         return True
-
-
-def _accepts_in_process(address: str, credentials: Mapping[str, str], timeout: float = 60.0) -> bool | None:
-    """Ask as `_accepts` does, without grpcio, in a process of its own: Ray's import takes 2 s, at a busy time 20."""
-    environment = os.environ | {MODE: "token" if credentials else "disabled"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", ASK_FOR_ACCESS, address], env=environment, timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None
-    return {0: True, 7: False}.get(done.returncode)
 
 
 def token_refused(address: str) -> UserError:

@@ -26,7 +26,6 @@ INTERNALS = (
     "ray._private.worker:print_to_stdstream",
     "ray._raylet:AuthenticationTokenLoader",
     "ray._raylet:Config",
-    "ray._raylet:GcsClient",
     "ray._raylet:PlacementGroupID",
     "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator:get_or_create_autoscaling_coordinator",
     "ray.experimental.internal_kv:_internal_kv_del",
@@ -45,17 +44,6 @@ INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
 """Attributes of an instance of PopulationBasedTraining; `_metric` of MedianStoppingRule, too."""
 NAMESPACE = b"ditlab"
 """Namespace of our keys in Ray's key-value store."""
-
-ASK_FOR_ACCESS = """
-import sys, ray
-from ray._raylet import GcsClient
-try:
-    GcsClient(address=sys.argv[1])
-except ray.exceptions.AuthenticationError:
-    sys.exit(7)
-"""
-"""Program that ends with 7 where the cluster at its argument refuses this process. Ray's own client tells a refusal
-from silence, too, but it prints lines of its log and waits 40 s for a silent server."""
 
 
 def checked(name: str) -> Any:

@@ -22,18 +22,21 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.allreduce import AllReduceResult, all_reduce
 from ditlab.cluster.autoscaling import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
-from ditlab.cluster.node_verdict import (
-    NodeReport,
-    NodeRequirements,
-    import_faults,
-    judge_nodes,
-    unshared_faults,
-    version_faults,
-)
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
 from ditlab.cluster.ray_internals import is_token_required
 from ditlab.cluster.session import job_server_address
-from ditlab.cluster.survey import absolute, can_train, collect_reports, removed_if_empty
+from ditlab.cluster.survey import (
+    NodeReport,
+    NodeRequirements,
+    absolute,
+    can_train,
+    collect_reports,
+    import_faults,
+    node_warnings,
+    removed_if_empty,
+    unshared_faults,
+    version_faults,
+)
 from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
 from ditlab.doctor.machine import Finding
 from ditlab.home import Home, writable_folder
@@ -158,7 +161,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     if not working:
         found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
     found += _versions(reports, working, whole, required)
-    found += _clocks(reports, judge_nodes(reports, required).warnings)
+    found += _clocks(reports, node_warnings(reports, required.versions))
     unseen = unshared_faults(whole, required)
     found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
     for knob, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
@@ -174,7 +177,7 @@ def _versions(
     required: NodeRequirements,
 ) -> list[Finding]:
     faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
-    notes = [each for each in judge_nodes(reports, required).warnings if "install" in each]
+    notes = [each for each in node_warnings(reports, required.versions) if "install" in each]
     found = [_split("missing", "versions", sentence) for sentence in faults]
     found += [_split("note", "versions", sentence) for sentence in notes]
     if not found:

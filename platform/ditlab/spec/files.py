@@ -52,7 +52,7 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
     """Read the mapping of one YAML file, without its parents. Raises UserError for a file that cannot be read, for
     another kind of file, and for one that holds no mapping.
 
-    `named_by` is the knob that names the file: `child.yaml: extends=base.yaml`.
+    `named_by` is the field that names the file: `child.yaml: extends=base.yaml`.
     """
     text = _read_text(path, named_by)
     try:
@@ -122,7 +122,7 @@ def _parsed(text: str) -> Any:
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment that a YAML file and its parents describe, with `--set` overrides (`a.b=value`) on top.
 
-    Raises UserError, naming file and knob, for anything wrong in them.
+    Raises UserError, naming file and field, for anything wrong in them.
     """
     mapping = read_with_parents(path)
     _refuse_sweep(mapping, str(path))

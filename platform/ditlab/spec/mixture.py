@@ -141,7 +141,7 @@ def check_orders(data: Spec, batch_size: int, workers: int) -> None:
 
 
 def in_part(message: str, name: str, part: type[Spec]) -> str:
-    """Return a message on a source with the knobs that it has as a part of a mixture: `data.parts.NAME.path`."""
+    """Return a message on a source with the fields that it has as a part of a mixture: `data.parts.NAME.path`."""
     fields = "|".join(part.model_fields)
     return re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"data.parts.{name}.", message)
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment
-from ditlab.spec.overrides import Assignment, apply_overrides, assign, nested, parse_overrides, value_at
+from ditlab.spec.overrides import Assignment, apply_overrides, assign, merge, nested, parse_overrides, value_at
 from ditlab.spec.sweep import Sweep, build_sweep, load_sweep
 from ditlab.spec.sweep_axes import num_combinations
 from ditlab.spec.sweep_checks import SMALLEST_POPULATION, crossed_axes
@@ -59,7 +59,8 @@ def load_quick_experiment(path: Path, overrides: Sequence[str] = ()) -> Quick[Ex
     except UserError:  # `training.steps=10` alone may not fit the file's warm-up
         own = load_experiment(path)
         changes = shorten_experiment(own, given).changes
-        shorter = assign(own.to_dict(), [_assignment(path, after) for path, (_, after) in changes.items()], class_for)
+        assignments = [Assignment(path, after, f"--quick {path}") for path, (_, after) in changes.items()]
+        shorter = assign(own.to_dict(), assignments, class_for)
         return Quick(build_experiment(apply_overrides(shorter, overrides, class_for), str(path)), changes)
 
 
@@ -123,15 +124,13 @@ def _changes(
 
 def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
     """Steps of the short run; None where its length in epochs was given."""
-    set_by_hand: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for path, value in given.items():
         if path.split(".")[0] == "training":
-            set_by_hand[path] = nested(path.split("."), value)
-    steps = next((found for each in set_by_hand.values() if (found := value_at(each, ["training", "steps"]))), None)
-    epochs = next((found for each in set_by_hand.values() if (found := value_at(each, ["training", "epochs"]))), None)
-    if steps is not None:
+            own = merge(own, nested(path.split("."), value))
+    if (steps := value_at(own, ["training", "steps"])) is not None:
         return steps if isinstance(steps, int) else None
-    if epochs is not None:
+    if value_at(own, ["training", "epochs"]) is not None:
         return None
     start = before.get("start")
     first = start["step"] if start and start["state"] == "all" else 0
@@ -159,10 +158,6 @@ def _batch(before: Mapping[str, Any]) -> dict[str, Any]:
     return {"batch.size": each // micro * micro * most, "batch.micro": micro}
 
 
-def _assignment(path: str, value: Any) -> Assignment:
-    return Assignment(path, value, f"--quick {path}={format_value(value)}")
-
-
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
     """Load a sweep and make it short. What an override sets, or a part of, stays. Raises UserError."""
     given = {one.path: one.value for one in parse_overrides(overrides)}
@@ -175,16 +170,24 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     `given` are paths that have been set already, with their values; `source` begins messages. Raises UserError for a
     sweep that is wrong.
     """
-    given, source = dict(given or {}), source or sweep.name
+    given, source, plain = dict(given or {}), source or sweep.name, sweep.to_dict()
+    without = _axes_of_lengths(sweep, given)
     changes: Changes = {"name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)}
-    changes |= {f"fixed.{path}": change for path, change in _shorter_trials(sweep, given).items()}
-    changes |= _scheduler(sweep, given)
-    plain = sweep.to_dict()
-    changes |= {f"space.{path}": (plain["space"][path], None) for path in _axes_of_lengths(sweep, given)}
+    changes |= {f"fixed.{path}": change for path, change in _shorter_trials(sweep, given, without).items()}
+    if sweep.scheduler.kind != "none":  # its milestones lie within the short trials
+        field = "interval" if sweep.scheduler.kind == "pbt" else "grace"
+        if not is_given(f"scheduler.{field}", given):
+            changes[f"scheduler.{field}"] = (getattr(sweep.scheduler, field), RHYTHM)
+    changes |= {f"space.{path}": (plain["space"][path], None) for path in without}
     short = _replaced(sweep, {path: after for path, (_, after) in changes.items()})
-    for path, values in _fewer_values(short, given):
-        if narrowed := _narrowed(short, path, values, given):
-            changes[f"space.{path}.values"] = (list(sweep.space[path].listed() or ()), list(values))
+    # Of the axes that are crossed, the first keeps two values, the others one.
+    for number, (path, axis) in enumerate(crossed_axes(short).items()):
+        listed = axis.listed()
+        if listed is None or is_given(f"space.{path}", given):
+            continue
+        values = list(listed[: 1 if number else 2])
+        if len(listed) > len(values) and (narrowed := _narrowed(short, path, values, given)):
+            changes[f"space.{path}.values"] = (list(listed), values)
             short = narrowed
     short = _with_few_trials(short, given)
     check_sweep(short, source)
@@ -192,33 +195,18 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     return Quick(short, {path: (was, new) for path, (was, new) in changes.items() if was != new})
 
 
-def _shorter_trials(sweep: Sweep, given: Mapping[str, Any]) -> Changes:
-    """Fields that each trial has otherwise, by path."""
+def _shorter_trials(sweep: Sweep, given: Mapping[str, Any], without: Sequence[str]) -> Changes:
+    """Fields that each trial has otherwise, by path; `without` are axes that are left out."""
     ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
-    lengths = _axes_of_lengths(sweep, given)
-    axes = dict.fromkeys(path for path in sweep.space if path not in lengths)
+    axes = dict.fromkeys(path for path in sweep.space if path not in without)
     every = None if sweep.scheduler.kind == "none" else RHYTHM
     quality = 100 if any(metric.startswith("quality/") for metric in sweep.metrics) else 0
-    trial = _trial(sweep, ours)
-    return shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality).changes
-
-
-def _trial(sweep: Sweep, ours: Mapping[str, Any]) -> Experiment:
-    """The base with `fixed`; without what was set by hand where that alone does not fit, such as a length."""
     try:
-        return experiment_for(sweep, {})
-    except UserError:
+        trial = experiment_for(sweep, {})
+    except UserError:  # what was set by hand alone may not fit, such as a length
         fixed = {path: value for path, value in sweep.fixed.items() if path not in ours}
-        return experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
-
-
-def _scheduler(sweep: Sweep, given: Mapping[str, Any]) -> Changes:
-    """Milestones of the scheduler within the short trials."""
-    if sweep.scheduler.kind == "none":
-        return {}
-    knob = "interval" if sweep.scheduler.kind == "pbt" else "grace"
-    path, value = f"scheduler.{knob}", getattr(sweep.scheduler, knob)
-    return {} if is_given(path, given) else {path: (value, RHYTHM)}
+        trial = experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
+    return shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality).changes
 
 
 def _axes_of_lengths(sweep: Sweep, given: Mapping[str, Any]) -> list[str]:
@@ -230,20 +218,9 @@ def _axes_of_lengths(sweep: Sweep, given: Mapping[str, Any]) -> list[str]:
     return [path for path in found if path not in needed and not is_given(f"space.{path}", given)]
 
 
-def _fewer_values(sweep: Sweep, given: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
-    """(path, values that it keeps) of the axes that are crossed: two of the first, one of the others."""
-    listed = {path: axis.listed() for path, axis in crossed_axes(sweep).items()}
-    first = next(iter(listed), None)
-    kept = {path: values[: 2 if path == first else 1] for path, values in listed.items() if values is not None}
-    return [(path, kept[path]) for path in kept if not is_given(f"space.{path}", given)]
-
-
 def _narrowed(sweep: Sweep, path: str, values: Sequence[Any], given: Mapping[str, Any]) -> Sweep | None:
-    """The sweep with these values of an axis; None where it has no more, or another axis needs those left out."""
-    axis = sweep.space[path]
-    if len(axis.listed() or ()) <= len(values):
-        return None
-    short = _replaced(sweep, {f"space.{path}": {"kind": "grid", "values": list(values), "when": axis.when}})
+    """The sweep with these values of an axis alone; None where another axis needs those left out."""
+    short = _replaced(sweep, {f"space.{path}": {"kind": "grid", "values": values, "when": sweep.space[path].when}})
     try:
         check_sweep(_with_few_trials(short, given), short.name)
     except UserError:
@@ -255,10 +232,8 @@ def _with_few_trials(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:
     """The sweep with the fewest trials that its search and its scheduler allow; with its own where they were given."""
     if is_given("trials", given) or sweep.trials is None:
         return sweep
-    count, most = (
-        num_combinations(crossed_axes(sweep)),
-        SMALLEST_POPULATION if sweep.scheduler.kind == "pbt" else TRIALS,
-    )
+    count = num_combinations(crossed_axes(sweep))
+    most = SMALLEST_POPULATION if sweep.scheduler.kind == "pbt" else TRIALS
     if sweep.search.kind == "random":
         most = -(-most // count) * count
     return _replaced(sweep, {"trials": min(sweep.trials, count if sweep.search.kind == "grid" else most)})

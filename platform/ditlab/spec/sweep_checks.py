@@ -5,23 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ditlab.errors import UserError, nearest
-from ditlab.spec.experiment import Experiment, all_parts, class_for, experiment_class
-from ditlab.spec.overrides import (
-    SELECTORS,
-    Assignment,
-    annotation_at,
-    assign,
-    depth,
-    options,
-    outermost_first,
-    spec_at,
-    value_at,
-    with_field,
-)
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.overrides import SELECTORS, Assignment, assign, check_path, depth, outermost_first, with_field
 from ditlab.spec.sweep import MAX_TRIALS, Asha, Median, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, fulfilled, in_order, num_combinations
 from ditlab.spec.values import format_value
@@ -110,20 +98,9 @@ def _check_conditions(sweep: Sweep, source: str) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A path that leads nowhere."""
-
-    sentence: str
-    """Message for an experiment."""
-    selector: str | None = None
-    """`schedule.kind`, where another of its values would have the field."""
-    values: tuple[str, ...] = ()
-    """The values that would have it."""
-
-
 def _check_path(sweep: Sweep, path: str, label: str, source: str) -> None:
     """Against every kind that trials may have above the path."""
+    keys = path.split(".")
     for chosen in _surroundings(sweep, path, label):
         known = {name: value for name, value in sweep.fixed.items() if _above(name, path)} | chosen
         assignments = [
@@ -131,31 +108,12 @@ def _check_path(sweep: Sweep, path: str, label: str, source: str) -> None:
         ]
         mapping = assign(sweep.base, outermost_first(assignments), class_for)
         try:
-            missing = _missing(mapping, path)
-        except UserError as error:  # an unknown family
-            raise UserError(f"{source}: {error}") from None
-        if missing is None:
-            continue
-        if missing.selector is None:
-            raise UserError(f"{source}: {label}.{missing.sentence}")
-        raise UserError(f"{source}: {label}.{path}: {missing.sentence}; {_remedy(sweep, path, label, missing)}.")
-
-
-def _remedy(sweep: Sweep, path: str, label: str, missing: Missing) -> str:
-    selector, values = missing.selector, list(missing.values)
-    if selector in sweep.space:
-        values = [value for value in values if sweep.space[selector].takes(value)]
-        if not values:
-            return f"no trial has a {selector} that does, so remove it"
-    plain = values[0] if len(values) == 1 else f"[{', '.join(values)}]"
-    when = f"`when: {{{selector}: {plain}}}`"
-    if label == "space":
-        if selector in sweep.space:
-            return f"give the axis {when}"
-        return f"set fixed.{selector} to {values[0]}, or add an axis {selector} and give this one {when}"
-    if selector in sweep.space:
-        return f"make it an axis of one value with {when}"
-    return f"set fixed.{selector} to {values[0]} too"
+            cls = class_for(mapping if len(keys) < 3 else with_field(mapping, keys))
+            check_path(cls, mapping, keys, f"{label}.{path}")
+        except UserError as error:
+            selector = next((name for name in chosen if name.split(".")[-1] in SELECTORS), None)
+            hint = f" A field of some trials alone is an axis with `when: {{{selector}: ...}}`." if selector else ""
+            raise UserError(f"{source}: {error}{hint}") from None
 
 
 def _surroundings(sweep: Sweep, path: str, label: str) -> Iterator[dict[str, Any]]:
@@ -171,41 +129,6 @@ def _above(name: str, path: str) -> bool:
     """Return True if a field decides the fields at a path: a mapping around it, or the kind or family of one."""
     parent, _, last = name.rpartition(".")
     return name != path and (below(path, parent if last in SELECTORS else name) or name in ("model", "model.family"))
-
-
-def _missing(mapping: dict[str, Any], path: str) -> Missing | None:
-    keys = path.split(".")
-    cls = class_for(mapping if len(keys) < 3 else with_field(mapping, keys))
-    for num_above, key in enumerate(keys):
-        around = keys[:num_above]
-        parent = spec_at(cls, mapping, around)
-        if parent is None:
-            above = ".".join(around)
-            return Missing(f"{above} is a plain value and holds no '{key}'; name {above} itself.")
-        if key in parent.model_fields:
-            continue
-        by_kind = {
-            str(option.model_fields["kind"].default): option
-            for option in options(annotation_at(cls, mapping, around))
-            if "kind" in option.model_fields
-        }
-        if kinds := sorted(kind for kind, option in by_kind.items() if key in option.model_fields):
-            here = value_at(mapping, [*around, "kind"]) or parent.model_fields["kind"].default
-            selector = ".".join([*around, "kind"])
-            # A kind that is none is a mistake of its own, said when its value is tried.
-            known = str(here) in by_kind
-            return Missing(f"{selector}={here} has no field '{key}'", selector, tuple(kinds)) if known else None
-        others = {parts.family.name: spec_at(experiment_class(parts), {}, around) for parts in all_parts()}
-        having = sorted(name for name, spec in others.items() if spec and key in spec.model_fields)
-        if having:
-            family = value_at(mapping, ["model", "family"])
-            return Missing(
-                f"model.family={family} has no field '{key if around == ['model'] else path}'",
-                "model.family",
-                tuple(having),
-            )
-        return Missing(f"{'.'.join([*around, key])} is no known field; {nearest(key, list(parent.model_fields))}")
-    return None
 
 
 def crossed_axes(sweep: Sweep) -> dict[str, Axis]:
@@ -299,7 +222,7 @@ def check_scheduler(sweep: Sweep, reference: Experiment, source: str) -> None:
         _check_movable(sweep, source)
 
 
-def _check_rhythm(sweep: Sweep, reference: Experiment, knob: str, value: int, source: str) -> None:
+def _check_rhythm(sweep: Sweep, reference: Experiment, setting: str, value: int, source: str) -> None:
     kind, steps, every = sweep.scheduler.kind, reference.training.steps, reference.evaluation.every
     for field in ("training.steps", "training.epochs", "evaluation.every"):
         if path := next((path for path in sweep.space if f"{field}.".startswith(f"{path}.")), None):
@@ -314,13 +237,13 @@ def _check_rhythm(sweep: Sweep, reference: Experiment, knob: str, value: int, so
         )
     if every is None or every > value:
         raise UserError(
-            f"{source}: evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{knob}="
+            f"{source}: evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{setting}="
             f"{value} steps; set fixed.evaluation.every to {value} or a part of it."
         )
     if value >= steps:
         raise UserError(
-            f"{source}: scheduler.{knob}={value} leaves nothing of training.steps={steps} to stop or change; "
-            f"set scheduler.{knob} below {steps}."
+            f"{source}: scheduler.{setting}={value} leaves nothing of training.steps={steps} to stop or change; "
+            f"set scheduler.{setting} below {steps}."
         )
 
 

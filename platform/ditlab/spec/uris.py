@@ -21,7 +21,7 @@ def is_uri(storage: str) -> bool:
     return "://" in storage
 
 
-def refuse_secret(knob: str, value: str) -> None:
+def refuse_secret(field: str, value: str) -> None:
     """Raise ValueError for a URI that holds a password or a secret query key, without repeating any of it.
 
     What is no URI passes, and so does one that cannot be parsed.
@@ -32,29 +32,29 @@ def refuse_secret(knob: str, value: str) -> None:
     if _PASSWORD.search(value) or any(map(_SECRET.search, keys)):
         scheme = re.search(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", value)
         raise ValueError(
-            f"{knob}={scheme[0] if scheme else ''}://... holds a password or key, which would be written into the "
+            f"{field}={scheme[0] if scheme else ''}://... holds a password or key, which would be written into the "
             "run's records; take it out and give it through the environment (AWS_ACCESS_KEY_ID and the like)."
         )
 
 
-def refuse_storage(knob: str, place: str) -> None:
+def refuse_storage(field: str, place: str) -> None:
     """Raise ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
     if "\0" in place:
-        raise ValueError(f"{knob}={place!r} holds a NUL character; take it out.")
+        raise ValueError(f"{field}={place!r} holds a NUL character; take it out.")
     if not is_uri(place):
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place):
             raise ValueError(
-                f"{knob}={place} is neither a path nor a URI; write scheme://bucket/prefix with two slashes, or ./ "
+                f"{field}={place} is neither a path nor a URI; write scheme://bucket/prefix with two slashes, or ./ "
                 "before a folder's name."
             )
         return
-    refuse_secret(knob, place)
+    refuse_secret(field, place)
     try:
         scheme = urlsplit(place).scheme
     except ValueError as error:
-        raise ValueError(f"{knob}={place} is no URI ({error}); write scheme://bucket/prefix.") from None
+        raise ValueError(f"{field}={place} is no URI ({error}); write scheme://bucket/prefix.") from None
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"\s", place):
-        raise ValueError(f"{knob}={place!r} is no URI; write scheme://bucket/prefix.")
+        raise ValueError(f"{field}={place!r} is no URI; write scheme://bucket/prefix.")
 
 
 def refuse_secrets(value: Any, path: str = "") -> None:

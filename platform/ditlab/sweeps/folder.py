@@ -1,31 +1,86 @@
-"""Folder of a sweep: its spec, its ledger of trials, its report. Only the sweep's own process writes it.
+"""Folder of a sweep: its spec, its ledger of trials, their takeovers. Only the sweep's own process writes it.
 
-The ledger has one line a trial, on the disk before the trial starts. Damaged lines are passed over, and counted.
+The ledger has one line a trial, on the disk before the trial starts. A takeover of population-based training is a
+checkpoint that a trial took over, and its values from then on. Damaged lines are passed over, and counted.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.spec.files import load_recorded, load_recorded_experiment
+from ditlab.reports.sweep_records import ENDED
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import load_recorded
 from ditlab.spec.overrides import value_at
-from ditlab.spec.sweep import Sweep, load_sweep
-from ditlab.spec.sweep_axes import Axis, LogUniform, Uniform
-from ditlab.spec.sweep_space import draw_values, experiment_for, written
+from ditlab.spec.sweep import Pbt, Sweep, load_sweep
+from ditlab.spec.sweep_space import experiment_for
 from ditlab.storage.files import append_json_line, encode_json_line, parse_json_line, read_json_lines, write_durably
 from ditlab.storage.plain_files import read_plain
-from ditlab.sweeps.trials import PlannedTrial
-from ditlab.tracking.records import RunRecord, list_runs, read_record
+from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.records import RunRecord, read_record
 
 MAX_LEDGER_BYTES = 64 << 20
+MAX_TAG_CHARACTERS = 5000  # MLflow's limit
+LineT = TypeVar("LineT")
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One line of the sweep's ledger."""
+
+    number: int
+    run_id: str
+    """Id of the trial's run, which may not exist yet."""
+    values: dict[str, Any]
+    """Value by axis path; the initial ones in population-based training."""
+
+
+@dataclass(frozen=True)
+class PastTrial:
+    """State in which an earlier session left a trial."""
+
+    trial: PlannedTrial
+    status: str
+    """finished | stopped | failed, or another status where the trial has not ended."""
+    step: int
+    values: tuple[float, ...]
+    """Last values of the sweep's metrics; empty where one is missing."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the trial is not run again."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """One takeover of another trial's checkpoint."""
+
+    step: int
+    """Step that the trial had reached."""
+    donor: str
+    """Run id of the trial whose checkpoint was taken over."""
+    donor_step: int
+    """Step of that checkpoint."""
+    values: dict[str, Any]
+    """Value by axis path after the mutation."""
+    key: str
+    """Unique key of the takeover."""
+
+    def sentence(self) -> str:
+        """Describe the takeover."""
+        shown = {path: f"{v:.6g}" if isinstance(v, float) else json.dumps(v) for path, v in self.values.items()}
+        values = ", ".join(f"{path}={value}" for path, value in shown.items())
+        return f"step {self.step}: took over run {self.donor} at step {self.donor_step}, with {values}"
 
 
 @dataclass(frozen=True)
@@ -70,35 +125,60 @@ class SweepFolder:
 
     def planned_trials(self) -> list[PlannedTrial]:
         """Read the ledger: every planned trial, by number, without torn and damaged lines."""
-        return read_ledger(self.ledger).trials
+        trials: dict[int, PlannedTrial] = {}
+        for trial in _read_lines(self.ledger, PlannedTrial)[0]:
+            trials.setdefault(trial.number, trial)
+        return [trials[number] for number in sorted(trials)]
 
     def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
-        """Append a trial to the ledger; it is on the disk when this returns."""
-        trial = PlannedTrial(number, _new_run_id(home), dict(values))
-        append_trial(self.ledger, trial)
+        """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
+        while home.run(run_id := secrets.token_hex(4)).path.exists():
+            pass
+        trial = PlannedTrial(number, run_id, dict(values))
+        append_json_line(self.ledger, asdict(trial))
         return trial
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""
-        return self._read_clock() or 0.0
-
-    def is_clock_damaged(self) -> bool:
-        """Return True if there is a file of the elapsed time, and it cannot be read."""
-        return os.path.lexists(self.clock) and self._read_clock() is None
-
-    def _read_clock(self) -> float | None:
-        try:
-            record = parse_json_line(read_plain(self.clock, 4096)) or {}
-        except OSError:
-            return None
-        seconds = record.get("seconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e12:
-            return None
-        return float(seconds)
+        seconds = None
+        with suppress(OSError):
+            seconds = (parse_json_line(read_plain(self.clock, 4096)) or {}).get("seconds")
+        return seconds if isinstance(seconds, float) else 0.0
 
     def save_elapsed(self, seconds: float) -> None:
         """Write the seconds that all sessions took. Raises OSError where the disk refuses."""
-        write_durably(self.clock, encode_json_line({"seconds": seconds}))
+        write_durably(self.clock, encode_json_line({"seconds": float(seconds)}))
+
+    def damage(self, home: Home) -> list[str]:
+        """Return a sentence for each damaged file of the sweep; [] where all are whole."""
+        found = []
+        if damaged := _read_lines(self.ledger, PlannedTrial)[1]:
+            found.append(f"{self.ledger}: {_lines(damaged)} passed over; a trial without a line is run again.")
+        if os.path.lexists(self.clock) and not self.load_elapsed():
+            found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
+        runs = [home.run(trial.run_id) for trial in self.planned_trials()]
+        if damaged := sum(_read_lines(_takeovers(run), Takeover)[1] for run in runs):
+            found.append(
+                f"takeovers of sweep {self.sweep_id}: {_lines(damaged)} passed over; those trials have earlier values."
+            )
+        return found
+
+
+def _lines(damaged: int) -> str:
+    return f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
+
+
+def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:
+    """Return (records of a file's lines, number of damaged lines); a file that cannot be read counts as one."""
+    try:
+        lines = read_json_lines(path, MAX_LEDGER_BYTES)
+    except OSError:
+        return [], 1
+    found = []
+    for record in lines.records:
+        with suppress(TypeError):  # a line of another file
+            found.append(kind(**record))
+    return found, lines.num_damaged + len(lines.records) - len(found)
 
 
 def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:
@@ -107,155 +187,50 @@ def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:
     return read_record(folder) if folder.record.exists() else None
 
 
-def _new_run_id(home: Home) -> str:
-    """Make a run id that no folder has yet."""
-    while (home.run(run_id := secrets.token_hex(4))).path.exists():
-        pass
-    return run_id
+def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
+    """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
+    experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
+    if isinstance(sweep.scheduler, Pbt):
+        # Another trial takes over the checkpoint of the evaluation by which this one was chosen.
+        kept = max(experiment.checkpoint.keep, 3)  # so that it is not pruned while another trial copies it
+        checkpointing = {"every": experiment.evaluation.every, "keep": kept}
+        checkpoint = experiment.checkpoint.model_copy(update=checkpointing)
+        experiment = experiment.model_copy(update={"checkpoint": checkpoint})
+    return experiment
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Trials of a ledger, by number."""
+def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -> None:
+    """Write a takeover to the run's folder and tags, and its numbers as metrics `pbt/<axis>`.
 
-    trials: list[PlannedTrial]
-    num_damaged: int = 0
-    """Lines that were passed over: damaged, of another shape, or of a trial that an earlier line holds."""
-    fault: str = ""
-    """Reason why the file cannot be read at all."""
-    found: tuple[int, ...] = ()
-    """Numbers of trials whose lines are lost, and whose runs were found."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every line is a trial of the sweep, and no trial is lost."""
-        return not (self.num_damaged or self.fault or self.found)
-
-    def sentences(self, path: Path) -> list[str]:
-        """Describe what is wrong with the ledger; [] for a whole one."""
-        if self.is_whole:
-            return []
-        lines = f"{self.num_damaged} damaged line{'s' if self.num_damaged > 1 else ''} passed over"
-        what = f"cannot be read ({self.fault})" if self.fault else lines if self.num_damaged else "lines are missing"
-        numbers = ", ".join(map(str, self.found[:8])) + (", ..." if len(self.found) > 8 else "")
-        known = f"; trials {numbers} are known by their runs" if len(self.found) > 1 else ""
-        if len(self.found) == 1:
-            known = f"; trial {numbers} is known by its run"
-        return [f"{path}: {what}{known}."]
-
-
-def read_ledger(path: Path) -> Ledger:
-    """Read a ledger: the first line of each trial, by number. Reads nothing but the file, and raises nothing."""
-    try:
-        lines = read_json_lines(path, MAX_LEDGER_BYTES)
-    except OSError as error:
-        return Ledger([], fault=first_line(error))
-    trials: dict[int, PlannedTrial] = {}
-    run_ids: set[str] = set()
-    num_damaged = lines.num_damaged
-    for line in lines.records:
-        trial = _parse_trial(line)
-        if trial is None or trial.number in trials or trial.run_id in run_ids:
-            num_damaged += 1
-            continue
-        trials[trial.number] = trial
-        run_ids.add(trial.run_id)
-    return Ledger([trials[number] for number in sorted(trials)], num_damaged)
-
-
-def append_trial(path: Path, trial: PlannedTrial) -> None:
-    """Append a trial; it is on the disk when this returns."""
-    append_json_line(path, asdict(trial))
-
-
-def check_ledger(
-    path: Path, sweep: Sweep, enumerated: Sequence[Mapping[str, Any]], home: Home, sweep_id: str
-) -> Ledger:
-    """Read a ledger, drop lines that are no trials of the sweep, and find the runs of trials whose lines are lost.
-
-    `enumerated` are the values of the trials by number, where they are known beforehand. Writes nothing. Raises
-    UserError where it is the sweep that does not fit its ledger, and not a line of it.
+    `before` is the trial's experiment up to now, whose values become the first points of the metrics.
     """
-    ledger = read_ledger(path)
-    runs = {record.run_id: record for record in list_runs(home) if record.parent}
-    trials: dict[int, PlannedTrial] = {}
-    others: list[PlannedTrial] = []
-    for trial in ledger.trials:
-        run = runs.get(trial.run_id)
-        if run is not None and not run.is_altered and (run.parent, run.trial) != (sweep_id, trial.number):
-            continue
-        if _belongs(trial, sweep, enumerated):
-            trials[trial.number] = trial
-        else:
-            others.append(trial)
-    if others:
-        raise UserError(
-            f"sweep {sweep_id}: trial {others[0].number} has {written(others[0].values)} in {path}, which its "
-            f"sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new sweep without "
-            "--resume."
-        )
-    num_damaged = ledger.num_damaged + len(ledger.trials) - len(trials)
-    found = []
-    for run in sorted(runs.values(), key=lambda run: run.created):
-        if run.parent == sweep_id and run.trial not in trials and not run.is_altered:
-            lost = _trial_of(home.run(run.run_id), run.trial, sweep, enumerated)
-            if lost is not None:
-                trials[run.trial] = lost
-                found.append(run.trial)
-    numbers = sorted(trials)
-    return Ledger([trials[number] for number in numbers], num_damaged, ledger.fault, tuple(sorted(found)))
-
-
-def write_ledger(path: Path, trials: Sequence[PlannedTrial]) -> None:
-    """Write a ledger anew; a file in its place is kept beside it as `trials.jsonl.damaged`. Raises OSError."""
-    if os.path.lexists(path):
-        path.replace(path.with_name(f"{path.name}.damaged"))
-    write_durably(path, b"".join(encode_json_line(asdict(trial)) for trial in trials))
-
-
-def _parse_trial(line: Mapping[str, Any]) -> PlannedTrial | None:
-    """The trial of a line; None where a field is missing, of another type, or unknown."""
-    if line.keys() != {"number", "run_id", "values"}:
-        return None
-    number, run_id, values = line["number"], line["run_id"], line["values"]
-    is_typed = type(number) is int and number >= 0 and isinstance(run_id, str) and isinstance(values, dict)
-    if not is_typed or run_id in ("", ".", "..") or "/" in run_id or not run_id.isprintable():
-        return None
-    return PlannedTrial(number, run_id, values)
-
-
-def _belongs(trial: PlannedTrial, sweep: Sweep, enumerated: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if a trial's values are those of its number, or, in a search, values of the sweep's axes."""
-    if enumerated:
-        return trial.number < len(enumerated) and dict(enumerated[trial.number]) == trial.values
+    past = read_takeovers(folder)
+    append_json_line(_takeovers(folder), asdict(takeover))
+    journal = JournalWriter(folder)
     try:
-        drawn = draw_values(sweep.space, lambda path, _: trial.values[path])
-        if drawn != trial.values or not all(_takes(sweep.space[path], value) for path, value in drawn.items()):
-            return False
-        experiment_for(sweep, drawn)
-    except (KeyError, UserError):
-        return False
-    return trial.number < (sweep.trials or 0)
+        if not past:
+            spec = before.to_dict()
+            journal.log_metrics(0, _numbers({path: value_at(spec, path.split(".")) for path in takeover.values}))
+        journal.log_metrics(takeover.step, _numbers(takeover.values))
+        sentences = "; ".join(each.sentence() for each in (*past, takeover))
+        journal.append("tags", values={"ditlab.exploits": sentences[-MAX_TAG_CHARACTERS:]})
+    finally:
+        journal.close()
 
 
-def _takes(axis: Axis, value: Any) -> bool:
-    if isinstance(axis, Uniform | LogUniform):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and (axis.low <= value <= axis.high or math.isclose(value, axis.high))
-    return axis.takes(value)
+def read_takeovers(folder: RunFolder) -> list[Takeover]:
+    """Read all takeovers of a run, in order, without damaged lines."""
+    return _read_lines(_takeovers(folder), Takeover)[0]
 
 
-def _trial_of(
-    run: RunFolder, number: int, sweep: Sweep, enumerated: Sequence[Mapping[str, Any]]
-) -> PlannedTrial | None:
-    """The trial that a run of the sweep trains, from its spec; None where it is none of the sweep's."""
-    if enumerated:
-        is_one = 0 <= number < len(enumerated)
-        return PlannedTrial(number, run.run_id, dict(enumerated[number])) if is_one else None
-    try:
-        spec = load_recorded_experiment(run.spec).to_dict()
-        values = draw_values(sweep.space, lambda path, _: value_at(spec, path.split(".")))
-    except (UserError, KeyError, TypeError):
-        return None
-    trial = PlannedTrial(number, run.run_id, values)
-    return trial if number >= 0 and _belongs(trial, sweep, enumerated) else None
+def _takeovers(folder: RunFolder) -> Path:
+    return folder.path / "exploits.jsonl"
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Keep the numbers among values, under their metric names."""
+    return {
+        f"pbt/{path}": float(value)
+        for path, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

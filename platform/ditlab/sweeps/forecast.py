@@ -19,8 +19,8 @@ from ditlab.reports.formatting import format_duration
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
+from ditlab.sweeps.folder import PastTrial
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
-from ditlab.sweeps.trials import PastTrial
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
 

@@ -30,7 +30,7 @@ from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
-from ditlab.sweeps.trials import PlannedTrial, trial_experiment
+from ditlab.sweeps.folder import PlannedTrial, trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names

@@ -1,23 +1,41 @@
-"""Results of a sweep's trials, read from what each run left on the disk."""
+"""Results of a sweep: what its trials left on the disk, its report, its tracked run, and its end."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from markupsafe import Markup
 
+from ditlab.errors import RunFailed
 from ditlab.home import Home, RunFolder
-from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
+from ditlab.notebook_html import card, never_failing, paragraph, status, table
+from ditlab.reports.sweep_records import ENDED, AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
+from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.sweeps.folder import find_record
+from ditlab.storage.files import stamped, write_durably
+from ditlab.sweeps.folder import PlannedTrial, find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.start import StartedSweep
-from ditlab.sweeps.trials import PastCurve, PlannedTrial, read_takeovers, trial_experiment
+from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import Series, final_values, metric_history
-from ditlab.tracking.records import RunRecord
+from ditlab.tracking.names import flatten
+from ditlab.tracking.notes import SweepNote
+from ditlab.tracking.records import RunRecord, update_record
+from ditlab.tracking.review import STATUS_TAG, end_run, log_best
+from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 LOSS = "train/loss"
 LONGEST_INTERVAL = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
+REPORT_FOLDER = "report"
+"""Folder of the report's files among the run's artifacts."""
+MOST_TRIALS = 50  # of the ranking in a notebook
 
 
 def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
@@ -52,14 +70,14 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
 
 
-def past_curves(sweep: Sweep, summary: SweepSummary) -> list[PastCurve]:
-    """Select the metric's curve of each finished or stopped trial, without step 0, for the schedulers."""
-    found = []
+def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
+    """Select the metric's curve of each finished or stopped trial by run id, without step 0, for the schedulers."""
+    found = {}
     for trial in summary.trials:
         curve = trial.curves.get(sweep.metrics[0])
         if curve and trial.status in ("finished", "stopped"):
             points = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if step > 0]
-            found.append(PastCurve(trial.run_id, [step for step, _ in points], [value for _, value in points]))
+            found[trial.run_id] = MetricCurve([step for step, _ in points], [value for _, value in points])
     return found
 
 
@@ -128,3 +146,192 @@ def _scale(axis: Axis) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class ParentRun:
+    """Tracked run of one sweep: its space, counts, best value, ranking and report.
+
+    Use as a context manager, whose end waits a bounded time for MLflow.
+    """
+
+    def __init__(self, started: StartedSweep) -> None:
+        self._started = started
+        self._metrics = started.sweep.metrics
+        uri = started.prepared.base.tracking.uri
+        self._tracker = RunTracker(started.folder.folder, uri, started.home, budget=None)
+        self._num_logged = -1
+        self._has_ended = False
+
+    def __enter__(self) -> ParentRun:
+        base, sweep, tracker = self._started.prepared.base, self._started.sweep, self._tracker
+        stored = sweep.to_dict()
+        parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seed", "fixed")})
+        parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
+        parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
+        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running"}
+        tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
+        tracker.log_artifact(self._started.folder.spec)
+        self._log_note("running")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not self._has_ended:
+            self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
+        self._tracker.close(0.0 if kind is KeyboardInterrupt else CATCH_UP_TIMEOUT)
+
+    def log_progress(self, trials: Sequence[Trial], leader: int | None) -> None:
+        """Log the counts by status and the best value so far, once for each number of ended trials."""
+        ended = [trial for trial in trials if trial.status in ENDED]
+        if len(ended) <= self._num_logged:
+            return
+        self._num_logged = len(ended)
+        counts = {f"trials/{status}": float(sum(trial.status == status for trial in ended)) for status in ENDED}
+        found = next((trial for trial in trials if trial.number == leader), None)
+        values = {f"best/{name}": found.metrics[name] for name in self._metrics if found and name in found.metrics}
+        self._tracker.journal.log_metrics(len(ended), {**counts, **values})
+        if (first := values.get(f"best/{self._metrics[0]}")) is not None:
+            log_best(self._tracker, len(ended), first)
+
+    def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
+        """Log the ranking, the best trial and the report's files, and end the run."""
+        tracker = self._tracker
+        if summary.trials:
+            tracker.log_table(ranking_table(summary), "ranking.json")
+        if found := best(summary):
+            values: dict[str, Any] = {f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()}
+            tracker.set_tags({"ditlab.best_trial": str(found.number), "ditlab.best_run": found.run_id, **values})
+        for file in files:
+            tracker.log_artifact(file, REPORT_FOLDER)
+        tracker.set_tags({STATUS_TAG: status})
+        self._log_note(status, summary, files)
+        tracked: Literal["finished", "failed", "interrupted"] = (
+            "interrupted" if status == "interrupted" else "failed" if status == "failed" else "finished"
+        )
+        tracker.end(tracked)
+        self._has_ended = True
+
+    def _log_note(self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = ()) -> None:
+        """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
+        sweep, found = self._started.sweep, best(summary) if summary else None
+        spec: dict[str, Any] = {}
+        if found:
+            spec = trial_experiment(sweep, PlannedTrial(found.number, found.run_id, dict(found.values))).to_dict()
+        names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
+        note = SweepNote(
+            self._started.folder.folder.run_id, sweep.name, status, sweep.metrics, sweep.modes,
+            summary.total_trials if summary else sweep.trials or 0,
+            ranking_table(summary) if summary and summary.trials else {},
+            f"trial {found.number} (run {found.run_id})" if found else "",
+            flatten(spec),
+            [name for name in names if name.endswith(".png")],
+            next((name for name in names if name.endswith(".html")), ""),
+        )  # fmt: skip
+        self._tracker.log_note(note.text())
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Result of one session of a sweep."""
+
+    sweep_id: str
+    status: str
+    """finished | interrupted | stopped (its time budget was used up)."""
+    summary: SweepSummary
+    report: Path
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of `ditlab tune`."""
+        return 130 if self.status == "interrupted" else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as `--json` prints it."""
+        found, metrics = best(self.summary), self.summary.metrics
+        return {
+            "run_id": self.sweep_id,
+            "status": self.status,
+            "trials": [
+                {"number": trial.number, "run_id": trial.run_id, "status": trial.status, "step": trial.step,
+                 "values": dict(trial.values), "metrics": {name: trial.metrics.get(name) for name in metrics},
+                 "note": trial.note}
+                for trial in rank(self.summary)
+            ],
+            "best": found and {"number": found.number, "run_id": found.run_id, "values": dict(found.values),
+                               "metrics": {name: found.metrics[name] for name in metrics}},
+            "report": str(self.report),
+        }  # fmt: skip
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        return result_card(self.summary, self.status, self.report)
+
+
+def count_ended(started: StartedSweep) -> int:
+    """Count the trials that are not run again: finished, stopped or failed."""
+    records = (find_record(started.home, trial) for trial in started.folder.planned_trials())
+    return sum(record is not None and record.status in ENDED for record in records)
+
+
+def finish_sweep(
+    started: StartedSweep, status: str, seconds: float, parent: ParentRun, warn: Callable[[str], None]
+) -> SweepResult:
+    """Write the report, and end the records and the tracked runs.
+
+    Raises RunFailed where all trials have ended and none has a value of the metric.
+    """
+    folder, home = started.folder, started.home
+    for trial in folder.planned_trials():
+        record = find_record(home, trial)
+        if record and record.status == "running":  # the process that led it is gone
+            update_record(home.run(trial.run_id), status="interrupted")
+        if record and record.status in ("running", "interrupted"):
+            _end_tracked_run(started, home.run(trial.run_id))
+    update_record(folder.folder, status=status, step=count_ended(started))
+    summary = summarize_sweep(started, seconds)
+    files = []
+    try:
+        files = _write_report(started, summary)
+    except OSError as error:  # the result is known without it
+        warn(f"{folder.report} cannot be written ({error.strerror}).")
+    if status == "finished" and best(summary) is None:
+        parent.end("failed", summary, files)
+        message = _no_value_message(summary, folder.report)
+        update_record(folder.folder, status="failed", message=message)
+        raise RunFailed(message, kind="crash")
+    parent.end(status, summary, files)
+    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
+
+
+def _write_report(started: StartedSweep, summary: SweepSummary) -> list[Path]:
+    spec, folder = best_spec(started.sweep, summary), started.folder.report
+    files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
+    return [*files, write_durably(folder / "best.yaml", stamped(spec).encode())] if spec else files
+
+
+def _end_tracked_run(started: StartedSweep, folder: RunFolder) -> None:
+    """End the tracked run of a trial that was killed or paused: MLflow would show it as running for ever."""
+    if folder.journal.exists():
+        with RunTracker(folder, started.prepared.base.tracking.uri, started.home) as tracker:
+            end_run(tracker, "interrupted")
+
+
+def _no_value_message(summary: SweepSummary, report: Path) -> str:
+    notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
+    first = f" ({notes[0][:300]})" if notes else ""
+    metric = summary.metrics[0]
+    return f"sweep {summary.sweep_id}: no trial gave a value of {metric}{first}; see {shlex.quote(str(report))}."
+
+
+def result_card(summary: SweepSummary, state: str, report: Path) -> Markup:
+    """The ranked trials with their values and metrics, the best first."""
+    ranked = rank(summary)
+    axes = [axis.path for axis in summary.axes]
+    rows = [
+        [trial.number, trial.run_id, status(trial.status), f"{trial.step:,} of {trial.total_steps:,}",
+         *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
+        for trial in ranked[:MOST_TRIALS]
+    ]  # fmt: skip
+    columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
+    left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
+    about = f"sweep {summary.sweep_id}, {state}, {len(ranked):,} trials{left}, the best first"
+    return card(summary.name, about, [table(columns, rows), paragraph(f"Report: {report.name} in {report.parent}")])

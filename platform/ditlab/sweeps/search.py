@@ -26,10 +26,11 @@ from ray.tune.search import Searcher
 
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
+from ditlab.reports.sweep_records import MetricCurve
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
-from ditlab.sweeps.trials import PastCurve, PastTrial, PlannedTrial
+from ditlab.sweeps.folder import PastTrial, PlannedTrial
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -171,7 +172,7 @@ def _report(study: Any, proposal: Any, status: str, step: int, values: Sequence[
 
 
 def make_scheduler(
-    sweep: Sweep, total_steps: int, past: Sequence[PastCurve], stop_trial: Callable[[int], None]
+    sweep: Sweep, total_steps: int, past: Mapping[str, MetricCurve], stop_trial: Callable[[int], None]
 ) -> TrialScheduler:
     """Make the sweep's scheduler, whose time is a trial's training step.
 
@@ -181,7 +182,7 @@ def make_scheduler(
     Args:
         sweep: the sweep's spec.
         total_steps: steps of the longest trial.
-        past: metrics of trials that ended in earlier sessions, which the scheduler receives again.
+        past: curves, by run id, of trials that ended in earlier sessions, which the scheduler receives again.
         stop_trial: requests that the trial with a number stops after a checkpoint.
     """
     np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
@@ -212,15 +213,15 @@ def make_scheduler(
             )
         case _:
             return FIFOScheduler()
-    for curve in past:
-        _replay(scheduler, curve, ranked["metric"])
+    for run_id, curve in past.items():
+        _replay(scheduler, run_id, curve, ranked["metric"])
     scheduler.stop_trial = stop_trial
     return scheduler
 
 
-def _replay(scheduler: TrialScheduler, curve: PastCurve, metric: str) -> None:
+def _replay(scheduler: TrialScheduler, run_id: str, curve: MetricCurve, metric: str) -> None:
     """Report the metrics of an ended trial to a scheduler, as if they had just been measured."""
-    trial: Any = _EndedTrial(curve.trial_id)
+    trial: Any = _EndedTrial(run_id)
     controller: Any = None
     scheduler.on_trial_add(controller, trial)
     result: dict[str, Any] = {}
@@ -356,7 +357,7 @@ class Population(PopulationBasedTraining):
                 schedule_training(controller, trial)
 
     def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:
-        """Restart the trial from the donor's checkpoint. Tune reuses one process a perturbation; others start anew."""
+        """Restart the trial from the donor's checkpoint. Tune reuses one process a perturbation; others start again."""
         config, _ = self._get_new_config(trial, donor)
         controller.pause_trial(trial, should_checkpoint=False)
         trial.set_config(config)

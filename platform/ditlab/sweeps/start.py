@@ -10,11 +10,10 @@ from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
 from ditlab.spec.files import encode_recorded
 from ditlab.spec.sweep import Sweep
-from ditlab.spec.sweep_space import check_sweep, differences
+from ditlab.spec.sweep_space import check_sweep, differences, written
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import SweepFolder, check_ledger, find_record, write_ledger
+from ditlab.sweeps.folder import PastTrial, PlannedTrial, SweepFolder, find_record
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
-from ditlab.sweeps.trials import PastTrial, PlannedTrial, count_damaged_takeovers
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
 from ditlab.tracking.relocation import record_place
@@ -50,18 +49,6 @@ class StartedSweep:
     def num_remaining(self) -> int:
         """Number of trials that are still to start or to resume."""
         return self.num_trials - sum(past.has_ended for past in self.past)
-
-
-@dataclass(frozen=True)
-class PastTrials:
-    """Trials of the earlier sessions of a sweep."""
-
-    trials: list[PastTrial]
-    """The past trials, sorted by number."""
-    notes: list[str]
-    """Sentences about damaged files."""
-    needs_ledger: bool
-    """True if the ledger is to be written anew."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +98,14 @@ def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
     Raises UserError where another process runs it, or the disk refuses.
     """
     with lock_run(folder.folder):
-        found = read_past_trials(prepared, folder)
+        damage = folder.damage(prepared.home)
         try:
-            if found.needs_ledger:
-                write_ledger(folder.ledger, [one.trial for one in found.trials])
-            past = _store(prepared, folder, found.trials)
+            past = _store(prepared, folder, read_past_trials(prepared, folder))
         except OSError as error:
             raise home_write_error(prepared.home, error) from error
     num_ended = sum(one.has_ended for one in past)
     note = f"sweep {folder.sweep_id}: going on, {num_ended} of {prepared.num_trials} trials are done"
-    return StartedSweep(prepared, folder, past, [*found.notes, note])
+    return StartedSweep(prepared, folder, past, [*damage, note])
 
 
 def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredSweep:
@@ -153,21 +138,20 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> str | None:
     return None
 
 
-def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> PastTrials:
+def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastTrial]:
     """Read the state in which an earlier session left each trial of the ledger; writes nothing.
 
     Raises UserError where sweep.yaml does not make the ledger's trials.
     """
-    enumerated = [trial.values for trial in prepared.trials]
-    ledger = check_ledger(folder.ledger, prepared.sweep, enumerated, prepared.home, folder.sweep_id)
-    notes = ledger.sentences(folder.ledger)
-    if folder.is_clock_damaged():
-        notes.append(f"{folder.clock} is damaged: the time of earlier sessions counts as none.")
-    damaged = sum(count_damaged_takeovers(prepared.home.run(trial.run_id)) for trial in ledger.trials)
-    if damaged:
-        lines = f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
-        notes.append(f"takeovers of sweep {folder.sweep_id}: {lines} passed over; those trials have earlier values.")
-    return PastTrials([_past_trial(prepared, trial) for trial in ledger.trials], notes, not ledger.is_whole)
+    planned, known = folder.planned_trials(), [trial.values for trial in prepared.trials]
+    others = [trial for trial in planned if known and trial.values not in known[trial.number : trial.number + 1]]
+    if others:
+        raise UserError(
+            f"sweep {folder.sweep_id}: trial {others[0].number} has {written(others[0].values)} in {folder.ledger}, "
+            f"which its sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new "
+            "sweep without --resume."
+        )
+    return [_past_trial(prepared, trial) for trial in planned]
 
 
 def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:

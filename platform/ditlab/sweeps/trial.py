@@ -29,7 +29,7 @@ from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.trials import PlannedTrial, Takeover, read_takeovers, record_takeover, trial_experiment
+from ditlab.sweeps.folder import PlannedTrial, Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_metrics
 from ditlab.tracking.mlflow_runs import PARENT_TAG

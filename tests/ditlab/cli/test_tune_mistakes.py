@@ -23,7 +23,7 @@ def grid_of(*paths):
 
 MISTAKES = {
     "no axis": ({"space": {}}, "space={} holds no axis; add one"),
-    "no such axis": ({"space": {"optimizer.rl": LR}}, "space.optimizer.rl is no known field; did you mean 'lr'?"),
+    "no such axis": ({"space": {"optimizer.rl": LR}}, "optimizer.kind=adamw has no field 'rl'; did you mean 'lr'?"),
     "no such section": ({"space": {"optimiser.lr": LR}}, "did you mean 'optimizer'?"),
     "no such fixed": ({"fixed": {"training.stpes": 3}}, "did you mean 'steps'?"),
     "out of range": ({"space": {"training.ema.decay": RANGE}}, "training.ema.decay=1.5"),

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ditlab.cluster.allreduce import AllReduceResult, connection_error
-from ditlab.cluster.node_verdict import NodeReport, NodeRequirements
 from ditlab.cluster.nodes import TaskResult
+from ditlab.cluster.survey import NodeReport, NodeRequirements
 from ditlab.doctor.cluster import (
     Exposure,
     all_reduce_findings,

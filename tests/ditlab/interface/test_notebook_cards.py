@@ -13,7 +13,7 @@ import ditlab
 from ditlab.api import run_card
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.storage.files import add_checksum
-from ditlab.sweeps.finish import SweepResult
+from ditlab.sweeps.results import SweepResult
 from support.plain_html import PlainHtml
 
 MADE = Path(__file__).parents[1] / "compatibility" / "made_by_0_1_0"

@@ -1,4 +1,4 @@
-"""Every mistake in a spec is one sentence with knob, value and remedy."""
+"""Every mistake in a spec is one sentence with field, value and remedy."""
 
 import pytest
 

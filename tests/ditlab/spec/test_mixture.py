@@ -121,13 +121,13 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
 @pytest.mark.parametrize(
     ("axes", "changes", "message"),
     [
-        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c is no known field; known: a, b"),
+        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c: data.weights.c is no known field; known: a, b"),
         ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
         ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.data.weig"),
         ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.data.we"),
         ({"data.parts.a.hold_out": [0.1]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.dat"),
         ({"data.weights.a": [1, 2]}, {"fixed": {"data.kind": "digits"}},
-         "data.kind=digits has no field 'weights'; set fixed.data.kind to mixture"),
+         "data.kind=digits has no field 'weights'; set data.kind to mixture first."),
     ],
 )  # fmt: skip
 def test_mistakes_in_axes(small, sweep_of, axes, changes, message):

@@ -1,12 +1,11 @@
 """Input that the strict YAML reader takes, and input that it refuses."""
 
 import time
-from contextlib import suppress
 
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.yaml_text import MAX_BYTES, MAX_LINES, MAX_WORDS, dump_yaml, parse_yaml
+from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n" for above, own in zip("abcdefgh", "bcdefghi", strict=True)
@@ -77,7 +76,7 @@ def test_dates_and_merge_keys_say_what_to_write_instead():
 def test_bombs_are_refused_at_once(text):
     start = time.process_time()
     assert "10,000 values or 100 levels" in refusal(text)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -85,37 +84,13 @@ def test_bombs_are_refused_at_once(text):
     [
         ("#" * (MAX_BYTES + 1), "has 1,048,577 bytes, and at most 1,048,576 are read; write less."),
         ("#" + "é" * (MAX_BYTES // 2), "has 1,048,577 bytes, and at most 1,048,576 are read; write less."),
-        ("\n" * (MAX_LINES + 1), "has 20,001 lines, and at most 20,000 are read; write less."),
-        ("a: " + "x " * MAX_WORDS, "has 50,001 words, and at most 50,000 are read; write less."),
     ],
-    ids=["bytes", "letters", "lines", "words"],
+    ids=["bytes", "letters"],
 )
 def test_the_length_is_bounded_before_parsing(text, message):
     start = time.process_time()
     assert refusal(text) == f"spec.yaml: {message}"
     assert time.process_time() - start < 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "x" * (MAX_BYTES - 3),
-        'a: "' + "\\n" * (MAX_BYTES // 2 - 3) + '"',
-        "a: !" + "%41" * (MAX_BYTES // 3 - 2),
-        "a: " + f"{'x' * 19} " * (MAX_WORDS - 1),
-        "a: |\n" + f" {'x' * 50}\n" * (MAX_LINES - 1),
-        "a: [" + "1," * (MAX_BYTES // 2 - 3) + "]",
-        "a: " + "[" * (MAX_BYTES - 3),
-    ],
-    ids=["scalar", "escapes", "tag", "words", "lines", "list", "levels"],
-)
-def test_the_largest_files_take_about_a_second(text):
-    """A mebibyte of single letters took 4 s; the bound leaves room for a busy machine."""
-    start = time.process_time()
-    with suppress(UserError):
-        parse_yaml(text, "spec.yaml")
-    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize(

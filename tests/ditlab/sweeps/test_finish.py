@@ -9,7 +9,7 @@ from ditlab.cli.sweeps import summary_lines
 from ditlab.errors import RunFailed
 from ditlab.spec import yaml_text
 from ditlab.spec.files import load_experiment
-from ditlab.sweeps.finish import count_ended, finish_sweep
+from ditlab.sweeps.results import count_ended, finish_sweep
 from ditlab.tracking.records import read_record
 from support.sweeps import METRIC, planned, started, sweep_of, trial_run
 

@@ -66,7 +66,7 @@ def test_ended_trials_take_no_more_time(home, status, left):
     one = started(sweep_of(trials=4, concurrent=1))
     trial_run(home, one.sweep, planned(one)[1], status, {6: 1.0})
     again = prepared(one.sweep)
-    found = forecast(again, read_past_trials(again, one.folder).trials)
+    found = forecast(again, read_past_trials(again, one.folder))
     assert found.total == left * 6.0 and len(found.seconds) == 4
     assert len(found.to_dict(again)["trials"]) == 4
 

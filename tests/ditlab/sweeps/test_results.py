@@ -5,10 +5,10 @@ import math
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.reports.sweep_records import best, rank
+from ditlab.reports.sweep_records import MetricCurve, best, rank
 from ditlab.spec.files import load_experiment
+from ditlab.sweeps.folder import Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
-from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
@@ -52,7 +52,7 @@ def test_curves_come_from_the_journal(sweep, home):
 def test_all_trials_wait_before_the_first(home):
     found = summarize_sweep(started(sweep_of()), 0.0)
     assert [trial.status for trial in found.trials] == ["waiting"] * 4
-    assert best(found) is None and best_spec(sweep_of(), found) == "" and past_curves(sweep_of(), found) == []
+    assert best(found) is None and best_spec(sweep_of(), found) == "" and past_curves(sweep_of(), found) == {}
 
 
 def test_best_trial_as_a_spec(sweep, tmp_path):
@@ -115,8 +115,9 @@ def test_ranking_table(sweep):
 
 def test_past_curves_are_those_of_finished_and_stopped_trials(sweep):
     curves = past_curves(sweep.sweep, summarize_sweep(sweep, 0.0))
-    assert [curve.trial_id for curve in curves] == [trial.run_id for trial in planned(sweep)[:3]]
-    assert curves[0].steps == [2, 4, 6] and curves[0].values == [3.0, 2.0, 1.0]  # without step 0, before any training
+    run_ids = [trial.run_id for trial in planned(sweep)[:3]]
+    assert list(curves) == run_ids
+    assert curves[run_ids[0]] == MetricCurve([2, 4, 6], [3.0, 2.0, 1.0])  # without step 0, before any training
 
 
 def test_pause_between_sessions_is_no_training_time(home, monkeypatch):

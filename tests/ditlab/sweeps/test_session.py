@@ -10,9 +10,9 @@ import pytest
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
 from ditlab.spec.sweep import build_sweep
-from ditlab.sweeps.finish import SweepResult
+from ditlab.sweeps.folder import read_takeovers
+from ditlab.sweeps.results import SweepResult
 from ditlab.sweeps.session import SweepProgress, SweepSession
-from ditlab.sweeps.trials import read_takeovers
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import read_record
 from support.clusters.faults import wait_until, worker_processes

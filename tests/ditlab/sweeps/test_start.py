@@ -59,7 +59,7 @@ def test_reading_past_trials_writes_nothing(home):
         trial_run(home, one.sweep, trial, status, {2: 0.5})
     files = {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()}
     longer = prepared(sweep_of(trials=6))
-    past = read_past_trials(longer, one.folder).trials
+    past = read_past_trials(longer, one.folder)
     assert [trial.status for trial in past] == ["finished", "running", "waiting", "waiting"]
     assert longer.num_trials == 6
     assert {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()} == files

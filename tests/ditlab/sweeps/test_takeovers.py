@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.sweeps.trials import Takeover, read_takeovers, record_takeover
+from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run

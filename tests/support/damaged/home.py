@@ -14,9 +14,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.quality.classifier import SmallClassifier, TrainedClassifier, _save
 from ditlab.quality.images import ImageFields
 from ditlab.storage.files import stamped
-from ditlab.sweeps.folder import SweepFolder
+from ditlab.sweeps.folder import SweepFolder, Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, summarize_sweep
-from ditlab.sweeps.trials import Takeover, record_takeover, trial_experiment
 from ditlab.tracking.journal_index import _save as _save_index
 from ditlab.tracking.journal_index import read_content, side_index_path
 from ditlab.tracking.journal_writer import JournalWriter

@@ -26,9 +26,9 @@ from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.page_pictures import load_picture
 from ditlab.spec import yaml_text
 from ditlab.spec.files import load_experiment
+from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
-from ditlab.sweeps.trials import read_takeovers
 from ditlab.tracking import relocation as relocation_places
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.cursor import CursorFile
@@ -267,9 +267,9 @@ def ledger(prepared: PreparedSweep) -> Reader:
 
     def read(one: DamagedHome, say: Say) -> Any:
         past = read_past_trials(prepared, one.sweep)
-        for note in past.notes:
+        for note in one.sweep.damage(one.home):
             say(note)
-        takeovers = [read_takeovers(one.home.run(trial.trial.run_id)) for trial in past.trials]
-        return past.trials, takeovers, one.sweep.load_elapsed()
+        takeovers = [read_takeovers(one.home.run(trial.trial.run_id)) for trial in past]
+        return past, takeovers, one.sweep.load_elapsed()
 
     return read

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.node_verdict import NodeReport, NodeRequirements, judge_nodes
+from ditlab.cluster.survey import NodeReport, NodeRequirements, node_faults, node_warnings
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
        "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip
@@ -17,14 +17,14 @@ def of(name: str, version: str, report: NodeReport = GOOD) -> NodeReport:
 
 
 def only_fault(*reports: NodeReport, everywhere: bool = False) -> str:
-    verdict = judge_nodes(reports, REQUIRED, everywhere)
-    assert len(verdict.faults) == 1, verdict.faults
-    return verdict.faults[0]
+    faults = node_faults(reports, REQUIRED, everywhere)
+    assert len(faults) == 1, faults
+    return faults[0]
 
 
 def test_nodes_that_agree_have_no_faults():
-    verdict = judge_nodes([GOOD, replace(GOOD, name="gpu-2")], REQUIRED)
-    assert (verdict.faults, verdict.warnings) == ([], [])
+    reports = [GOOD, replace(GOOD, name="gpu-2")]
+    assert (node_faults(reports, REQUIRED), node_warnings(reports, OWN)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_another_version_is_one_sentence_with_package_node_and_both_versions(nam
 
 
 def test_builds_of_torch_and_patches_of_python_may_differ():
-    assert not judge_nodes([of("torch", "2.8.0+cu128"), of("python", "3.11.9")], REQUIRED).faults
+    assert not node_faults([of("torch", "2.8.0+cu128"), of("python", "3.11.9")], REQUIRED)
 
 
 def test_other_packages_are_worth_a_note():
-    verdict = judge_nodes([of("mlflow", "3.18.0")], REQUIRED)
-    assert not verdict.faults and "mlflow 3.18.0" in verdict.warnings[0]
+    reports = [of("mlflow", "3.18.0")]
+    assert not node_faults(reports, REQUIRED) and "mlflow 3.18.0" in node_warnings(reports, OWN)[0]
 
 
 def test_nodes_with_the_same_fault_share_a_sentence():
@@ -67,7 +67,7 @@ def test_what_is_not_shared_names_knob_value_node_and_reason():
 
 def test_a_store_that_a_node_may_not_read_needs_credentials():
     required = replace(REQUIRED, storage="s3://bucket/x")
-    (sentence,) = judge_nodes([replace(GOOD, storage="OSError: ACCESS_DENIED")], required).faults
+    (sentence,) = node_faults([replace(GOOD, storage="OSError: ACCESS_DENIED")], required)
     assert "s3://bucket/x" in sentence and "ACCESS_DENIED" in sentence and "credentials" in sentence
 
 
@@ -79,7 +79,7 @@ def test_a_node_without_ditlab_is_one_fault_with_its_remedy():
 
 def test_a_head_that_only_drives_needs_no_ditlab_unless_trials_may_be_led_there():
     head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
-    assert not judge_nodes([head, GOOD], REQUIRED).faults
+    assert not node_faults([head, GOOD], REQUIRED)
     assert "head" in only_fault(head, GOOD, everywhere=True)
     assert "ray 2.1.0" in only_fault(replace(head, versions={"ray": "2.1.0"}))
 
@@ -91,9 +91,9 @@ def test_an_interface_that_a_node_lacks():
 
 @pytest.mark.parametrize(("skew", "words"), [(8.2, "8 s ahead of"), (-61.0, "61 s behind")])
 def test_a_clock_that_is_wrong_is_a_warning(skew, words):
-    verdict = judge_nodes([replace(GOOD, skew=skew), replace(GOOD, skew=4.0)], REQUIRED)
-    assert not verdict.faults and len(verdict.warnings) == 1
-    assert words in verdict.warnings[0] and GOOD.name in verdict.warnings[0]
+    reports = [replace(GOOD, skew=skew), replace(GOOD, skew=4.0)]
+    (warning,) = node_warnings(reports, OWN)
+    assert not node_faults(reports, REQUIRED) and words in warning and GOOD.name in warning
 
 
 def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
@@ -105,13 +105,13 @@ def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
         ("1.1", "wavelets 1.1 is installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where"),
     ):
         report = replace(GOOD, versions={**own, "wavelets": version})
-        (fault,) = judge_nodes([report], required).faults
+        (fault,) = node_faults([report], required)
         assert fault.startswith(sentence) and fault.endswith("install wavelets==1.2 on every node.")
-    assert not judge_nodes([replace(GOOD, versions=own)], required).faults
+    assert not node_faults([replace(GOOD, versions=own)], required)
 
 
 def test_a_folder_of_a_family_must_be_on_every_nodes_path():
     required = replace(REQUIRED, versions={**OWN, "denoisers/wave": "folder"})
     report = replace(GOOD, versions={**OWN, "denoisers/wave": ""})
-    (fault,) = judge_nodes([report], required).faults
+    (fault,) = node_faults([report], required)
     assert fault.startswith("the folder denoisers/wave is not on the Python path of node gpu-1")

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
+from ditlab.reports.sweep_records import MetricCurve
 from ditlab.sweeps.search import make_scheduler
-from ditlab.sweeps.trials import PastCurve
 from support.sweeps import METRIC, sweep_of
 
 STEPS = 81
@@ -56,20 +56,22 @@ class Scheduled:
         return step if is_stopped else None
 
 
-def scheduler_of(name, past=(), **changes):
+def scheduler_of(name, past=None, **changes):
     base = {**SCHEDULERS[name], **changes.pop("scheduler", {})}
     sweep = sweep_of(fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes)
     stopped = []
-    scheduler = make_scheduler(sweep, STEPS, past, stopped.append)
+    scheduler = make_scheduler(sweep, STEPS, past or {}, stopped.append)
     assert stopped == []  # trials of an earlier session have ended
     return Scheduled(scheduler, stopped)
 
 
 def curve(name, value, last=9):
-    return PastCurve(name, list(range(1, last + 1)), [value] * last)
+    return {name: MetricCurve(list(range(1, last + 1)), [value] * last)}
 
 
-PAST = [curve(f"past-{number}", float(number)) for number in range(1, 6)]
+PAST: dict[str, MetricCurve] = {}
+for number in range(1, 6):
+    PAST |= curve(f"past-{number}", float(number))
 
 
 @pytest.mark.parametrize("name", ["asha", "median"])
@@ -91,7 +93,7 @@ def test_mode_max_stops_the_smallest(name):
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize(
     "past",
-    [[], [PastCurve("a", [], [])], [curve("a", float("nan"))], [curve("a", float("inf"))], [curve("a", 1.0, last=1)]],
+    [{}, curve("a", 1.0, last=0), curve("a", float("nan")), curve("a", float("inf")), curve("a", 1.0, last=1)],
     ids=["none", "empty", "nan", "infinite", "one point"],
 )
 def test_any_past_can_be_replayed(name, past):
@@ -101,7 +103,7 @@ def test_any_past_can_be_replayed(name, past):
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_past_whose_worst_trial_comes_last_can_be_replayed(name):
     """In its own session that trial was the first to reach these steps, so it was not stopped."""
-    past = [curve("a", 1.0), curve("b", 1.0), curve("c", 1.0), curve("worst", 50.0)]
+    past = curve("a", 1.0) | curve("b", 1.0) | curve("c", 1.0) | curve("worst", 50.0)
     assert scheduler_of(name, past).stop_step(7, {3: 60.0}) == 3
 
 

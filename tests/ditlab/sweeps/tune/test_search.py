@@ -8,9 +8,9 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from ditlab.spec.sweep_space import experiment_for
+from ditlab.sweeps.folder import PastTrial, PlannedTrial
 from ditlab.sweeps.search import OptunaTrials, index_of, make_study
 from ditlab.sweeps.start import create_sweep, resume_sweep
-from ditlab.sweeps.trials import PastTrial, PlannedTrial
 from support.sweeps import METRIC, prepared, sweep_of, trial_run
 
 SPACE = {
