@@ -102,7 +102,7 @@ def _image_files(
     if annotations.caption == "lines":
         check_known(Path(str(options.caption_from)), annotations.lines, {file.shown for file in images}, listing.source)
     texts = {file.stem: file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
-    blocks = []
+    blocks: list[InputBlock] = []
     for group in group_files(images):
         stems = dict.fromkeys(file.stem for file in group)
         captions = {file.shown: annotations.lines[file.shown] for file in group if file.shown in annotations.lines}

@@ -87,8 +87,7 @@ def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile
     if name == INDEX and (shards := read_index(file)) is not None:
         return [RecordFile("mds", shard_file(file, shard, files), shard.model_dump(mode="json")) for shard in shards]
     content = read_json(file) if name == STATE else None
-    named = content.get("_data_files") if isinstance(content, dict) else None
-    if not isinstance(named, list):
+    if not isinstance(content, dict) or not isinstance(named := content.get("_data_files"), list):
         return None
     if content.get("_indices_data_files") or content.get("_indices_files"):
         raise UserError(f"{file.place} orders its rows by a file of indices; save it again with a newer `datasets`.")
@@ -245,8 +244,8 @@ def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> I
             where = f"line {number}" if not block.start else f"the line at byte {begin:,}"
             try:
                 values = parse_line(line, begin, file.place, f"{file.place}, {where}", columns)
-            except BadRecord as problem:
-                yield SourceRecord(file, where, problem=problem)
+            except BadRecord as bad_line:
+                yield SourceRecord(file, where, problem=bad_line)
             else:
                 if values is not None:
                     yield SourceRecord(file, where, values)

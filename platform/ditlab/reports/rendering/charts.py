@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patheffects import Normal, Stroke
@@ -145,7 +145,7 @@ def _draw_scale(scale: ColourScale | None, axes: Axes, theme: Theme) -> None:
 def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
     """Set labelled ticks; labels that would meet are slanted on a horizontal axis."""
     names = [one_line(tick.label, NAME_CHARACTERS) for tick in ticks]
-    is_slanted = axis.axis_name == "x" and max(map(len, names), default=0) * len(names) > 38
+    is_slanted = isinstance(axis, XAxis) and max(map(len, names), default=0) * len(names) > 38
     style: dict[str, Any] = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
     axis.set_ticks([tick.position for tick in ticks], names, parse_math=False, **style)
     axis.set_ticks([], minor=True)
@@ -243,7 +243,7 @@ def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             _set_ticks(axis, ticks)
-    labels = [each.label for each in (*panel.groups, *panel.curves)]
+    labels = [group.label for group in panel.groups] + [curve.label for curve in panel.curves]
     _legend(axes, labels, sum(map(bool, labels)) > 6, theme, above=bool(panel.curves))
     if panel.curves:
         axes.margins(0.04, 0.12)
