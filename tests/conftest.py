@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py", "tests/ditlab/compatibility/")
+ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py")
 
 
 @pytest.fixture(scope="module", autouse=True)

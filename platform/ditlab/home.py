@@ -1,5 +1,9 @@
-"""Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory)."""
+"""Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory).
 
+`home.json` in it holds the version of its files' formats, and the folder in which MLflow's database was filled.
+"""
+
+import json
 import os
 import re
 import secrets
@@ -8,9 +12,15 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ditlab.errors import UserError
 
+FORMAT = 1
+"""Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any raises it."""
+LAST_READER = "0f22711"
+"""Last commit that reads homes made before formats had a version."""
+_LARGEST_MARKER = 65536  # bytes
 _NODE_JOURNAL = re.compile(r"journal\.node-([1-9][0-9]{0,8})\.jsonl")
 
 
@@ -66,7 +76,12 @@ class Home:
 
     @classmethod
     def from_environment(cls) -> "Home":
-        """The home of the variable `DITLAB_HOME`."""
+        """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another format."""
+        return cls.named_by_environment().check_format()
+
+    @classmethod
+    def named_by_environment(cls) -> "Home":
+        """The home of the variable `DITLAB_HOME`, of whatever format its files are."""
         return cls(resolve_user_path(os.environ.get("DITLAB_HOME", "runs")))
 
     @property
@@ -95,9 +110,9 @@ class Home:
         return self.root / "artifacts"
 
     @property
-    def places(self) -> Path:
-        """Folders at which this home has been (JSON), by which a moved or copied one is noticed."""
-        return self.root / "places.json"
+    def marker(self) -> Path:
+        """Version of the home's formats, and the folder in which MLflow's database was filled (JSON)."""
+        return self.root / "home.json"
 
     @property
     def stores(self) -> Path:
@@ -144,9 +159,79 @@ class Home:
         return RunFolder(self.runs / run_id)
 
     def ensure(self) -> "Home":
-        """Make the root. Raises UserError where it cannot be written."""
-        writable_folder(self.root, f"DITLAB_HOME={self.root}", "point DITLAB_HOME at a writable folder")
+        """Make the root, with its marker. Raises UserError where it cannot be written or has another format."""
+        remedy = "point DITLAB_HOME at a writable folder"
+        writable_folder(self.root, f"DITLAB_HOME={self.root}", remedy)
+        if not os.path.lexists(self.check_format().marker):
+            try:
+                self.write_marker()
+            except OSError as error:
+                raise UserError(f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}.") from error
         return self
+
+    def check_format(self) -> "Home":
+        """Return this home. Raises UserError where its files are of another format than this version reads."""
+        if not os.path.lexists(self.marker):
+            if self.runs.is_dir() and any(path.is_dir() for path in self.runs.glob("[!.]*")):
+                raise UserError(
+                    f"DITLAB_HOME={self.root} holds runs and no {self.marker.name}: an earlier version made it, and "
+                    f"commit {LAST_READER} is the last that reads it; check that out, or set DITLAB_HOME to another "
+                    "folder."
+                )
+        elif type(number := self.read_marker().get("format", FORMAT)) is int and number != FORMAT:
+            raise UserError(
+                f"DITLAB_HOME={self.root} has files of format {number}, and this version reads format {FORMAT}; use "
+                "the version of DiTLab that made it, or set DITLAB_HOME to another folder."
+            )
+        return self
+
+    def read_marker(self) -> dict[str, Any]:
+        """Content of the marker; {} where it is missing or damaged."""
+        try:
+            if self.marker.is_symlink() or not self.marker.is_file():
+                return {}
+            with self.marker.open("rb") as file:
+                content = json.loads(file.read(_LARGEST_MARKER))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def write_marker(self, **facts: str) -> None:
+        """Write the marker: the format, this folder, and further facts. Raises OSError where the disk refuses."""
+        part = self.marker.with_name(f".{self.marker.name}.{secrets.token_hex(4)}.part")
+        content = json.dumps({"format": FORMAT, "folder": str(self.root), **facts}, indent=1)
+        try:
+            part.write_text(content, encoding="utf-8")
+            part.replace(self.marker)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def former_folder(self) -> Path | None:
+        """Folder in which MLflow's database was filled; None where the marker says none."""
+        folder = self.read_marker().get("folder")
+        return Path(folder) if isinstance(folder, str) and folder.startswith("/") and "\0" not in folder else None
+
+    def unsettled(self) -> str:
+        """Return why MLflow's database is not of this folder, as `is a copy of /data/runs`; empty where it is."""
+        if not os.path.lexists(self.marker):
+            return ""
+        if (folder := self.former_folder()) is None:
+            return f"has a damaged {self.marker.name}, so that it is not known where it was made"
+        try:
+            is_same = folder == self.root or folder.samefile(self.root)
+        except OSError:
+            is_same = False
+        if not is_same:
+            return f"is a copy of {folder}" if folder.is_dir() else f"was moved from {folder}"
+        return "has an MLflow database that is only partly filled" if "aside" in self.read_marker() else ""
+
+    def check_place(self) -> None:
+        """Raise UserError for a home that was moved or copied since MLflow's database was filled."""
+        if reason := self.unsettled():
+            raise UserError(
+                f"DITLAB_HOME={self.root} {reason}; run `ditlab runs sync` once, which fills MLflow again from the "
+                "runs' journals."
+            )
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,9 @@ from ditlab.reports.comparison import (
 )
 from ditlab.reports.comparison_page import summary_text, write_comparison
 from ditlab.runs.lineage import ancestors
-from ditlab.runs.relocation import check_run_place
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import Series, series_of
-from ditlab.tracking.journal import JournalContent
-from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_training_run, list_runs
 
@@ -90,8 +88,8 @@ def compare_runs(
     if 0 < samples < FEWEST_SAMPLES:
         raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
     opened = open_runs(names, home, warn, progress)
-    for run in opened if log else ():
-        check_run_place(home, run.folder)
+    if log:
+        home.check_place()
     name = "-".join(run.folder.run_id for run in opened)
     folder = output_folder(out or home.root / "comparisons" / name)
     settings = SampleSettings(samples, grid, seed, batch, default_device())

@@ -48,11 +48,10 @@ def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], 
     Raises UserError where what is added would go into the home from which this one was copied.
     """
     from ditlab.analysis.opened_run import logged_records
-    from ditlab.runs.relocation import check_run_place
     from ditlab.spec.files import load_recorded_experiment
     from ditlab.tracking.tracker import RunTracker
 
-    check_run_place(home, folder)
+    home.check_place()
     tracking = load_recorded_experiment(folder.spec).tracking
     with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as records:
         records.tracker.log_artifact(page)

@@ -223,9 +223,7 @@ class Run:
 
     def check_writable(self) -> None:
         """Raise UserError where what is added to the run would go into the home from which this one was copied."""
-        from ditlab.runs.relocation import check_run_place
-
-        check_run_place(self.home, self.folder)
+        self.home.check_place()
 
     @never_failing
     def _repr_html_(self) -> str:

@@ -19,8 +19,7 @@ from ditlab.runs.locks import is_locked
 from ditlab.spec.cards import differing_table, spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
-from ditlab.tracking.journal import JournalContent, recent_metrics
-from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
 from ditlab.tracking.records import RunRecord, read_record
 
 MOST_RUNS = 30

@@ -104,7 +104,6 @@ EXAMPLES = {
     "runs show": ("ditlab runs show digits-dit",),
     "runs log": ("ditlab runs log 1a2b3c4d",),
     "runs rm": ("ditlab runs rm 1a2b3c4d --dry-run",),
-    "runs relocate": ("ditlab runs relocate --dry-run",),
     "runs sync": ("ditlab runs sync", "ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000"),
     "ui": (
         "ditlab ui",

@@ -43,7 +43,7 @@ COMMANDS = {
     "schema": ("specs", "Print the JSON schema of experiments, for editors."),
     "data": ("data", "Import data into Arrow stores, inspect and upload them."),
     "export": ("analysis", "Write a run's weights as safetensors with the spec that rebuilds the network."),
-    "runs": ("runs", "List, show and delete runs; send MLflow what it missed; relocate a moved home."),
+    "runs": ("runs", "List, show and delete runs; send MLflow what it missed."),
     "ui": ("pages", "Open the MLflow UI on the runs in DITLAB_HOME."),
     "doctor": ("machine", "Check this machine, or a cluster."),
     "completion": ("machine", "Print a script that completes commands and runs in a shell."),

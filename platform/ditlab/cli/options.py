@@ -45,7 +45,7 @@ def complete_run(context: click.Context, parameter: click.Parameter, incomplete:
     """Ids of the newest runs that begin with `incomplete`, described by name and status; names after the ids."""
     ids: list[CompletionItem] = []
     names: dict[str, CompletionItem] = {}
-    for folder in _newest(Home.from_environment().runs):
+    for folder in _newest(Home.named_by_environment().runs):
         found = _record(folder)
         name, status = (str(found.get(key, "")) for key in ("name", "status"))
         described = ", ".join(text for text in (name, status) if _PLAIN.fullmatch(text))

@@ -157,8 +157,14 @@ def ui(
     """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 
-    from ditlab.tracking.server import MlflowServer, ServerOptions, artifact_location, database_address, is_loopback
-    from ditlab.tracking.server_accounts import Administrator
+    from ditlab.tracking.server import (
+        Administrator,
+        MlflowServer,
+        ServerOptions,
+        artifact_location,
+        database_address,
+        is_loopback,
+    )  # fmt: skip
 
     if auth is None and not is_loopback(host):
         raise UserError(
@@ -170,7 +176,7 @@ def ui(
     options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
     home = (Home(resolve_user_path(root)) if root else Home.from_environment()).ensure()
     with MlflowServer(home, host, port, options) as server:
-        if not server.is_private and not administrator:
+        if not is_loopback(host) and not administrator:
             say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:
             say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")

@@ -1,4 +1,4 @@
-"""`ditlab runs`: recent runs; one run and its events; deletion, upload to MLflow, moved homes."""
+"""`ditlab runs`: recent runs; one run and its events; deletion, upload to MLflow."""
 
 from __future__ import annotations
 
@@ -65,13 +65,19 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
 @click.option("--tracking", metavar="URI", help="MLflow address to send to instead of the run's own.")
 @json_option
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
-    """Send records that MLflow has not received, of the runs named or of all."""
+    """Send records that MLflow has not received, of the runs named or of all.
+
+    A DITLAB_HOME that was moved or copied, or whose MLflow database is damaged, gets a new database, filled from all
+    runs' journals. The old one is kept under another name; notes and tags that people wrote there are copied.
+    """
     from ditlab.cli.progress import ProgressBars
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
-    from ditlab.tracking.upload import sync_runs
+    from ditlab.tracking.refill import refill, refill_reason
+    from ditlab.tracking.sync import sync_runs
 
-    home = Home.from_environment()
-    if which:
+    home, filled = Home.from_environment(), None
+    reason = "" if tracking else refill_reason(home)
+    if which and not reason:
         found = [find_run(home, text) for text in which]
         for note in filter(None, (one.note for one in found)):
             say(note)
@@ -81,10 +87,14 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         records = scanned.records
         for remark in record_remarks(scanned):
             say(remark)
-    with ProgressBars(
-        f"sending what MLflow has missed of {len(records):,} run{'s' if len(records) > 1 else ''}"
-    ) as progress:
-        results = sync_runs(records, home, tracking, warn=progress.say)
+    num = f"{len(records):,} run{'s' if len(records) > 1 else ''}"
+    with ProgressBars(f"sending what MLflow has missed of {num}") as progress:
+        if reason:
+            filled, results = refill(home, records, reason, progress.say)
+        else:
+            results = sync_runs(records, home, tracking, warn=progress.say)
+    for line in filled.lines() if filled else ():
+        print_line(escape_line(line), as_json)
     for result in results:
         if result.sent or result.left or which:
             say(f"{result.run_id}: {result.sent:,} records sent, {result.left:,} left")
@@ -93,7 +103,8 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         raise UserError("\n".join(dict.fromkeys(faults)))
     if not any(result.left for result in results):
         hint(as_json, "ui")
-    emit({"synced": [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]}, as_json)
+    synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
+    emit({"synced": synced, "refilled": filled.to_dict() if filled else None}, as_json)
 
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -363,33 +374,5 @@ def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
             say(f"{address} keeps what it has received; --mlflow deletes that as well.")
 
 
-@click.command(short_help="Make a moved or copied DITLAB_HOME one of its own.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
-@json_option
-def relocate(dry_run: bool, as_json: bool) -> None:
-    """Make a DITLAB_HOME that was moved or copied one of its own: its runs write where it is now, and nowhere else.
-
-    Absolute paths in MLflow's database and in the runs' records and specs are changed, the database in one transaction
-    after a backup beside it. Files of the folder from which it comes are neither read nor written.
-    """
-    from ditlab.runs.relocation import relocate_home
-
-    done = relocate_home(Home.from_environment(), dry_run=dry_run)
-    if not done.former:
-        print_line(f"{done.present} is where it was made; there is nothing to relocate", as_json)
-    else:
-        former = ", ".join(map(str, done.former))
-        verb = "would be relocated" if dry_run else "relocated"
-        print_line(f"{done.present}: {verb} from {former}", as_json)
-        counts = [f"{number:,} in {place}" for place, number in done.database.changes.items()]
-        print_line(f"  MLflow's database: {', '.join(counts) or 'no path'}", as_json)
-        print_line(f"  files of runs: {len(done.files):,}", as_json)
-        if done.database.backup:
-            print_line(f"  backup: {done.database.backup}", as_json)
-    for remark in done.left:
-        say(remark)
-    emit({"dry_run": dry_run, **done.to_dict()}, as_json)
-
-
-for _command in (show, log, rm, relocate):
+for _command in (show, log, rm):
     runs.add_command(_command)

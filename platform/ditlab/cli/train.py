@@ -180,7 +180,7 @@ def _times(result: TrainingResult) -> list[str]:
 
 def _tracking_place(uri: str) -> str:
     """Address of the tracked run; for the database under DITLAB_HOME its path, with the command that opens it."""
-    database = Home.from_environment().mlflow_database
+    database = Home.named_by_environment().mlflow_database
     if uri != f"sqlite:///{database}":
         return uri
     return f"{short_path(database)} ({command_line('ui')})"

@@ -18,7 +18,7 @@ from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
 _LARGEST = float(np.finfo(np.float32).max)
 HELD = 1 * MIB
-"""Bytes of rows that are held while the disk refuses them; beyond that, receipts begin anew."""
+"""Bytes of rows that are held while the disk refuses them; beyond that, receipts begin again."""
 
 
 _CHECKED = struct.Struct("<QHBBIQfff")
@@ -59,7 +59,7 @@ class ReceiptWriter:
         """Begin an attempt, whose number and chain are filled in here.
 
         `saved` is the `receipt` of the checkpoint from which it goes on; empty for none. Where the rows up to there are
-        not whole, the chain begins anew at the attempt's step.
+        not whole, the chain begins again at the attempt's step.
         """
         with self._lock:
             self._flush(durable=False)

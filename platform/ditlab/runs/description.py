@@ -22,12 +22,10 @@ from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.access import redact, resolve_tracking_uri
 from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, series_of
-from ditlab.tracking.journal import JournalContent
-from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import FoundRun, RunRecord, list_runs
-from ditlab.tracking.relocation import check_place
-from ditlab.tracking.upload import num_unsent
+from ditlab.tracking.sync import num_unsent
 
 _ESSENTIALS = (
     "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",
@@ -107,7 +105,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     metrics: dict[str, tuple[int, float]] = {}
     unsent, time, proof = None, None, ""
     try:
-        check_place(home)
+        home.check_place()
     except UserError as error:
         notes.append(str(error))
     try:

@@ -15,8 +15,14 @@ from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
 from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, JournalRecord, all_metrics, read_journal
-from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal import (
+    LARGEST_JOURNAL,
+    JournalContent,
+    JournalRecord,
+    all_metrics,
+    read_content,
+    read_journal,
+)
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 """Prefixes of the metrics whose points are events; those of single steps are none."""

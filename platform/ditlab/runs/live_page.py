@@ -22,8 +22,7 @@ from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
-from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_content, read_journal
 
 INTERVAL = 2.0
 """Seconds between a browser's questions for changes."""

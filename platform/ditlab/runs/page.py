@@ -32,8 +32,7 @@ from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import JournalFacts, series_of
-from ditlab.tracking.journal import JournalContent
-from ditlab.tracking.journal_index import damaged_lines, read_content
+from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker

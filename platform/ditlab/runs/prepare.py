@@ -24,7 +24,6 @@ from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import lineage_tags
-from ditlab.runs.relocation import check_run_place
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
@@ -37,7 +36,6 @@ from ditlab.tracking.access import check_access, check_reachable, launch_address
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
-from ditlab.tracking.relocation import check_place, record_place
 
 RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
 """Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
@@ -55,7 +53,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     Raises UserError where something is wrong; nothing of the run is left behind.
     """
     home = Home.from_environment()
-    check_place(home)
+    home.check_place()
     given_uri = experiment.tracking.uri
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
     check_devices(launch.experiment, local, remote)
@@ -63,7 +61,6 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         check_network(launch.experiment)
     assert launch.model  # a mistake that only building finds shows at once
     if resumed := _find_resumed(launch.experiment, resume, home):
-        check_run_place(home, resumed)
         check_same_content(launch.experiment, resumed)
         launch = launch.changed(run_id=resumed.run_id, resumed=True)
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
@@ -87,7 +84,6 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
     """
     experiment, home = launch.experiment, launch.home
-    record_place(home)
     if not launch.resumed:
         launch = launch.changed(run_id=_create_folder(launch, proof).run_id)
     else:

@@ -13,9 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
+
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.openmetrics import CONTENT_TYPE
 from ditlab.tracking.server import is_loopback
 
 HOST = "127.0.0.1"
@@ -145,7 +146,7 @@ class MetricsServer:
             content = read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
         except FileNotFoundError:
             content = _NOTHING_YET
-        return Answer(content, CONTENT_TYPE)
+        return Answer(content, CONTENT_TYPE_LATEST)
 
     def __enter__(self) -> MetricsServer:
         self._thread.start()

@@ -32,7 +32,6 @@ from ditlab.spec.sweep_axes import Axis, Choice, Grid
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.folder import PlannedTrial, trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
-from ditlab.tracking.relocation import check_place
 from ditlab.training.metrics import metric_names, pace_names
 
 # Sections of a spec that the checks depend on.
@@ -199,7 +198,7 @@ def prepare_sweep(
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
-    check_place(home)
+    home.check_place()
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
     base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
     messages: list[str] = []

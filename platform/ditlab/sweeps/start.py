@@ -16,7 +16,6 @@ from ditlab.sweeps.folder import PastTrial, PlannedTrial, SweepFolder, find_reco
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
-from ditlab.tracking.relocation import record_place
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
     Raises UserError where the disk refuses, or a checkpoint that trials go on from is gone; nothing is left then.
     """
     sweep, home = prepared.sweep, prepared.home
-    record_place(home.ensure())
+    home.ensure()
     run = None
     try:
         run = create_run(

@@ -5,19 +5,16 @@ The probe tells whether an address answers, and accepts this process's credentia
 
 import base64
 import configparser
-import json
 import os
 import socket
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.secrets import hide_in_urls
-from ditlab.storage.plain_files import parse_json
 from ditlab.tracking.backend import BACKENDS
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -26,8 +23,6 @@ _FORMS = (
     "http://HOST:PORT, https://HOST, sqlite:///PATH.db, postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., "
     "databricks, or null for the database under DITLAB_HOME"
 )
-_SET_TAG = "/api/2.0/mlflow/runs/set-tag"
-_MOST_READ = 100_000  # bytes of an answer
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
 # MLflow's other ways to authenticate, which the probe does not try.
@@ -36,10 +31,10 @@ _TIMEOUT = 5.0
 """Seconds for an answer."""
 
 
-def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
-    """Return `uri` if it is well-formed. Raises UserError naming the knob, its value and the valid forms."""
+def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
+    """Return `uri` if it is well-formed. Raises UserError naming the option, its value and the valid forms."""
     if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
-        raise _malformed(uri, "is blank or holds white space", knob)
+        raise _malformed(uri, "is blank or holds white space", option)
     if uri == "databricks":
         return uri
     try:
@@ -47,24 +42,24 @@ def validate_tracking_uri(uri: str, knob: str = "tracking.uri") -> str:
         port = parts.port
     except ValueError as error:
         # Of a password with a slash in it, the error would show a piece.
-        raise _malformed(uri, "is no address" if "@" in uri else f"is no address ({error})", knob) from None
+        raise _malformed(uri, "is no address" if "@" in uri else f"is no address ({error})", option) from None
     scheme = scheme_of(parts)
     if scheme == "file" or (not scheme and "://" not in uri):
-        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store", knob)
+        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store", option)
     if scheme == "sqlite":
         if parts.netloc or parts.path in ("", "/") or parts.path == "/:memory:":
             raise _malformed(
-                uri, "names no database file (three slashes for a relative path, four for an absolute one)", knob
+                uri, "names no database file (three slashes for a relative path, four for an absolute one)", option
             )
         return uri
     if scheme in BACKENDS:
         return uri
     if scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
-        raise _malformed(uri, f"has the unknown scheme {scheme!r}", knob)
+        raise _malformed(uri, f"has the unknown scheme {scheme!r}", option)
     if not parts.hostname:
-        raise _malformed(uri, "names no host", knob)
+        raise _malformed(uri, "names no host", option)
     if port == 0:
-        raise _malformed(uri, "has port 0", knob)
+        raise _malformed(uri, "has port 0", option)
     return uri
 
 
@@ -74,20 +69,21 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
     None: in DITLAB_HOME's database, wherever that home will be moved. `environment` False leaves the variable out.
     Raises UserError for an address that is malformed or holds a password.
     """
-    knob = "tracking.uri"
+    option = "tracking.uri"
     if uri is None and environment:
-        uri, knob = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None, "MLFLOW_TRACKING_URI"
+        uri, option = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None, "MLFLOW_TRACKING_URI"
     if uri is None:
         return None
-    refuse_password(validate_tracking_uri(uri, knob), knob)
-    return resolve_tracking_uri(uri, home)
+    refuse_password(validate_tracking_uri(uri, option), option)
+    address = resolve_tracking_uri(uri, home)
+    return None if address == resolve_tracking_uri(None, home) else address
 
 
-def refuse_password(uri: str, knob: str = "tracking.uri") -> None:
+def refuse_password(uri: str, option: str = "tracking.uri") -> None:
     """Raise UserError for an address that holds a password."""
     if redact(uri) != uri:
         raise UserError(
-            f"{knob}={redact(uri)} holds a password, which would be written into every checkpoint; "
+            f"{option}={redact(uri)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
 
@@ -125,9 +121,9 @@ def redact(uri: str) -> str:
     return hide_in_urls(uri)
 
 
-def _malformed(uri: str, fault: str, knob: str) -> UserError:
+def _malformed(uri: str, fault: str, option: str) -> UserError:
     uri = redact(uri)
-    return UserError(f"{knob}={uri!r} {fault}; valid are {_FORMS}.")
+    return UserError(f"{option}={uri!r} {fault}; valid are {_FORMS}.")
 
 
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
@@ -157,14 +153,6 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     return None
 
 
-def require_reachable(uri: str, timeout: float = _TIMEOUT) -> None:
-    """Raise UserError where nothing answers within `timeout` seconds."""
-    if reason := check_reachable(uri, timeout):
-        raise UserError(
-            f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
-        )
-
-
 def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """A sentence, without its full stop, if the server at `uri` refuses this process's name or password.
 
@@ -173,12 +161,6 @@ def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
     if urlsplit(uri).scheme not in ("http", "https") or any(os.environ.get(name) for name in _OTHER_WAYS):
         return None
     return refusal_message(uri, probe_status(uri, _authorization(), timeout))
-
-
-def require_access(uri: str) -> None:
-    """Raise UserError where the server at `uri` refuses this process's name or password."""
-    if sentence := check_access(uri):
-        raise UserError(f"{sentence}.")
 
 
 def refusal_message(uri: str, status: int | None) -> str | None:
@@ -204,48 +186,12 @@ def probe_status(uri: str, authorization: str | None, timeout: float = _TIMEOUT)
         return None
 
 
-def outage_reason(error: Exception, uri: str, mlflow_run_id: str | None) -> str:
-    """First line of an error of MLflow's client, or of the server's own answer where the client drops it.
-
-    The client repeats a request that a server answers with 500 or 503, and then reports the number alone: a server
-    whose disk is full answers so, with the words that matter.
-    """
+def outage_reason(error: Exception) -> str:
+    """First line of an error of MLflow's client that says what is wrong."""
     reason = first_line(error)
     if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
         return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
-    if "error responses" not in reason or not mlflow_run_id:
-        return reason
-    return _write_fault(uri, mlflow_run_id) or reason
-
-
-def _write_fault(uri: str, mlflow_run_id: str) -> str | None:
-    """First line of a server's refusal to write the tag `ditlab.outage` (a time); None where it writes it or is silent.
-
-    A value that the tag has already would not be written at all.
-    """
-    value = datetime.now(UTC).isoformat()
-    body = json.dumps({"run_id": mlflow_run_id, "key": "ditlab.outage", "value": value}).encode()
-    request = urllib.request.Request(f"{uri.rstrip('/')}{_SET_TAG}", body, {"Content-Type": "application/json"})
-    if authorization := _authorization():
-        request.add_unredirected_header("Authorization", authorization)
-    try:
-        urllib.request.urlopen(request, timeout=_TIMEOUT).close()
-    except urllib.error.HTTPError as error:
-        with error:
-            return _message(error.read(_MOST_READ))
-    except (OSError, ValueError):
-        return None
-    return None
-
-
-def _message(answer: bytes) -> str | None:
-    """First line of the message in an answer of MLflow's; None for another answer."""
-    try:
-        found = parse_json(answer)
-    except ValueError:
-        return None
-    message = found.get("message") if isinstance(found, dict) else None
-    return first_line(ValueError(message)) if isinstance(message, str) and message.strip() else None
+    return f"{reason}; the server's log says why" if "error responses" in reason else reason
 
 
 def basic_authorization(name: str, password: str) -> str:

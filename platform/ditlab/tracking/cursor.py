@@ -1,6 +1,6 @@
 """Position up to which a journal has been sent, and the lock that lets one process send it. Imports no mlflow.
 
-Cursors are kept by MLflow address, and carried on to the address at a moved home's present place.
+Cursors are kept by MLflow address.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
-from ditlab.storage.files import add_checksum, has_checksum, is_intact, write_durably
+from ditlab.home import RunFolder
+from ditlab.storage.files import add_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, parse_json, read_plain
-from ditlab.tracking.access import redact, resolve_tracking_uri, sqlite_path
-from ditlab.tracking.database_damage import made_at
+from ditlab.tracking.access import redact, sqlite_path
 from ditlab.tracking.journal import LONGEST_LINE
-from ditlab.tracking.relocation import PathMap
-
-_CLOCK = 0.1
-"""Seconds by which a file's time may lag behind the clock."""
+from ditlab.tracking.local_database import holds_run
 
 
 @dataclass
@@ -57,7 +51,7 @@ class CursorFile:
     def load(self) -> Cursor:
         """The saved cursor; the beginning, where none was saved or it cannot be read (sending twice does no harm).
 
-        A journal that was made anew, shorter or longer than the old one, is sent from its beginning as well, to the
+        A journal that was made again, shorter or longer than the old one, is sent from its beginning as well, to the
         same MLflow run.
         """
         try:
@@ -99,19 +93,10 @@ class CursorFile:
             self._lock = None
 
     def load_received(self) -> Cursor:
-        """The saved cursor as `load`, where what was sent is still there.
-
-        A local database that is missing, or was made after the cursor, has received nothing.
-        """
-        return Cursor() if self._is_older_than_database() else self.load()
-
-    def _is_older_than_database(self) -> bool:
-        if self._database is None:
-            return False
-        try:
-            return self._path.stat().st_mtime + _CLOCK < made_at(self._database)
-        except OSError:
-            return False
+        """The saved cursor as `load`; the beginning where a local database is gone or lacks the run."""
+        cursor = self.load()
+        is_there = self._database is None or not cursor.mlflow_run_id or holds_run(self._database, cursor.mlflow_run_id)
+        return cursor if is_there else Cursor()
 
     def _is_of_this_journal(self, cursor: Cursor) -> bool:
         try:
@@ -135,42 +120,6 @@ class CursorFile:
             targets = parse_json(content)
         except (OSError, ValueError):
             return {}
-        if not isinstance(targets, dict) or (has_checksum(content) and not is_intact(content)):
+        if not isinstance(targets, dict) or not is_intact(content):
             return {}
         return {address: cursor for address, cursor in targets.items() if isinstance(cursor, dict)}
-
-
-@dataclass(frozen=True)
-class CursorMove:
-    """Cursor of one journal at a former address, to be saved under the present one."""
-
-    path: Path
-    cursor: Cursor
-    _target: CursorFile
-
-    def apply(self) -> None:
-        """Save the cursor under the present address. Raises UserError while another process sends the journal."""
-        if not self._target.acquire():
-            raise UserError(f"{self.path} is in use by a process that sends to MLflow; wait for its end, or stop it.")
-        try:
-            self._target.save(self.cursor)
-        finally:
-            self._target.release()
-
-
-def cursor_moves(folder: RunFolder, tracking_uri: str, mapping: PathMap) -> Iterator[CursorMove]:
-    """Cursors of a run that are ahead of those at the present address.
-
-    `tracking_uri` is the run's own address; empty: the database of its home.
-    """
-    homes = [Home(place) for place in mapping.former]
-    addresses = [tracking_uri] if tracking_uri else [resolve_tracking_uri(None, home) for home in homes]
-    for node in folder.journal_nodes():
-        for address in addresses:
-            moved = mapping.relocated(address)
-            cursor = CursorFile(folder, address, node).load()
-            if moved is None or cursor.mlflow_run_id is None:
-                continue
-            target = CursorFile(folder, moved, node)
-            if target.load().offset < cursor.offset:
-                yield CursorMove(folder.node_journal(node).with_suffix(".cursor.json"), cursor, target)

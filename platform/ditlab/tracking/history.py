@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import JournalContent
-from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal import JournalContent, read_content
 
 PAGE_NAME = "report.html"
 """File name of a run's page among its artifacts."""

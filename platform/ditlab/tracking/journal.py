@@ -1,10 +1,9 @@
 """A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact. Imports no mlflow.
 
-One JSON object a line, in the order of the events, with a checksum at its end, but for lines written before there were
-any. Of a `metrics` record, `values` go to MLflow; `held`, which most records lack, stay here, as thinning chose. An
-`overview` repeats figures under names that all families share, for MLflow alone. Paths inside the run's folder are
-relative to it. NaN and infinities are strings. Torn and damaged lines are passed over. A journal can be read whole,
-from an offset on, or from its end.
+One JSON object a line, in the order of the events, with a checksum at its end. Of a `metrics` record, `values` go to
+MLflow; `held`, which most records lack, stay here, as thinning chose. An `overview` repeats figures under names that
+all families share, for MLflow alone. Paths inside the run's folder are relative to it. NaN and infinities are strings.
+Torn and damaged lines are passed over. A journal can be read whole, from an offset on, or from its end.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.files import add_checksum, has_checksum, is_intact, without_checksum
+from ditlab.storage.files import add_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import MIB, open_regular_file
 
 _KNOWN = ConfigDict(extra="forbid", strict=True)
@@ -34,9 +32,6 @@ Time = Annotated[int, Field(ge=0, lt=1 << 53)]
 Step = Annotated[int, Field(ge=0, lt=1 << 53)]
 Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity", "-Infinity"]
 Texts = dict[str, str]
-_KINDS = frozenset({
-    "start", "params", "tags", "metrics", "image", "artifact", "table", "dataset", "overview", "note", "model", "end",
-})  # fmt: skip
 JournalRecord = dict[str, Any]
 _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 LONGEST_LINE = 4 * MIB
@@ -172,25 +167,6 @@ AnyRecord = (
 _RECORD: TypeAdapter[Any] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
 
 
-def typed_record(line: bytes) -> dict[str, Any] | None:
-    """Parse a line without its checksum; None where it holds no record of a known kind."""
-    try:
-        record: dict[str, Any] = _RECORD.validate_json(line)
-    except ValidationError:
-        return None
-    return record
-
-
-def record_of_later_version(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of an unknown kind, which a later version wrote; None for anything else."""
-    try:
-        record = from_json(line, allow_inf_nan=False)
-    except ValueError:
-        return None
-    is_later = isinstance(record, dict) and isinstance(record.get("kind"), str) and record["kind"] not in _KINDS
-    return record if is_later and isinstance(record.get("time"), int) else None
-
-
 def current_time() -> int:
     """Milliseconds since 1970."""
     return int(time.time() * 1000)
@@ -212,12 +188,13 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
 def parse_record(line: bytes) -> JournalRecord | None:
     """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
     text = line.rstrip(b"\n")
-    if not has_checksum(text):
-        return typed_record(text)
     if not is_intact(text):
         return None
-    text = without_checksum(text)
-    return typed_record(text) or record_of_later_version(text)
+    try:
+        record: JournalRecord = _RECORD.validate_json(without_checksum(text))
+    except ValidationError:
+        return None
+    return record
 
 
 def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:
@@ -236,8 +213,6 @@ class JournalLine(NamedTuple):
     """None for a damaged line."""
     is_whole: bool = True
     """False for a last line without a newline, which may be in writing."""
-    is_checked: bool = True
-    """False for a line without a checksum, as an earlier version wrote it."""
 
 
 def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
@@ -246,7 +221,7 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
     while line := file.readline(LONGEST_LINE):
         end = begin + len(line)
         if line.endswith(b"\n"):
-            yield JournalLine(begin, end, parse_record(line), is_checked=has_checksum(line[:-1]))
+            yield JournalLine(begin, end, parse_record(line))
         elif len(line) < LONGEST_LINE:
             yield JournalLine(begin, end, parse_record(line), is_whole=False)
         else:
@@ -278,26 +253,6 @@ def read_record_at(path: Path, offset: int) -> JournalRecord | None:
     """The record of the line that begins at an offset; None for a damaged line."""
     with open_regular_file(path, LARGEST_JOURNAL) as file:
         return next((line.record for line in read_journal(file, offset)), None)
-
-
-class JournalTail(NamedTuple):
-    """End of a journal."""
-
-    records: list[JournalRecord]
-    num_damaged: int
-    """Lines that were passed over."""
-
-
-def read_tail(path: Path, num_bytes: int) -> JournalTail:
-    """The records among the last bytes. Raises OSError where there is no journal."""
-    with open_regular_file(path, LARGEST_JOURNAL) as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - num_bytes)
-        if begin:  # to the beginning of a line
-            file.seek(begin - 1)
-            begin += len(file.readline(num_bytes + 1)) - 1
-        lines = list(read_journal(file, begin))
-    records = [line.record for line in lines if line.record is not None]
-    return JournalTail(records, sum(line.record is None and line.is_whole for line in lines))
 
 
 def count_lines(path: Path, begin: int) -> int:
@@ -355,6 +310,20 @@ class JournalContent:
             self.events.append(record)
 
 
+def read_content(path: Path) -> JournalContent:
+    """Read a journal's whole content. Raises OSError where there is none."""
+    content = JournalContent()
+    with open_regular_file(path, LARGEST_JOURNAL) as file:
+        for line in read_journal(file):
+            content.add(line)
+    return content
+
+
+def damaged_lines(number: int) -> str:
+    """The sentence on lines of a journal that were passed over."""
+    return f"{number} damaged line{'s' if number > 1 else ''} passed over; the others count."
+
+
 class RecentMetrics(NamedTuple):
     """Metrics among the last 64 KiB of a journal."""
 
@@ -369,13 +338,19 @@ class RecentMetrics(NamedTuple):
 def recent_metrics(folder: RunFolder) -> RecentMetrics:
     """Read the latest value of each metric among the last 64 KiB of a run's journal."""
     latest: dict[str, float] = {}
+    num_damaged = 0
     try:
-        tail = read_tail(folder.journal, _TAIL_BYTES)
+        with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            if begin:  # to the beginning of a line
+                file.seek(begin - 1)
+                begin += len(file.readline(_TAIL_BYTES + 1)) - 1
+            for line in read_journal(file, begin):
+                num_damaged += line.record is None and line.is_whole
+                if line.record is not None and line.record["kind"] == "metrics":
+                    latest.update(all_metrics(line.record))
     except FileNotFoundError:
-        return RecentMetrics({}, 0)
+        pass
     except OSError as error:
         return RecentMetrics({}, 0, first_line(error))
-    for record in tail.records:
-        if record["kind"] == "metrics":
-            latest.update(all_metrics(record))
-    return RecentMetrics(latest, tail.num_damaged)
+    return RecentMetrics(latest, num_damaged)

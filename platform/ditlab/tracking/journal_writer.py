@@ -12,7 +12,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +19,16 @@ import numpy as np
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
-from ditlab.storage.plain_files import MIB, open_for_append
+from ditlab.storage.plain_files import open_for_append
 from ditlab.tracking.history import JournalFacts, ResultPoint, RunResults
-from ditlab.tracking.journal import JournalContent, current_time, encode_record, encode_values
-from ditlab.tracking.journal_index import MIN_GROWTH, damaged_lines, read_content
+from ditlab.tracking.journal import (
+    JournalContent,
+    current_time,
+    damaged_lines,
+    encode_record,
+    encode_values,
+    read_content,
+)
 
 _DENSE = 10
 """A tenth of the budget goes before any point is held back; as many non-finite ones go, wherever they come."""
@@ -39,8 +44,6 @@ _DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
 _SYNC_INTERVAL = 2.0
 """Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
 at once."""
-_INDEX_INTERVAL = 32 * MIB
-"""Bytes of the journal between two updates of its side index: a second of one core each, about every 100,000 steps."""
 _log = logging.getLogger("ditlab.tracking")
 
 
@@ -184,7 +187,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._file: int | None = None
-        self._synced = self._indexed = 0
+        self._synced = 0
         self._needs_newline = False
         self._has_warned = False
         try:
@@ -192,7 +195,6 @@ class JournalWriter:
             if self.path.exists():
                 content = read_content(self.path)
                 self._index.load(content)
-                self._indexed = content.end
                 if content.num_damaged:
                     self._warn(f"{self.path}: {damaged_lines(content.num_damaged)}")
             self._open()
@@ -302,7 +304,6 @@ class JournalWriter:
                 os.close(self._file)
                 self._file = None
         self._syncer.join()
-        self._update_side_index(MIN_GROWTH)
 
     def _open(self) -> None:
         self._file = open_for_append(self.path)
@@ -344,10 +345,3 @@ class JournalWriter:
     def _sync_periodically(self) -> None:
         while not self._closed.wait(_SYNC_INTERVAL):
             self.sync()
-            self._update_side_index(_INDEX_INTERVAL)
-
-    def _update_side_index(self, min_growth: int) -> None:
-        """Index what has been written since the last time, if it is much: the next process need not parse it."""
-        with suppress(OSError):
-            if self.path.stat().st_size - self._indexed >= min_growth:
-                self._indexed = read_content(self.path).end

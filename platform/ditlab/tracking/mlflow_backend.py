@@ -54,7 +54,7 @@ class MlflowBackend(TrackingBackend):
             except Exception as error:
                 if not is_missing(error):
                     raise
-                run_id = None  # the store was made anew
+                run_id = None  # the store was made again
         if run_id is None:
             run_id = _find_or_create_run(client, to, start)
             check_alive(client, run_id)
@@ -75,7 +75,7 @@ class MlflowBackend(TrackingBackend):
     def send(self, record: JournalRecord) -> None:
         """Send a record of any other kind; one that MLflow refuses is dropped with a warning."""
         try:
-            getattr(self, f"_send_{record['kind']}", self._ignore)(record)
+            getattr(self, f"_send_{record['kind']}")(record)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -90,7 +90,7 @@ class MlflowBackend(TrackingBackend):
 
     @staticmethod
     def is_missing(error: Exception) -> bool:
-        """Return True if the run or its experiment does not exist: the store may have been made anew."""
+        """Return True if the run or its experiment does not exist: the store may have been made again."""
         return is_missing(error)
 
     def _send_entries(self, entries: Sequence[Any]) -> None:
@@ -182,9 +182,6 @@ class MlflowBackend(TrackingBackend):
         )
         tags = [InputTag("mlflow.data.context", record["context"])]
         self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
-
-    def _ignore(self, record: JournalRecord) -> None:
-        _log.debug("record of unknown kind %r passed over", record["kind"])
 
     def _local_file(self, record: JournalRecord) -> Path | None:
         """The file that a record points to; None, with a warning, where it is gone or outside the run's folder."""

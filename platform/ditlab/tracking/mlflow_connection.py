@@ -16,7 +16,7 @@ from typing import Any
 from ditlab.home import Home
 from ditlab.storage.plain_files import open_for_append
 from ditlab.tracking.access import is_server, sqlite_path
-from ditlab.tracking.database_damage import is_damage
+from ditlab.tracking.local_database import is_damage
 
 _SETTINGS = {
     # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.

@@ -79,9 +79,9 @@ def _find(client: Any, experiment_id: str, mlflow_run_id: str, step: int) -> Any
     """The model of a step: a ready one first. Others, made by a repeated request, are deleted where they are empty."""
     found = [each for each in _search(client, experiment_id, mlflow_run_id) if each.tags.get(_STEP_TAG) == str(step)]
     found.sort(key=lambda model: (not _is_ready(model), model.creation_timestamp, model.model_id))
-    for twin in found[1:]:
-        if not _is_ready(twin):
-            client.delete_logged_model(twin.model_id)
+    for repeated in found[1:]:
+        if not _is_ready(repeated):
+            client.delete_logged_model(repeated.model_id)
     return found[0] if found else None
 
 
@@ -130,7 +130,7 @@ def _log_points(client: Any, mlflow_run_id: str, model_id: str, record: JournalR
 
 
 def send_note(client: Any, mlflow_run_id: str, text: str) -> bool:
-    """Put a note on a run, unless a person wrote or emptied the one that is there; returns True if it stands.
+    """Put a note on a run, unless a person wrote or emptied the one that is there; returns True if it is there now.
 
     The hash goes first, beside that of the note that it replaces: a crash between the two calls leaves a note that is
     still known as DiTLab's.
@@ -139,16 +139,16 @@ def send_note(client: Any, mlflow_run_id: str, text: str) -> bool:
     present = tags.get(NOTE_TAG)
     if present == text:
         return True
-    if present is not None and _hash(present) not in tags.get(OWN_TAG, "").split():
+    if present is not None and note_hash(present) not in tags.get(OWN_TAG, "").split():
         return False
     if present is None and OWN_TAG in tags:
-        hashes = [*tags[OWN_TAG].split()[-1:], _hash(text)]  # one that never arrived
+        hashes = [*tags[OWN_TAG].split()[-1:], note_hash(text)]  # one that never arrived
     else:
-        hashes = [*([_hash(present)] if present is not None else []), _hash(text)]
+        hashes = [*([note_hash(present)] if present is not None else []), note_hash(text)]
     client.set_tag(mlflow_run_id, OWN_TAG, " ".join(hashes))
     client.set_tag(mlflow_run_id, NOTE_TAG, text)
     return True
 
 
-def _hash(text: str) -> str:
+def note_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -17,8 +17,6 @@ from ditlab.tracking.access import (
     check_reachable,
     is_server,
     redact,
-    require_access,
-    require_reachable,
     resolve_tracking_uri,
 )
 from ditlab.tracking.backend import RunGoneError
@@ -76,9 +74,9 @@ def find_or_create_mlflow_run(client: Any, experiment: str, start: Mapping[str, 
         client.create_run(experiment, start_time=start["time"], run_name=start["name"], tags=tags)
         found = _search(client, start["run_id"], [experiment])
     # A request whose answer was lost is sent again by MLflow's client, and makes a second run.
-    for twin in found[1:]:
-        if not twin.data.metrics and twin.info.lifecycle_stage == "active":
-            client.delete_run(twin.info.run_id)
+    for repeated in found[1:]:
+        if not repeated.data.metrics and repeated.info.lifecycle_stage == "active":
+            client.delete_run(repeated.info.run_id)
     return str(found[0].info.run_id)
 
 
@@ -144,8 +142,12 @@ class MlflowRun:
 def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
     """The newest `num` runs of DiTLab at an address. Raises UserError where it is malformed or does not answer."""
     uri = resolve_tracking_uri(uri, home)
-    require_reachable(uri)
-    require_access(uri)
+    if reason := check_reachable(uri):
+        raise UserError(
+            f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
+        )
+    if refusal := check_access(uri):
+        raise UserError(f"{refusal}.")
     try:
         client = connect(uri, home)
         experiments = {e.experiment_id: e.name for e in client.search_experiments()}
@@ -153,7 +155,7 @@ def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
             list(experiments), f"tags.`{RUN_TAG}` LIKE '%'", max_results=num, order_by=["attributes.start_time DESC"]
         )
     except Exception as error:
-        # Whatever stands at the address, MLflow's client and its database drivers raise errors of a dozen kinds.
+        # Whatever answers at the address, MLflow's client and its database drivers raise errors of a dozen kinds.
         raise UserError(
             f"tracking.uri={redact(uri)} cannot be read as an MLflow store ({first_line(error)}); correct the address."
         ) from error

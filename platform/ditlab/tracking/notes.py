@@ -1,6 +1,6 @@
 """Notes that MLflow shows with a run, as Markdown: what a reviewer reads first. Imports no mlflow.
 
-In this Markdown every text of a person's stands as it was written. A run's note says what it is, its result beside
+In this Markdown every text of a person's is shown as it was written. A run's note says what it is, its result beside
 baselines, samples, the spec in five lines, and how to go on; a sweep's note ranks its trials.
 """
 

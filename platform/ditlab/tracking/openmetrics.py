@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+
 from ditlab.storage.files import write_whole
 
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 INTERVAL = 5.0
 """Least seconds between two renewals of the file."""
 _SHARE = 0.002
 """Largest share of the time that renewals may take: on a slow disk they are rarer."""
-_LABEL = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 @dataclass(frozen=True)
@@ -39,52 +40,50 @@ class RunGauges:
 
 
 @dataclass(frozen=True)
-class _Family:
-    """One metric family."""
+class _RunState:
+    """Collector, as `prometheus_client` asks for one, of a run's state; every sample has the label `run`."""
 
+    gauges: RunGauges
+    run_id: str
     name: str
-    kind: str
-    about: str
-    samples: Sequence[tuple[Mapping[str, str], float]]
-    """Labels and value of each sample."""
-    unit: str = ""
+    family: str
+    now: float
 
-    def lines(self, labels: Mapping[str, str]) -> Iterator[str]:
-        """The family's lines; `labels` are those of all samples."""
-        yield f"# TYPE {self.name} {self.kind}"
-        if self.unit:
-            yield f"# UNIT {self.name} {self.unit}"
-        yield f"# HELP {self.name} {self.about}"
-        suffix = {"counter": "_total", "info": "_info"}.get(self.kind, "")
-        for own, value in self.samples:
-            shown = ",".join(f'{key}="{text.translate(_LABEL)}"' for key, text in {**labels, **own}.items())
-            yield f"{self.name}{suffix}{{{shown}}} {_number(value)}"
+    def collect(self) -> Iterator[Metric]:
+        """The metric families that have samples."""
+        gauges = self.gauges
+        workers = {phase: enumerate(seconds) for phase, seconds in gauges.phase_seconds.items()}
+        phases = [((phase, str(rank)), value) for phase, each in workers.items() for rank, value in each]
+        memory = [((str(rank),), size) for rank, size in enumerate(gauges.peak_memory) if size]
+        named, plain = ((self.name, self.family), 1.0), ()
+        for name, kind, about, unit, labels, samples in (
+            ("ditlab_run", "info", "Name and family of the run.", "", ("name", "family"), [named]),
+            ("ditlab_running", "gauge", "1 while the run trains, 0 once it has ended in order.", "", (),
+             [(plain, gauges.is_running)]),
+            ("ditlab_updated_timestamp_seconds", "gauge", "Time of these values.", "seconds", (), [(plain, self.now)]),
+            ("ditlab_steps", "gauge", "Optimiser steps done.", "", (), [(plain, gauges.step)]),
+            ("ditlab_planned_steps", "gauge", "Optimiser steps of the whole run.", "", (),
+             [(plain, gauges.total_steps)]),
+            ("ditlab_samples", "counter", "Samples of the steps done.", "", (), [(plain, gauges.samples)]),
+            ("ditlab_phase_seconds", "counter", "Time of each worker by phase, since the start or resumption.",
+             "seconds", ("phase", "worker"), phases),
+            ("ditlab_peak_memory_bytes", "gauge", "Peak memory of each worker.", "bytes", ("worker",), memory),
+            ("ditlab_metric", "gauge", "Latest value of each metric, by its name in MLflow.", "", ("name",),
+             [((metric,), value) for metric, value in gauges.metrics.items()]),
+        ):  # fmt: skip
+            family = Metric(name, about, kind, unit)
+            suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+            for values, value in samples:
+                own = dict(zip(labels, values, strict=True))
+                family.add_sample(name + suffix, {"run": self.run_id, **own}, float(value))
+            if family.samples:
+                yield family
 
 
-def openmetrics_text(gauges: RunGauges, run_id: str, name: str, family: str, now: float) -> str:
-    """Format a run's state; `now` is in seconds since 1970. Every sample has the label `run`."""
-    by_phase = [
-        ({"phase": phase, "worker": str(worker)}, seconds)
-        for phase, workers in gauges.phase_seconds.items()
-        for worker, seconds in enumerate(workers)
-    ]
-    memory = [({"worker": str(worker)}, float(size)) for worker, size in enumerate(gauges.peak_memory) if size]
-    latest = [({"name": metric}, value) for metric, value in gauges.metrics.items()]
-    families = [
-        _Family("ditlab_run", "info", "Name and family of the run.", [({"name": name, "family": family}, 1)]),
-        _Family("ditlab_running", "gauge", "1 while the run trains, 0 once it has ended in order.",
-                [({}, float(gauges.is_running))]),
-        _Family("ditlab_updated_timestamp_seconds", "gauge", "Time of these values.", [({}, now)], "seconds"),
-        _Family("ditlab_steps", "gauge", "Optimiser steps done.", [({}, gauges.step)]),
-        _Family("ditlab_planned_steps", "gauge", "Optimiser steps of the whole run.", [({}, gauges.total_steps)]),
-        _Family("ditlab_samples", "counter", "Samples of the steps done.", [({}, gauges.samples)]),
-        _Family("ditlab_phase_seconds", "counter", "Time of each worker by phase, since the start or resumption.",
-                by_phase, "seconds"),
-        _Family("ditlab_peak_memory_bytes", "gauge", "Peak memory of each worker.", memory, "bytes"),
-        _Family("ditlab_metric", "gauge", "Latest value of each metric, by its name in MLflow.", latest),
-    ]  # fmt: skip
-    lines = [line for each in families if each.samples for line in each.lines({"run": run_id})]
-    return "\n".join([*lines, "# EOF", ""])
+def openmetrics_text(gauges: RunGauges, run_id: str, name: str, family: str, now: float) -> bytes:
+    """Format a run's state; `now` is in seconds since 1970."""
+    text: bytes = generate_latest(_RunState(gauges, run_id, name, family, now))
+    return text
 
 
 class OpenMetricsFile:
@@ -109,15 +108,9 @@ class OpenMetricsFile:
         if begin < self._next and not is_last:
             return
         try:
-            write_whole(self._path, openmetrics_text(gauges(), *self._labels, time.time()).encode(errors="replace"))
+            write_whole(self._path, openmetrics_text(gauges(), *self._labels, time.time()))
         except OSError as error:
             if not self._has_warned:
                 self._warn(f"{self._path} cannot be written ({error.strerror}); training goes on without it.")
             self._has_warned = True
         self._next = begin + max(INTERVAL, (self._clock() - begin) / _SHARE)
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -20,11 +20,11 @@ from pydantic_core import from_json
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
-from ditlab.storage.files import add_checksum, has_checksum, is_intact, write_durably
+from ditlab.storage.files import add_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
 
 FORMAT = 2
-"""Version of `run.json` that is written; files without the key are of version 1, which had no checksum."""
+"""Version of `run.json`."""
 
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """`stopped` is a trial that its sweep's scheduler ended early, for good."""
@@ -107,29 +107,23 @@ def read_run_record(folder: RunFolder) -> RunRecord:
         raise UnreadableRecord(first_line(error)) from None
     if folder.path.is_symlink():
         raise UnreadableRecord("the run's folder is a link; move the folder itself here")
-    version = _version(content)
-    if type(version) is not int or version > FORMAT:
-        raise UnreadableRecord(f"a later version of DiTLab wrote it, in format {version!r}; this one reads {FORMAT}")
     try:
+        values = from_json(content, allow_inf_nan=False)
+        if not isinstance(values, dict):
+            raise UnreadableRecord("no JSON object")
+        if (version := values.get("format")) != FORMAT:
+            raise UnreadableRecord(f"it is of format {version!r}, and this version of DiTLab reads {FORMAT}")
         record = _RECORD.validate_json(content, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         raise UnreadableRecord(f"{'.'.join(map(str, problem['loc']))[:80]}: {problem['msg']}") from None
+    except ValueError as error:
+        raise UnreadableRecord(f"no JSON: {first_line(error)}") from None
     # The folder's name is the id; a copied folder is a run of its own.
-    is_altered = (version > 1 or has_checksum(content)) and not is_intact(content)
+    is_altered = not is_intact(content)
     if record.run_id == folder.run_id and record.is_altered == is_altered:
         return record  # `replace` takes longer than the parsing
     return replace(record, run_id=folder.run_id, is_altered=is_altered)
-
-
-def _version(content: bytes) -> object:
-    try:
-        values: Any = from_json(content, allow_inf_nan=False)
-    except ValueError as error:
-        raise UnreadableRecord(f"no JSON: {first_line(error)}") from None
-    if not isinstance(values, dict):
-        raise UnreadableRecord("no JSON object")
-    return values.get("format", 1)
 
 
 @dataclass(frozen=True)

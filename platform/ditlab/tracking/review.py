@@ -25,7 +25,7 @@ STATUS_TAG = "ditlab.status"
 
 
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
-    """Write the run's note anew; `status` is how the run ends, `message` the reason of a failure.
+    """Write the run's note again; `status` is how the run ends, `message` the reason of a failure.
 
     What a person wrote in MLflow stays.
     """

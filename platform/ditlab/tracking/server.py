@@ -1,4 +1,4 @@
-"""MLflow's own server and UI on a home folder, as a child process, with its hosts and its storage. Imports no mlflow.
+"""`mlflow server` on a home folder, as a child process: its command, hosts, storage and accounts. Imports no mlflow.
 
 Allowed Host headers prevent DNS rebinding. The page at which a reviewer begins is the experiment of the newest run.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
-import json
-import logging
 import os
 import re
+import secrets
 import signal
 import socket
+import sqlite3
+import stat
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -28,32 +29,101 @@ from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.secrets import hide, hide_in_urls
 from ditlab.spec.uris import refuse_secret
-from ditlab.storage.plain_files import MIB, open_for_append, parse_json, read_plain
-from ditlab.tracking.access import basic_authorization, check_reachable, resolve_tracking_uri, validate_tracking_uri
-from ditlab.tracking.database_damage import check_database
-from ditlab.tracking.mlflow_runs import VIEW_TAG, view_value
+from ditlab.storage.plain_files import MIB, check_plain, open_for_append, read_plain
+from ditlab.tracking.access import (
+    DATABASE_PORTS,
+    basic_authorization,
+    check_reachable,
+    probe_status,
+    resolve_tracking_uri,
+    scheme_of,
+    sqlite_path,
+    validate_tracking_uri,
+)
+from ditlab.tracking.local_database import REFILL, database_damage, open_read_only
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
-from ditlab.tracking.relocation import check_place, record_place
-from ditlab.tracking.server_accounts import NAME, PASSWORD, Administrator, check_auth_packages
 
-_log = logging.getLogger("ditlab.tracking")
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
-START_TIMEOUT = 180.0
-"""Seconds that a server may take to start: MLflow's imports take 6 s, and over a minute where other work has every
-core."""
 _STOP_TIMEOUT = 10.0  # seconds
 _LONGEST_LOG = 256 * MIB
-_MOST_EXPERIMENTS = 1000
-_TIMEOUT = 20.0
-"""Seconds for an answer of a server that has just started."""
+NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+MIN_PASSWORD_LENGTH = 12  # characters: MLflow takes none below
+
+# Every account reads every run: only the administrator makes accounts, and a laboratory that shares a server shares its
+# results. The account that made an experiment, or was granted it, writes to it.
+DEFAULT_PERMISSION = "READ"
+
+_WELL_KNOWN = frozenset({
+    "password1234", "password12345", "password123456", "passwordpassword", "administrator", "administrator1",
+    "admin1234567", "admin12345678", "admin123456789", "changemechangeme", "changeme1234", "123456789012",
+    "1234567890123", "123456781234", "qwertyuiop12", "qwertyuiop123", "qwerty123456", "letmeinletmein", "iloveyou1234",
+    "welcome12345", "mlflowmlflow", "mlflow123456", "mlflow-password", "ditlabditlab", "ditlab-password",
+    "your-password", "mypassword123", "secretsecret", "secretpassword", "strong-password", "<strong-password>",
+})  # fmt: skip
 _ALL_INTERFACES = ("0.0.0.0", "::")
 # Tunnels end on any port of loopback, and no foreign name reaches it. MLflow compares with fnmatch, so `[` is escaped.
 _LOOPBACK = ("localhost", "localhost:*", "127.0.0.1", "127.0.0.1:*", "[[]::1]:*", "[::1]")
-# SQLAlchemy's driver, and its package, for a scheme without +DRIVER.
-_DRIVERS = {"postgresql": ("psycopg2", "psycopg2-binary"), "mysql": ("MySQLdb", "mysqlclient"),
-            "mssql": ("pyodbc", "pyodbc")}  # fmt: skip
-_LIBRARIES = {"s3": "boto3", "gs": "google.cloud.storage", "wasbs": "azure.storage.blob"}
+
+
+@dataclass(frozen=True)
+class Administrator:
+    """The account that may do everything, and makes the other accounts."""
+
+    name: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def from_environment(cls) -> Administrator:
+        """Read name and password. Raises UserError for a missing one, and for a short or widely known password."""
+        name, password = os.environ.get(NAME, ""), os.environ.get(PASSWORD, "")
+        missing = " and ".join(each for each, value in ((NAME, name), (PASSWORD, password)) if not value)
+        if missing:
+            raise UserError(
+                f"--auth needs {missing}, which has no default; set {NAME} and {PASSWORD} (at least "
+                f"{MIN_PASSWORD_LENGTH} characters) to the administrator's."
+            )
+        if ":" in name or not name.isprintable():
+            raise UserError(f"{NAME}={name!r} holds a colon or what cannot be printed; choose another name.")
+        if len(password) < MIN_PASSWORD_LENGTH:
+            raise UserError(f"{PASSWORD} is too short; choose at least {MIN_PASSWORD_LENGTH} characters.")
+        beyond_name = password.lower().replace(name.lower(), "")
+        if password.lower() in _WELL_KNOWN or len(beyond_name) < 6 or len(set(password)) < 5:
+            raise UserError(
+                f"{PASSWORD} is known to everybody or easily guessed; choose another, such as what "
+                "`openssl rand -hex 16` prints."
+            )
+        return cls(name, password)
+
+    def check_password(self, url: str) -> None:
+        """Raise UserError where the server has another password for this name: MLflow sets it at its first start."""
+        if probe_status(url, basic_authorization(self.name, self.password)) in (401, 403):
+            raise UserError(
+                f"{PASSWORD} is not the one that {NAME}={self.name} has in this server's accounts; give that one, or "
+                "change it by MLflow's update-password call."
+            )
+
+    def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
+        """Environment variables for `mlflow server --app-name basic-auth`; writes its settings file into DITLAB_HOME.
+
+        Raises UserError where files that must be private can be read by others.
+        """
+        _private_file(home.mlflow_users, None)
+        database = str(home.mlflow_users).replace("%", "%%")  # the file's format expands %
+        _private_file(
+            home.mlflow_access,
+            "[mlflow]\n"
+            f"default_permission = {DEFAULT_PERMISSION}\n"
+            f"database_uri = sqlite:///{database}\n"
+            "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
+        )
+        key = "MLFLOW_FLASK_SERVER_SECRET_KEY"
+        return {
+            "MLFLOW_AUTH_CONFIG_PATH": str(home.mlflow_access),
+            "MLFLOW_AUTH_ADMIN_USERNAME": self.name,
+            "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
+            key: environment.get(key) or _secret_key(home.mlflow_key),
+        }
 
 
 @dataclass(frozen=True)
@@ -69,11 +139,6 @@ class ServerOptions:
     artifacts: str | None = None
     """A folder or URI; None: DITLAB_HOME's."""
 
-    @property
-    def serves_artifacts(self) -> bool:
-        """True if clients send artifacts by HTTP: they may be on other machines, without keys to the storage."""
-        return bool(self.administrator or self.database or self.artifacts)
-
 
 class MlflowServer:
     """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
@@ -82,10 +147,9 @@ class MlflowServer:
         """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
         self.home, self.host, self.port, self.options = home, host, port, options
         if options.database is None:
-            check_place(home)
-            record_place(home)
-            if damage := check_database(home.mlflow_database):
-                _log.warning(damage.rstrip("."))
+            home.check_place()
+            if damage := database_damage(home.mlflow_database):
+                raise UserError(f"{damage}; {REFILL}.")
         if options.administrator:
             check_auth_packages()
         self._hosts = allowed_hosts(self.options.hosts, host, port)
@@ -102,19 +166,14 @@ class MlflowServer:
     @property
     def page(self) -> str:
         """The page to open in a browser: the newest run's experiment, else the list of experiments."""
-        administrator = self.options.administrator
-        authorization = basic_authorization(administrator.name, administrator.password) if administrator else None
-        return front_page(self.url, authorization) or f"{self.url}/#/experiments?{MODEL_TRAINING}"
+        uri = resolve_tracking_uri(self.options.database, self.home)
+        number = _newest_experiment(sqlite_path(uri)) if uri.startswith("sqlite:") else None
+        return f"{self.url}/{experiment_page(number) if number else f'#/experiments?{MODEL_TRAINING}'}"
 
     @property
     def log(self) -> Path:
         """The server's output; removed at an orderly end."""
         return self.home.root / f"mlflow-server-{self.port}.log"
-
-    @property
-    def is_private(self) -> bool:
-        """True if only this machine can reach it."""
-        return is_loopback(self.host)
 
     @property
     def pid(self) -> int | None:
@@ -129,14 +188,9 @@ class MlflowServer:
             # order. The home as working directory: what MLflow drops beside itself stays there.
             with self._open_log() as log:
                 self._process = subprocess.Popen(
-                    self._command(),
-                    cwd=self.home.root,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                    self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log, start_new_session=True,
+                )  # fmt: skip
         except BaseException:
             signal.signal(signal.SIGTERM, self._previous)
             raise
@@ -162,8 +216,8 @@ class MlflowServer:
         ]  # fmt: skip
         if self.options.administrator:
             command += ["--app-name", "basic-auth"]
-        if self.options.serves_artifacts:
-            return [*command, "--serve-artifacts"]
+        if self.options.administrator or self.options.database or self.options.artifacts:
+            return [*command, "--serve-artifacts"]  # clients may be on other machines, without keys to the storage
         return [*command, "--default-artifact-root", str(self.home.artifacts)]
 
     def _environment(self) -> dict[str, str]:
@@ -192,8 +246,8 @@ class MlflowServer:
             self.log.unlink(missing_ok=True)
         return kind is KeyboardInterrupt
 
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until the server answers, for up to `timeout` seconds.
+    def wait_until_ready(self, timeout: float) -> None:
+        """Wait until the server answers, for up to `timeout` seconds: MLflow's imports alone take 6 s.
 
         Raises RunFailed where it ends first, or does not answer in time; UserError for a password that is not
         the administrator's.
@@ -246,37 +300,15 @@ def _check_free(host: str, port: int) -> None:
         ) from error
 
 
-def front_page(url: str, authorization: str | None = None) -> str | None:
-    """Address of the newest run's experiment, in its saved view, at a server that runs; None where it has no runs.
-
-    An experiment of earlier versions, which has no such view yet, is given it.
-    """
+def _newest_experiment(database: Path) -> str | None:
+    """MLflow's id of the newest run's experiment; None where a database has no runs, or cannot be read here."""
+    query = "SELECT experiment_id FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time DESC LIMIT 1"
     try:
-        found = _call(url, "experiments/search", {"max_results": _MOST_EXPERIMENTS}, authorization)
-        experiments = {each["experiment_id"]: each for each in found.get("experiments", [])}
-        query = {"experiment_ids": list(experiments), "max_results": 1, "order_by": ["attributes.start_time DESC"]}
-        runs = _call(url, "runs/search", query, authorization).get("runs", []) if experiments else []
-        if not runs:
-            return None
-        experiment = experiments[runs[0]["info"]["experiment_id"]]
-        number = str(experiment["experiment_id"])
-        if all(tag["key"] != VIEW_TAG for tag in experiment.get("tags", [])):
-            tag = {"experiment_id": number, "key": VIEW_TAG, "value": view_value()}
-            _call(url, "experiments/set-experiment-tag", tag, authorization)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # another server's answers; its first page is named then
-    return f"{url}/{experiment_page(number)}"
-
-
-def _call(url: str, name: str, body: dict[str, Any], authorization: str | None) -> dict[str, Any]:
-    request = urllib.request.Request(
-        f"{url}/api/2.0/mlflow/{name}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    if authorization:
-        request.add_unredirected_header("Authorization", authorization)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        found: dict[str, Any] = parse_json(answer.read(16 * MIB))
-    return found
+        with closing(open_read_only(database)) as connection:
+            found = connection.execute(query).fetchone()
+    except (OSError, sqlite3.Error):
+        return None
+    return str(found[0]) if found else None
 
 
 def is_loopback(host: str) -> bool:
@@ -309,42 +341,65 @@ def allowed_hosts(names: Sequence[str], host: str, port: int) -> list[str]:
 
 
 def database_address(uri: str, typed: bool) -> str:
-    """Return `uri` if it is a database's and its driver is installed; `typed`: by the option, not the variable.
+    """Return `uri` if it is a database's; `typed`: by the option, not the variable.
 
     Raises UserError where it is not, and for a typed password, which other users would see in `ps`.
     """
-    knob = "--database" if typed else "MLFLOW_BACKEND_STORE_URI"
+    option = "--database" if typed else "MLFLOW_BACKEND_STORE_URI"
     if typed and hide_in_urls(uri) != uri:
         raise UserError(
             f"--database {hide_in_urls(uri)} shows its password to every user of this machine; leave it out and set "
             "PGPASSWORD, or set MLFLOW_BACKEND_STORE_URI to the whole address instead of --database."
         )
-    validate_tracking_uri(uri, knob)
-    scheme, _, driver = urlsplit(uri).scheme.partition("+")
-    if scheme != "sqlite" and scheme not in _DRIVERS:
+    scheme = scheme_of(urlsplit(validate_tracking_uri(uri, option)))
+    if scheme != "sqlite" and scheme not in DATABASE_PORTS:
         raise UserError(
-            f"{knob}={hide_in_urls(uri)} is no database; write postgresql://USER@HOST/DATABASE or the like."
+            f"{option}={hide_in_urls(uri)} is no database; write postgresql://USER@HOST/DATABASE or the like."
         )
-    module, package = (driver, driver) if driver else _DRIVERS.get(scheme, ("sqlite3", ""))
-    if importlib.util.find_spec(module) is None:
-        shown = hide_in_urls(uri)
-        raise UserError(f"{knob}={shown} needs the Python module {module}; `pip install {package}` installs it.")
     return uri
 
 
 def artifact_location(location: str) -> str:
-    """The absolute path of a folder; a URI as it is. Raises UserError for a URI with a key, or without its library."""
+    """Return the absolute path of a folder, a URI as it is. Raises UserError for a URI that holds a key."""
     try:
         refuse_secret("--artifacts", location)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if "://" not in location:
-        return str(resolve_user_path(location))
-    module = _LIBRARIES.get(urlsplit(location).scheme, "os")
+    return location if "://" in location else str(resolve_user_path(location))
+
+
+def check_auth_packages() -> None:
+    """Raise UserError where the package is missing that MLflow needs for accounts, beyond its plain installation."""
+    if importlib.util.find_spec("flask_wtf") is None:
+        raise UserError(
+            "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
+            "`pip install 'ditlab[cluster]'` installs it."
+        )
+
+
+def _secret_key(path: Path) -> str:
+    """A random key, the same at every start, so that forms open in a browser stay valid over a restart."""
+    if not path.exists() or not path.stat().st_size:
+        _private_file(path, secrets.token_hex(32))
+    _private_file(path, None)
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _private_file(path: Path, text: str | None) -> None:
+    """Make a file that only its owner reads or writes, with a new text or as it is; raises UserError for any other."""
     try:
-        is_there = importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        is_there = False
-    if not is_there:
-        raise UserError(f"--artifacts {location} needs the Python module {module}; install it, or name a folder.")
-    return location
+        check_plain(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"{path} cannot be used ({error.strerror}); remove it.") from None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+        state = os.fstat(file.fileno())
+        if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o077:
+            raise UserError(
+                f"{path} can be read by others than its owner; make it yours alone (`chmod 600`), or remove it."
+            )
+        if text is not None:
+            file.truncate()
+            file.write(text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,28 +121,22 @@ class RunTracker:
         """
         if self.journal.has_image(key, step):
             return
-        try:
+        with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
                 self.folder.media.mkdir(parents=True, exist_ok=True)
                 path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
             sync_file(path)
-        except OSError as error:
-            self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
-            return
-        self.journal.log_image(key, step, path)
+            self.journal.log_image(key, step, path)
 
     def log_artifact(self, path: Path, artifact_path: str | None = None) -> None:
         """Log a file or folder, for MLflow's folder `artifact_path`.
 
         It is read when it is sent: one in the run's folder must stay there; any other is copied into it.
         """
-        try:
+        with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
                 path = _copy(path, self.folder.media / "artifacts" / (artifact_path or ""))
-        except OSError as error:
-            self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
-            return
-        self.journal.append("artifact", path=self.journal.relative_path(path), artifact_path=artifact_path)
+            self.journal.append("artifact", path=self.journal.relative_path(path), artifact_path=artifact_path)
 
     def log_text(self, text: str, file: str) -> None:
         """Log text as an artifact; `file` may name a folder: `environment/packages.txt`."""
@@ -171,14 +166,11 @@ class RunTracker:
         if self._node or text == self._note:
             return
         path = self.folder.media / "note.md"
-        try:
+        with self._keeping(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, shorten(text, TAG_LENGTH - _ADDRESSES).encode())
-        except OSError as error:
-            self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
-            return
-        self.journal.append("note", path=self.journal.relative_path(path))
-        self._note = text
+            self.journal.append("note", path=self.journal.relative_path(path))
+            self._note = text
 
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""
@@ -206,19 +198,20 @@ class RunTracker:
         self.close()
 
     def _log_media(self, text: str, file: str, kind: Literal["artifact", "table"]) -> None:
-        path = self.folder.media / file
-        try:
+        path, parent = self.folder.media / file, Path(file).parent.as_posix()
+        with self._keeping(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, hide(text).encode())
+            place = None if parent == "." else parent
+            self.journal.append(kind, path=self.journal.relative_path(path), artifact_path=place)
+
+    @contextmanager
+    def _keeping(self, path: Path) -> Iterator[None]:
+        """Warn where the disk refuses a file for MLflow: its record is then not written."""
+        try:
+            yield
         except OSError as error:
-            self._warn(f"{path} cannot be written ({error.strerror}), so MLflow does not get it")
-            return
-        parent = str(Path(file).parent)
-        self.journal.append(
-            kind,
-            path=self.journal.relative_path(path),
-            artifact_path=None if parent == "." else Path(parent).as_posix(),
-        )
+            self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
 
 
 def _copy(path: Path, folder: Path) -> Path:

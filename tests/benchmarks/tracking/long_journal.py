@@ -1,10 +1,9 @@
-"""Processor time to open a long run's journal, for a resume and for a comparison, with its side index and without
+"""Processor time to open a long run's journal, for a resume and for a comparison, and to list runs.
 
     python tests/benchmarks/tracking/long_journal.py [--steps 1000000] [--runs 5000] [--rounds 3]
 
-A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. Each
-round opens it four times: for a resume and for a comparison, each once by its index and once without. A list of so many
-runs is read as `ditlab runs` does. Processor seconds of this process; nothing is asserted here.
+A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. A list of
+so many runs is read as `ditlab runs` does. Processor seconds of this process; nothing is asserted here.
 """
 
 import argparse
@@ -14,8 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -24,8 +22,7 @@ from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
 from ditlab.reports.comparison import run_curve, smoothed, training_clock
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import recent_metrics
-from ditlab.tracking.journal_index import read_content, side_index_path
+from ditlab.tracking.journal import read_content, recent_metrics
 from ditlab.tracking.journal_writer import JournalIndex, JournalWriter
 from ditlab.tracking.records import create_run, scan_runs
 
@@ -69,17 +66,6 @@ def seconds(work: Callable[[], None]) -> float:
     return time.process_time() - begin
 
 
-@contextmanager
-def without_index(folder: RunFolder) -> Iterator[None]:
-    """Hide the index, and keep the reader from writing another."""
-    index = side_index_path(folder.journal)
-    hidden = index.rename(index.with_suffix(".hidden"))
-    index.mkdir()
-    yield
-    index.rmdir()
-    hidden.rename(index)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -97,16 +83,16 @@ def main() -> None:
         took: dict[str, list[float]] = {}
         for _ in range(options.rounds):
             for name, work in {"resume": open_for_resume, "comparison": open_for_comparison}.items():
-                took.setdefault(f"{name}, index", []).append(seconds(lambda work=work: work(long)))
-                with without_index(long):
-                    took.setdefault(f"{name}, no index", []).append(seconds(lambda work=work: work(long)))
+                took.setdefault(name, []).append(seconds(lambda work=work: work(long)))
             took.setdefault(f"list of {options.runs:,} runs", []).append(seconds(lambda: list_runs(home)))
         size = long.journal.stat().st_size
     print(f"{options.steps:,} steps, {size / 1e6:.0f} MB")
     for name, found in took.items():
         print(f"{name}: {statistics.median(found):.2f} s")
-    fast, slow = (statistics.median(took[f"resume, {kind}"]) for kind in ("index", "no index"))
-    report("opening for a resume, with its index over without", [fast / slow], Measured(fast))
+    resumed = statistics.median(took["resume"])
+    report(
+        "seconds to open a journal for a resume, a million steps", [resumed / options.steps * 1e6], Measured(resumed)
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.names import MODEL_TRAINING
 from ditlab.tracking.records import create_run
 from ditlab.tracking.review import end_run, log_overview, renew_note
-from ditlab.tracking.server import front_page
 from ditlab.tracking.tracker import RunTracker
 from support.chromium import chromium, visit
 from support.served import served
@@ -96,7 +95,7 @@ def main() -> None:
             pages: dict[str, tuple[str, Callable[[Page], None]]] = {
                 "run": (f"{run}?{MODEL_TRAINING}", note_and_metrics),
                 "charts": (f"{run}/model-metrics?{MODEL_TRAINING}", drawn_charts),
-                "list": (str(front_page(server.url)), row_of_the_list),
+                "list": (server.page, row_of_the_list),
             }
             medians = []
             for name, (address, wait) in pages.items():

@@ -17,8 +17,8 @@ from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
-from ditlab.runs.relocation import relocate_home
 from support.command import Said, run_here, run_inside
+from support.homes import settled
 
 SECOND = """\
 extends: small.yaml
@@ -32,7 +32,7 @@ ALL = ("eval/velocity", "train/loss")
 def both(finished, tmp_path_factory) -> Path:
     """A home with a DiT, `small`, and a U-Net, `second`. Read it only; `mine` is a copy."""
     folder = tmp_path_factory.mktemp("both")
-    relocate_home(Home(shutil.copytree(finished.home, folder / "home")))
+    settled(shutil.copytree(finished.home, folder / "home"))
     shutil.copy(finished.spec, folder / "small.yaml")
     (folder / "second.yaml").write_text(SECOND)
     said = run_inside("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
@@ -42,7 +42,7 @@ def both(finished, tmp_path_factory) -> Path:
 
 def copied(home: Path, place: Path) -> Path:
     shutil.copytree(home, place, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
-    relocate_home(Home(place))
+    settled(place)
     return place
 
 

@@ -55,8 +55,8 @@ def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, m
     monkeypatch.setenv("DITLAB_HOME", str(moved))
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     refused = ditlab("evaluate", said.json["run_id"])
-    assert refused.code == 2 and "run `ditlab runs relocate` once" in refused.err
-    assert ditlab("runs", "relocate").code == 0
+    assert refused.code == 2 and "run `ditlab runs sync` once" in refused.err
+    assert ditlab("runs", "sync").code == 0
     again = ditlab("evaluate", said.json["run_id"])
     assert again.code == 0, again.err
     assert not home.exists()

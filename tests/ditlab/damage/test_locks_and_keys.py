@@ -5,7 +5,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.tracking.mlflow_connection import _database_lock
-from ditlab.tracking.server_accounts import _secret_key
+from ditlab.tracking.server import _secret_key
 from support import special_files
 from support.watchdog import watchdog
 

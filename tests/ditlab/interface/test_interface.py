@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import ditlab
+from support.homes import settled
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def small(finished, monkeypatch) -> ditlab.Run:
 def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
     """A copy of the run, to be written to."""
     home = tmp_path / "home"
-    shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    settled(shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches")))
     monkeypatch.setenv("DITLAB_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     return ditlab.open_run("small")

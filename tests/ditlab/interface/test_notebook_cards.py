@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +13,25 @@ from ditlab.api import run_card
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.storage.files import add_checksum
 from ditlab.sweeps.results import SweepResult
+from support.homes import settled
 from support.plain_html import PlainHtml
+from support.trainings.family_specs import smallest
 
-MADE = Path(__file__).parents[1] / "compatibility" / "made_by_0_1_0"
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
 def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
     """A copy of the finished run, to be damaged."""
-    shutil.copytree(finished.home, tmp_path / "home", ignore=shutil.ignore_patterns("mlflow*", "caches"))
+    settled(shutil.copytree(finished.home, tmp_path / "home", ignore=shutil.ignore_patterns("mlflow*", "caches")))
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return ditlab.open_run("small")
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch) -> None:
+    """An empty DITLAB_HOME."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
 
 
 def page_of(owner: Any) -> PlainHtml:
@@ -143,24 +149,27 @@ def test_long_lists_and_names_are_cut(mine):
     assert page.text.count(mine.id) == run_card.MOST_RUNS and "50 older ones not shown" in page.text
 
 
-def test_pictures_have_captions():
-    drawn = ditlab.load_export(MADE / "exports" / "pixelhdm").sample(1, seed=3, prompts=["a red seven", MARKUP])
+def trained(family: str, **changes: Any) -> ditlab.Run:
+    """A run of one step in DITLAB_HOME."""
+    return ditlab.train(smallest(family, training__steps=1, schedule__warmup=0, **changes), local=True).run
+
+
+def test_pictures_have_captions(own_home):
+    drawn = trained("pixelhdm", model__text_length=64).sample(1, seed=3, prompts=["a red seven", MARKUP])
     page = page_of(drawn)
     assert page.text.startswith("2 samples : run ") and MARKUP in page.text and "a red seven" in page.text
     assert [picture["alt"] for picture in page.pictures] == ["sample 0: a red seven", f"sample 1: {MARKUP}"]
 
 
-def test_texts_are_text():
-    drawn = ditlab.load_export(MADE / "exports" / "dlm").sample(2, seed=3)
+def test_texts_are_text(own_home):
+    drawn = trained("dlm").sample(2, seed=3)
     drawn.plot.figure.panels[0].passages[0] = MARKUP + "y" * 10_000
     page = page_of(drawn)
     assert MARKUP in page.text and "y" * 5000 not in page.text and not page.pictures
 
 
-def test_completed_rows_are_a_table(tmp_path, monkeypatch, mlflow_template):
-    shutil.copytree(MADE / "home", tmp_path / "home")
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    drawn = ditlab.open_run("old-region").sample(2, seed=3)
+def test_completed_rows_are_a_table(own_home):
+    drawn = trained("region").sample(2, seed=3)
     page = page_of(drawn)
     assert "masked regions, their largest features imputed measured region" in page.text and page.pictures
     table = drawn.table

@@ -7,8 +7,8 @@ import pytest
 
 from ditlab.api.training import train
 from ditlab.home import Home
-from ditlab.runs.relocation import relocate_home
 from support import databases
+from support.homes import settled
 from support.trainings.workers import tiny
 
 
@@ -28,5 +28,4 @@ def run_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_home: Pat
     root = tmp_path / "home"
     shutil.copytree(finished_home, root)
     monkeypatch.setenv("DITLAB_HOME", str(root))
-    relocate_home(Home(root))
-    return Home(root)
+    return settled(root)

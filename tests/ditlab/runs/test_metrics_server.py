@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import ditlab
 from ditlab.errors import UserError
 from ditlab.runs.servers import MetricsServer
-from ditlab.tracking.openmetrics import CONTENT_TYPE
 from support.command import run_here
 from support.trainings.workers import tiny
 

@@ -29,7 +29,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def test_a_strict_parser_reads_every_value():
     names = ("plain", 'a "quoted" name', "back\\slash", "two\nlines", "ünï", "# EOF\n", "\\n")
     for name in names:
-        found = samples(openmetrics_text(GAUGES, "5ed02709", name, "dit", 1.5e9))
+        found = samples(openmetrics_text(GAUGES, "5ed02709", name, "dit", 1.5e9).decode())
         assert found["ditlab_run_info", (("family", "dit"), ("name", name))] == 1
     assert found["ditlab_steps", ()] == 120 and found["ditlab_samples_total", ()] == 3840
     assert found["ditlab_phase_seconds_total", (("phase", "backward"), ("worker", "1"))] == 1e21

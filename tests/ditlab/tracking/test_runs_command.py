@@ -41,7 +41,7 @@ def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> No
 def test_an_address_that_tells_nothing_is_the_users_error(home: Home, uri: str) -> None:
     with pytest.raises(UserError, match=r"tracking\.uri="):
         invoke("--tracking", uri)
-    assert not list(home.root.iterdir())
+    assert list(home.root.iterdir()) == [home.marker]
 
 
 def test_a_file_that_is_no_store_is_the_users_error(home: Home) -> None:
@@ -85,4 +85,4 @@ def test_a_record_of_the_wrong_shape_costs_its_run_alone(home: Home, new_run: Ne
     assert whole.run_id in done.stdout and odd.run_id not in done.stdout
     assert f"1 run's run.json cannot be read: {odd.run_id} (" in " ".join(done.stderr.split())
     if change == {"format": 99}:
-        assert "a later version of DiTLab wrote it, in format 99; this one reads 2" in " ".join(done.stderr.split())
+        assert "it is of format 99, and this version of DiTLab reads 2" in " ".join(done.stderr.split())

@@ -67,8 +67,7 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
         Case("elapsed.json", lambda one: one.sweep.clock, (ledger,), "json", 2),
         Case("sweep.yaml", lambda one: one.sweep.spec, (readers.stored_sweep, readers.removal), "yaml", 3),
         Case("best.yaml", lambda one: one.best, (readers.best, readers.removal), "yaml", 3),
-        Case("places.json", lambda one: one.home.places, (readers.places, readers.database), "json", 2),
-        Case("side index", lambda one: one.side_index, (readers.history, readers.compare), "bytes", 2),
+        Case("home.json", lambda one: one.home.marker, (readers.marker,), "json", 2),
         Case("mlflow.db", lambda one: one.home.mlflow_database, (readers.database,), "bytes", 1),
         Case("picture", lambda one: one.picture, (readers.picture,), "bytes", 1),
     )  # fmt: skip

@@ -36,12 +36,10 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
             return [("runs", "sync"), shown[1]]
         case "store.json" | "store's rows" | "store's index":
             return [("data", "inspect", "digits"), sample]
-        case "side index":
-            return [compare, shown[1]]
         case "best.yaml":
             return [("train", one.best, "--dry-run"), ("validate", one.best), ("runs", "rm", OTHER, "--dry-run")]
-        case "places.json" | "mlflow.db":
-            return [("runs", "sync"), ("runs", "relocate", "--dry-run"), shown[1]]
+        case "home.json" | "mlflow.db":
+            return [("runs", "sync"), shown[1]]
         case "picture":
             return [("report", run), ("runs", "sync")]
         case "buckets.json" | "bucket's store.json":

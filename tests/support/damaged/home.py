@@ -16,11 +16,8 @@ from ditlab.quality.images import ImageFields
 from ditlab.storage.files import stamped
 from ditlab.sweeps.folder import SweepFolder, Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, summarize_sweep
-from ditlab.tracking.journal_index import _save as _save_index
-from ditlab.tracking.journal_index import read_content, side_index_path
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record
-from ditlab.tracking.relocation import _write as _write_places
 from support.command import run_inside
 from support.datasets import bucketed
 from support.sweeps import planned, started, sweep_of, trial_run
@@ -28,7 +25,6 @@ from support.trainings.averaged import keep_averages
 
 OTHER = "0123abcd"
 """Id of a second run, which no damage of the first may touch."""
-FORMER = Path("/former/place/of/the/home")
 FIELDS = ImageFields(
     BatchField("image", (1, 8, 8), "float32", value_range=(-1, 1)), BatchField("label", (), "int64", num_classes=10)
 )
@@ -68,11 +64,6 @@ class DamagedHome:
         return self.home.stores / "buckets"
 
     @property
-    def side_index(self) -> Path:
-        """The index of the first run's journal, which only long ones have."""
-        return side_index_path(self.first.journal)
-
-    @property
     def best(self) -> Path:
         """The sweep's best spec."""
         return self.sweep.report / "best.yaml"
@@ -101,7 +92,7 @@ class DamagedHome:
 def copied_home(source: Path, root: Path) -> Home:
     """Copy a home and make the copy one of its own."""
     shutil.copytree(source, root)
-    said = run_inside("runs", "relocate", home=root)
+    said = run_inside("runs", "sync", home=root)
     assert said.code == 0, said.err
     return Home(root)
 
@@ -116,7 +107,6 @@ def complete(root: Path, run_id: str) -> DamagedHome:
         second_node = JournalWriter(first, node=1)
         second_node.log_metrics(2, {"system/cpu": 0.5, "system/memory": 1e9})
         second_node.close()
-        index_journal(first.journal)
         shutil.copytree(first.path, home.run(OTHER).path)
         update_record(home.run(OTHER), name="other", status="interrupted")
         sweep = _sweep(home)
@@ -130,17 +120,9 @@ def complete(root: Path, run_id: str) -> DamagedHome:
     return found
 
 
-def index_journal(journal: Path) -> None:
-    """Give a journal the index that a long one has."""
-    content = read_content(journal)
-    with journal.open("rb") as file:
-        _save_index(journal, file, content)
-
-
 def copied(made: DamagedHome, root: Path) -> DamagedHome:
-    """Copy a home, which was moved once, and nothing in it names the former place; the copy's files may be damaged."""
+    """Copy a home; the copy's files may be damaged."""
     home = copied_home(made.home.root, root)
-    _write_places(home, [FORMER, home.root])
     return DamagedHome(home, home.run(made.first.run_id), SweepFolder(home.run(made.sweep.sweep_id)))
 
 

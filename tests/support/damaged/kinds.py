@@ -11,7 +11,6 @@ STORE = r"(stores/[^/]+|caches/stores/[^/]+)/"
 DAMAGED: tuple[tuple[str, str], ...] = (
     (r"train/\w+/journal\.jsonl", "journal"),
     (r"train/\w+/journal\.node-\d+\.jsonl", "journal of node 1"),
-    (r"train/\w+/journal\.index", "side index"),
     (r"train/\w+/journal(\.node-\d+)?\.cursor\.json", "cursor"),
     (r"train/\w+/run\.json", "run.json"),
     (r"train/\w+/spec\.yaml", "spec.yaml"),
@@ -36,7 +35,7 @@ DAMAGED: tuple[tuple[str, str], ...] = (
     (r"(export|train/\w+/media/export)/spec\.yaml", "export's spec.yaml"),
     (r"tokenizer\.json", "tokenizer.json"),
     (r"classifiers/[^/]+\.safetensors", "classifier"),
-    (r"places\.json", "places.json"),
+    (r"home\.json", "home.json"),
     (r"mlflow\.db", "mlflow.db"),
 )
 """(Pattern of paths below the home, name of the case)."""
@@ -57,7 +56,7 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of data/remote"),
     (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
     (r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)", "the MLflow server's own: test_locks_and_keys, its tests"),
-    (r"mlflow\.db\.backup-[\d-]+|.*\.damaged", "put aside, and not read again"),
+    (r"(mlflow\.db|artifacts)\.before-[\d-]+.*|.*\.damaged", "put aside, and not read again"),
 )
 """(Pattern, why no damage of it is tried)."""
 

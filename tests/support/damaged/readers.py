@@ -29,16 +29,13 @@ from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
-from ditlab.tracking import relocation as relocation_places
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.cursor import CursorFile
-from ditlab.tracking.database_damage import check_database
-from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal import read_lines, recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.local_database import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
-from ditlab.tracking.relocation import check_place, former_places
-from ditlab.tracking.upload import _journal_fault, num_unsent
+from ditlab.tracking.sync import journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 
 END_OF_JOURNAL = 60_000
@@ -62,7 +59,6 @@ def spoken() -> Iterator[list[str]]:
     logger.addHandler(handler)
     logger.propagate = False
     yaml_text._said.clear()
-    relocation_places._said.clear()
     try:
         yield found
     finally:
@@ -134,7 +130,7 @@ def compare(one: DamagedHome, say: Say) -> Any:
 
 def sync(one: DamagedHome, say: Say) -> Any:
     """`ditlab runs sync`, up to the calls of MLflow."""
-    if fault := _journal_fault(one.first):  # which the command says of each run in turn
+    if fault := journal_fault(one.first):  # which the command says of each run in turn
         say(fault)
         return None
     found: list[Any] = [cursor(one, say), num_unsent(one.first, resolve_tracking_uri(None, one.home), one.home)]
@@ -238,23 +234,15 @@ def removal(one: DamagedHome, say: Say) -> Any:
     return one.trial.run_id in found
 
 
-def history(one: DamagedHome, say: Say) -> Any:
-    """Every point of a run, with the journal's index: `compare`, pages, sweeps."""
-    found = metric_history(one.first)
-    return {name: (s.steps.tolist(), s.values.tolist(), s.times.tolist()) for name, s in found.items()}
-
-
-def places(one: DamagedHome, say: Say) -> Any:
-    """Ask whether the home was moved or copied, as `train`, `tune`, `runs sync` and `ui` do."""
-    check_place(one.home)
-    return former_places(one.home)
+def marker(one: DamagedHome, say: Say) -> Any:
+    """Ask whether the home is of this format and where it was made, as `train`, `tune`, `evaluate` and `ui` do."""
+    one.home.check_format().check_place()
 
 
 def database(one: DamagedHome, say: Say) -> Any:
-    """MLflow's database, before MLflow opens it: `runs sync`, `ui`, `runs relocate`."""
-    if damage := check_database(one.home.mlflow_database):
+    """MLflow's database, before MLflow opens it: `runs sync`, `ui`."""
+    if damage := database_damage(one.home.mlflow_database):
         say(damage)
-    return places(one, say)
 
 
 def stored_sweep(one: DamagedHome, say: Say) -> Any:

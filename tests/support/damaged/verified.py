@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.analysis.opened_run import OpenedRun, open_training_run
-from ditlab.checking.verify.checkpoint_files import check_checkpoints, check_spec, read_checkpoints
-from ditlab.checking.verify.evaluations import open_verified
+from ditlab.checking.verify.files import check_checkpoints, check_spec, open_verified, read_checkpoints
 from ditlab.checking.verify.findings import RunVerification, VerifiedPart
-from ditlab.checking.verify.journal_lines import check_journal
-from ditlab.checking.verify.receipts import check_chain
+from ditlab.checking.verify.records import check_chain, check_journal
 from ditlab.checking.verify.verification import GIB, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -82,4 +80,4 @@ class FileChecks:
         elif part == "spec":
             yield from check_spec(self.run, self.kept)
         else:
-            yield from open_verified(self.run, self.recorded, GIB)[1]
+            yield open_verified(self.run, self.recorded, GIB)[1]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ditlab.checking.replay.history import Execution
-from ditlab.checking.replay.opening import ReplaySource, targets_of
-from ditlab.checking.replay.replaying import ReplayedSteps, replay_executions
+from ditlab.checking.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
 from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan
 from ditlab.spec.experiment import class_for
 
@@ -93,9 +92,8 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     A step that was done twice is replayed as the run's weights know it, and as the journal does: the first
     execution that logged it. Raises as `replay_executions` does.
     """
-    source.check_steps(first, last)
+    targets = source.targets(first, last)
     journaled = {step: execution for step in range(first, last + 1) if (execution := journaled_execution(source, step))}
-    targets = targets_of(source, first, last)
     known = {id(each) for each in targets}
     targets += [each for each in journaled.values() if each.is_recorded and id(each) not in known]
     draws_others = not source.use_gpu and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
@@ -184,7 +182,7 @@ def _tolerance(
 
 
 def _statistical(step: ReplayedStep) -> Tolerance:
-    """Return the bound on the loss where times and noise are drawn anew, from the spread of a step's samples."""
+    """Return the bound on the loss where times and noise are drawn again, from the spread of a step's samples."""
     losses = np.array([sample.loss for sample in step.samples])
     deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
     mean = abs(float(losses.mean())) or 1e-30

@@ -23,11 +23,8 @@ from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
-from ditlab.tracking.journal import JournalContent
-from ditlab.tracking.journal_index import read_content
+from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.training.receipts import LIBRARIES, device_name, library_versions, processor_name
-
-WORKERS, THREADS = "ditlab.workers", "ditlab.threads"
 
 
 @dataclass(frozen=True)
@@ -150,12 +147,9 @@ class RecordedRun:
 
 
 def read_recorded(run: OpenedRun) -> RecordedRun:
-    """Read a run's receipts; without them, take workers from its spec, and skipped steps from its tags.
-
-    Reads alone: no index of the journal is saved.
-    """
+    """Read a run's receipts and journal; without receipts, take the workers of its spec."""
     try:
-        journal = read_content(run.folder.journal, save_index=False)
+        journal = read_content(run.folder.journal)
     except OSError:
         journal = JournalContent()
     data = next((each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), "")
@@ -170,8 +164,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
             f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({default.workers}), "
             "and its machine is not known."
         )
-        skipped = [replace(default, step=step, skipped=True) for step in _skipped_steps(journal)]
-        return RecordedRun(StepHistory(skipped, default, last, first, note), {}, journal, data)
+        return RecordedRun(StepHistory([], default, last, first, note), {}, journal, data)
     attempts = receipts.attempts
     executions = with_unwritten(_recorded_executions(receipts), attempts, journal)
     problems = [receipts.damage] if receipts.damage else []
@@ -205,49 +198,33 @@ def _recorded_executions(receipts: Receipts) -> list[Execution]:
     return found
 
 
-def _skipped_steps(journal: JournalContent) -> list[int]:
-    """Steps that a run's tags say it skipped."""
-    text = ""
-    for event in journal.events:
-        if event["kind"] == "tags":
-            text = event["values"].get("ditlab.left_out_steps", text)
-    return sorted({int(part) for part in text.split(",") if part.strip().isdecimal()})
-
-
 def with_unwritten(
     executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journal: JournalContent
 ) -> list[Execution]:
-    """Return the executions with those of journaled steps that no row accounts for, behind their attempt's rows.
+    """Return the executions, and behind each attempt's rows those of its steps that the journal alone has.
 
-    The journal has each step once, by the first attempt that came so far. Where that attempt's row has other numbers,
-    one before it had come so far already; where no attempt's rows reach the step, the last one has. A step's loss is
-    journaled before its row is written: a kill in between costs the row, a power failure those not yet on the disk.
+    A step's loss is journaled before its row is written: a kill in between costs the row, a power failure those not yet
+    on the disk. The journal has each step once, by the first attempt that came so far. Where no row of the step has its
+    numbers, it counts as done by the attempt whose rows end nearest before it.
     """
-    rows = {(execution.attempt, execution.step): execution for execution in executions}
+    rows: dict[int, list[Execution]] = {}
     ends = {number: attempt.step for number, attempt in sorted(attempts.items())}
     for execution in executions:
+        rows.setdefault(execution.step, []).append(execution)
         ends[execution.attempt] = max(ends[execution.attempt], execution.step)
     reached = dict(ends)
     for step, logged in journaled_steps(journal).items():
-        first = next((number for number, end in reached.items() if end >= step), None)
-        if first is not None:
-            row = rows.get((first, step))
-            if step > ends[first] or (row is not None and logged.is_of(row)):
-                continue
-        settings = _settings_at(journal, logged.time)
-        open_ends = [
-            number
-            for number in reversed(ends)
-            if ends[number] < step and attempts[number].step < step and (first is None or number < first)
-        ]
-        alike = [each for each in open_ends if (attempts[each].workers, attempts[each].threads) == settings]
-        if number := next(iter(alike or open_ends), None):
-            reached[number] = step
-    added = {
-        number: [_unwritten_execution(step, attempts[number]) for step in range(ends[number] + 1, reached[number] + 1)]
-        for number in ends
-    }
-    return _inserted(executions, added)
+        cut_off = [number for number in reversed(ends) if ends[number] < step and attempts[number].step < step]
+        if cut_off and not any(logged.is_of(each) for each in rows.get(step, ())):
+            reached[max(cut_off, key=lambda number: reached[number])] = step
+    found = []
+    for number, attempt in sorted(attempts.items()):
+        found += [execution for execution in executions if execution.attempt == number]
+        for step in range(ends[number] + 1, reached[number] + 1):
+            skipped = step in attempt.left_out
+            settings = (attempt.workers, attempt.halvings, attempt.threads or None, skipped)
+            found.append(Execution(step, number, *settings))
+    return found
 
 
 @dataclass(frozen=True)
@@ -288,35 +265,6 @@ def _same(recorded: float | None, journaled: float) -> bool:
         return False
     one, two = np.float32(recorded), np.float32(journaled)
     return bool(one == two or (np.isnan(one) and np.isnan(two)))
-
-
-def _unwritten_execution(step: int, attempt: RecordedAttempt) -> Execution:
-    skipped = step in attempt.left_out
-    return Execution(step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None, skipped=skipped)
-
-
-def _inserted(executions: Sequence[Execution], added: Mapping[int, list[Execution]]) -> list[Execution]:
-    """Return the executions with added ones behind the rows of their attempt, and before those of the next."""
-    rest = dict(added)
-    found: list[Execution] = []
-    for execution in executions:
-        for number in [number for number in sorted(rest) if number < execution.attempt]:
-            found += rest.pop(number)
-        found.append(execution)
-    for number in sorted(rest):
-        found += rest[number]
-    return found
-
-
-def _settings_at(journal: JournalContent, time: int) -> tuple[int, int] | None:
-    """Return workers and threads as the run's tags had them at a time; None where they are not known."""
-    found: dict[str, str] = {}
-    for event in journal.events:
-        if event["kind"] == "tags" and event["time"] <= time:
-            found |= {name: value for name, value in event["values"].items() if name in (WORKERS, THREADS)}
-    if not all(found.get(name, "").isdecimal() for name in (WORKERS, THREADS)):
-        return None
-    return int(found[WORKERS]), int(found[THREADS])
 
 
 class AttemptSpecs:

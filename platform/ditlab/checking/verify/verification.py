@@ -9,20 +9,21 @@ import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.opening import ReplaySource, open_source
-from ditlab.checking.verify.checkpoint_files import (
+from ditlab.checking.replay.replaying import ReplaySource, open_source
+from ditlab.checking.verify.files import (
     KeptCheckpoints,
     check_averages,
     check_checkpoints,
+    check_evaluation,
     check_spec,
+    open_verified,
     read_checkpoints,
 )
-from ditlab.checking.verify.evaluations import check_evaluations, open_verified
 from ditlab.checking.verify.findings import RunVerification, VerifiedPart
-from ditlab.checking.verify.journal_lines import check_journal, check_tracking
-from ditlab.checking.verify.receipts import check_chain, check_samples
+from ditlab.checking.verify.records import check_chain, check_journal, check_samples
 from ditlab.errors import RunFailed, UserError
 from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.records import EVALUATION_TAG
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked
 from ditlab.spec.plugins import plugin_packages
@@ -76,19 +77,17 @@ def _parts(
     yield from found
     yield from check_spec(run, kept)
     yield from _check_code(run, receipts, kept)
-    data, found = open_verified(run, _fingerprints(receipts, kept), data_limit)
-    yield from found
-    is_off = any(part.verdict == "off" for part in found)
+    data, opened = open_verified(run, _fingerprints(receipts, kept), data_limit)
+    yield opened
     if receipts is not None and data is not None:
         yield from check_samples(run, receipts, data, kept.manifests, seed)
-    if lines is not None and data is not None:
-        yield from check_evaluations(run, store, data, lines)
-    if lines is not None:
-        yield check_tracking(run, lines)
-    if steps and not is_off:
+    evaluations = [(line, tags) for line, tags in lines.tags if EVALUATION_TAG in tags] if lines else []
+    if evaluations and data is not None:
+        yield check_evaluation(run, store, *evaluations[-1])
+    if steps and opened.verdict != "off":
         yield from check_random_steps(run, steps, seed, seconds, anyway, begin)
     else:
-        why = "the data are not the run's" if is_off else "--steps 0"
+        why = "--steps 0" if opened.verdict != "off" else "the data are not the run's"
         yield VerifiedPart("replay", "not checked", f"{why}: no step was done again.")
 
 

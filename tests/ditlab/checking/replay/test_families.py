@@ -10,7 +10,7 @@ import yaml
 from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking import process_group
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.opening import open_source
+from ditlab.checking.replay.replaying import open_source
 from ditlab.home import Home
 from ditlab.training.recovery import MemoryPlan
 from support.command import Said, run_here

@@ -9,7 +9,7 @@ import pytest
 from ditlab.analysis.opened_run import OpenedRun, open_training_run
 from ditlab.checking import process_group
 from ditlab.checking.replay.check import EXACT, check_replay
-from ditlab.checking.replay.opening import open_source
+from ditlab.checking.replay.replaying import open_source
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import read_receipts
 from support.trainings.attempts import LocalAttempt, train_attempts
@@ -67,7 +67,7 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
         written = receipts.rows["step"][receipts.rows["attempt"] == number].tolist()
         # A kill falls between the journal's line and the row of the step at work; no row before it is lost.
         end = attempt.killed_at or STEPS + 1
-        assert written == list(range(receipts.attempt(number).step + 1, end)), "a kill costs rows of done steps"
+        assert written == list(range(receipts.attempts[number].step + 1, end)), "a kill costs rows of done steps"
     kept = check_replay(source, 1, STEPS)
     assert kept.tolerance == EXACT and not kept.unchecked
     losses = {each.step: each for each in kept.comparisons if (each.quantity, each.source) == ("loss", "journal")}

@@ -13,6 +13,7 @@ from ditlab.checking import process_group
 from ditlab.home import Home
 from ditlab.storage.files import add_checksum
 from support.command import Said, run_here
+from support.homes import settled
 from support.trainings.groups import warm_processes
 
 
@@ -37,7 +38,7 @@ def replay(finished: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callab
 @pytest.fixture
 def copied(replay: Callable[..., Said], finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder of a copy of the run, which a test may damage."""
-    shutil.copytree(finished.home, tmp_path / "home")
+    settled(shutil.copytree(finished.home, tmp_path / "home"))
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return tmp_path / "home" / "train" / finished.run_id
 
@@ -155,7 +156,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(
         said = replay(*arguments)
         assert said.code == 2 and words.replace("{id}", copied.name) in said.err, (arguments, said.err)
         assert "Traceback" not in said.err
-    monkeypatch.setattr("ditlab.checking.replay.opening.code_digest", lambda packages: "0" * 64)
+    monkeypatch.setattr("ditlab.checking.replay.replaying.code_digest", lambda packages: "0" * 64)
     said = replay("--step", "2")
     assert said.code == 2 and "the code is other than the run's (hash 000000000000, the run's: " in said.err
     assert "or replay with --anyway" in said.err
@@ -168,7 +169,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(
 def test_other_data_and_a_parents_missing_checkpoint_are_named(
     replay: Any, copied: Path, finished: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ditlab.checking.replay import history, opening
+    from ditlab.checking.replay import history, replaying
 
     read = history.read_recorded
 
@@ -177,10 +178,10 @@ def test_other_data_and_a_parents_missing_checkpoint_are_named(
 
         return replace(read(run), data="f" * 64)
 
-    monkeypatch.setattr(opening, "read_recorded", of_other_data)
+    monkeypatch.setattr(replaying, "read_recorded", of_other_data)
     said = replay("--step", "2")
     assert said.code == 2 and "the data are other than the run's (fingerprint " in said.err
-    monkeypatch.setattr(opening, "read_recorded", read)
+    monkeypatch.setattr(replaying, "read_recorded", read)
     spec = copied / "spec.yaml"
     text = spec.read_text()
     assert "start: null" in text

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.checking.verify.receipts import ChainWalk, walk_chain
 from ditlab.home import RunFolder
-from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.reading import ChainWalk, Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import checksum
 from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
 
@@ -50,7 +49,7 @@ def walk(folder: RunFolder, *steps: int) -> ChainWalk:
 
 
 def test_attempts_that_go_on(folder, write):
-    """Killed twice: each head is the manifest's, that of a step done again too, and the reader's own way agrees."""
+    """Killed twice: each head is the manifest's, that of a step done again too."""
     fourth = write(1, 4)
     lost = write(5, 9, fourth)
     ninth = write(5, 9, fourth)
@@ -59,7 +58,6 @@ def test_attempts_that_go_on(folder, write):
     assert found.faults == []
     assert list(found.heads[4]) == [fourth["chain"]] and list(found.heads[12]) == [twelfth["chain"]]
     assert list(found.heads[9]) == [lost["chain"], ninth["chain"]]
-    assert read_receipts(folder).chain(12) == twelfth["chain"]
     assert set(found.heads[12].values()) == {0}
 
 
@@ -127,7 +125,7 @@ def test_rows_out_of_order_with_right_checksums(folder, write, tmp_path):
 def test_an_attempt_s_facts_are_in_the_chain(folder, write, tmp_path):
     last = write(1, 3)
     receipts = read_receipts(folder)
-    record = replace(receipts.attempt(1), code="other", digest="").to_record()
-    other = replace(receipts.attempt(1), code="other", digest=record["digest"])
+    record = replace(receipts.attempts[1], code="other", digest="").to_record()
+    other = replace(receipts.attempts[1], code="other", digest=record["digest"])
     assert last["chain"] not in walk_chain(Receipts(receipts.rows, {1: other}, ""), [3]).heads[3]
     shutil.rmtree(Path(folder.receipts))

@@ -36,7 +36,7 @@ def test_a_whole_run_holds(made):
     found = verified(made)
     assert {part.part: part.verdict for part in found.parts} == {
         "receipts": "holds", "checkpoints": "holds", "averages": "holds", "journal": "holds", "spec": "holds",
-        "code": "holds", "data": "holds", "samples": "holds", "mlflow": "not checked", "replay": "not checked",
+        "code": "holds", "data": "holds", "samples": "holds", "replay": "not checked",
     }  # fmt: skip
     assert found.holds and json.dumps(found.to_dict())
     assert listed(made) == before
@@ -113,14 +113,10 @@ def test_a_pruned_history_is_no_fault(home):
 
 
 def test_snapshots_of_averages(home):
-    """One that is altered is named with its remedy; one of other averages is found; a torn one is missed."""
+    """One that is altered is named with its remedy; one of other averages is found."""
     folder = opened(home).folder.checkpoints / "averages"
     whole = {part.part: part.sentence for part in verified(home).parts}["averages"]
     assert "11 snapshots (steps 1 to 11)" in whole and "every shard has its hash" in whole
-    (folder / "step-00000003" / "manifest.json").unlink()
-    held, missed = (part for part in verified(home).parts if part.part == "averages")
-    assert "10 snapshots" in held.sentence
-    assert missed.verdict == "not checked" and "no snapshot of step 3:" in missed.sentence
     (shard,) = (folder / "step-00000005").glob("*.safetensors")
     flip(shard, 200)
     sentence = off(home)["averages"]
@@ -140,10 +136,10 @@ def test_snapshots_of_averages(home):
 
 
 def test_other_code_is_no_fault(home, monkeypatch):
-    from ditlab.checking.replay import opening
+    from ditlab.checking.replay import replaying
     from ditlab.checking.verify import verification
 
-    for module in (opening, verification):
+    for module in (replaying, verification):
         monkeypatch.setattr(module, "code_digest", lambda packages: "0" * 64)
     found = verified(home, steps=2)
     assert found.holds

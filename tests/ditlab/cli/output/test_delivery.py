@@ -7,7 +7,8 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.records import read_record
-from ditlab.tracking.upload import JournalTransfer, sync_runs
+from ditlab.tracking.sync import sync_runs
+from ditlab.tracking.upload import JournalTransfer
 from support import databases
 from support.command import run_here
 
@@ -18,7 +19,7 @@ def mine(finished, mlflow_template, tmp_path, monkeypatch, capfd, blank_pictures
     home = Home(tmp_path / "mine")
     databases.seed(home.root, mlflow_template)
     home.runs.mkdir()
-    added = shutil.ignore_patterns("*.cursor.json*", "journal.index", "figures", "assessment")
+    added = shutil.ignore_patterns("*.cursor.json*", "figures", "assessment")
     folder = home.run(finished.run_id)
     shutil.copytree(Home(finished.home).run(finished.run_id).path, folder.path, ignore=added)
     shutil.copytree(Home(finished.home).stores, home.stores)

@@ -1,6 +1,7 @@
-"""A moved or copied DITLAB_HOME through the commands: refused, relocated, and then a home of its own."""
+"""A DITLAB_HOME that was moved, copied, damaged or made before formats had a number, through the commands."""
 
 import hashlib
+import json
 import shutil
 import signal
 import sqlite3
@@ -9,11 +10,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
+from ditlab.home import Home
+from ditlab.runs.locks import lock_run
+from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped
+from ditlab.tracking.cursor import CursorFile
 from support.command import run_here
 from support.served import served
 
-WRITING = (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("runs", "sync"), ("ui",))
+WRITING = (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("ui",))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -30,6 +36,14 @@ def copied(finished, tmp_path, monkeypatch) -> Path:
     return copy
 
 
+def stored(database: Path, query: str) -> list[tuple]:
+    with closing(sqlite3.connect(database)) as connection:
+        return sorted(connection.execute(query).fetchall())
+
+
+POINTS = "SELECT metrics.key, step, metrics.value FROM metrics JOIN tags USING (run_uuid) WHERE tags.key = 'ditlab.run'"
+
+
 def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, monkeypatch, tmp_path):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(
@@ -41,38 +55,115 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
         said = run_here(capfd, monkeypatch, *arguments)
         assert said.code == 2, arguments
         assert said.err.splitlines()[-1] == (
-            f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}, and its runs would still write there; run "
-            "`ditlab runs relocate` once to make it a home of its own."
+            f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}; run `ditlab runs sync` once, which fills "
+            "MLflow again from the runs' journals."
         )
     assert digests(copied) == before and digests(finished.home) == original
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_relocated_home_is_one_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, is_moved):
-    """All that reads and writes acts on the home that is given; the other one's bytes are unchanged."""
+def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, is_moved):
+    """Every metric and file is in MLflow again, what people wrote is copied, and the other home is unchanged."""
     if is_moved:
         copied = copied.rename(tmp_path / "moved")
         monkeypatch.setenv("DITLAB_HOME", str(copied))
+    home, run = Home(copied), finished.run_id
+    old = stored(home.mlflow_database, POINTS)
+    with closing(sqlite3.connect(home.mlflow_database)) as connection, connection:
+        (before,) = connection.execute("SELECT run_uuid FROM runs").fetchone()
+        connection.execute("UPDATE tags SET value = 'mine' WHERE key = 'mlflow.note.content'")
+        connection.execute("INSERT INTO tags (run_uuid, key, value) VALUES (?, 'by hand', 'yes')", (before,))
+        connection.execute("INSERT INTO params (run_uuid, key, value) VALUES (?, 'other', '1')", (before,))
+        connection.execute("INSERT INTO registered_models (name) VALUES ('best')")
+        connection.execute("INSERT INTO experiment_tags SELECT 'seen', 'by us', experiment_id FROM experiments")
     original = digests(finished.home)
-    planned = run_here(capfd, monkeypatch, "runs", "relocate", "--dry-run", "--json").json
-    said = run_here(capfd, monkeypatch, "runs", "relocate", "--json")
-    assert said.code == 0 and said.json["former"] == [str(finished.home)]
-    assert (planned["database"], planned["files"]) == (said.json["database"], said.json["files"])
-    commands = [("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("sample", "small", "--num", "2")]
-    for arguments in (*commands, ("runs", "sync", "small")):
+    said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
+    assert said.code == 0, said.err
+    filled = said.json["refilled"]
+    (ids,) = filled["runs"]
+    assert ids["run_id"] == run and ids["before"] == before != ids["after"]
+    assert f"run {run}: {before} -> {ids['after']}" in said.err
+    assert stored(home.mlflow_database, POINTS) == old == stored(copied / filled["database"], POINTS)
+    tags = dict(stored(home.mlflow_database, "SELECT key, value FROM tags"))
+    assert tags["mlflow.note.content"] == "mine" and tags["by hand"] == "yes"
+    assert stored(home.mlflow_database, "SELECT value FROM experiment_tags WHERE key = 'seen'") == [("by us",)] * 2
+    assert f"run {run}: the note that a person wrote copied." in filled["copied"]
+    assert filled["left"] == [
+        f"run {run}: metrics or parameters that other programs logged: other.",
+        "Registered models, to be registered again: best.",
+    ]
+    for arguments in (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("sample", "small", "--num", "2")):
         said = run_here(capfd, monkeypatch, *arguments)
         assert said.code == 0, said.err
-    assert "0 left" in said.err
-    with closing(sqlite3.connect(copied / "mlflow.db")) as database:
-        (uri,) = [row[0] for row in database.execute("SELECT artifact_uri FROM runs")]
+    again = run_here(capfd, monkeypatch, "runs", "sync", "small", "--json")
+    assert again.json == {"synced": [{"run_id": run, "sent": 0, "left": 0}], "refilled": None}
+    ((uri,),) = stored(home.mlflow_database, "SELECT artifact_uri FROM runs")
     assert (Path(uri) / "figures" / "loss.png").is_file() and Path(uri).is_relative_to(copied)
     assert digests(finished.home) == original
 
 
+def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd, monkeypatch):
+    folder = Home(copied).run(finished.run_id)
+    spec = yaml.safe_load(folder.spec.read_text())
+    spec["data"] = {"kind": "arrow", "path": f"{finished.home}/stores/mine"}
+    spec["checkpoint"]["storage"] = f"{finished.home}-elsewhere"
+    folder.spec.write_text(stamped(yaml.safe_dump(spec)))
+    trial = {"number": 0, "values": {"data.path": f"{finished.home}/stores/mine"}}
+    (folder.path / "trials.jsonl").write_bytes(encode_json_line(trial))
+    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
+    moved = yaml.safe_load(folder.spec.read_text())
+    assert moved["data"]["path"] == f"{copied}/stores/mine" and is_as_stamped(folder.spec.read_bytes())
+    assert moved["checkpoint"]["storage"] == f"{finished.home}-elsewhere"
+    (trial,) = read_json_lines(folder.path / "trials.jsonl").records
+    assert trial["values"] == {"data.path": f"{copied}/stores/mine"}
+
+
+@pytest.mark.parametrize("place", ["rename", "sync_runs", "_copy_by_hand"])
+def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch, place):
+    from ditlab.tracking import refill
+
+    old = stored(copied / "mlflow.db", POINTS)
+
+    def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path if place == "rename" else refill, place, cut)
+        assert run_here(capfd, patch, "runs", "sync").code == 130
+    said = run_here(capfd, monkeypatch, "evaluate", "small")
+    assert said.code == 2 and "run `ditlab runs sync` once" in said.err
+    said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
+    assert said.code == 0 and len(said.json["refilled"]["runs"]) == 1
+    assert len(list(copied.glob("mlflow.db.before-*"))) == len(list(copied.glob("artifacts.before-*"))) == 1
+    assert stored(copied / "mlflow.db", POINTS) == old
+    assert run_here(capfd, monkeypatch, "evaluate", "small").code == 0
+
+
+def test_a_home_whose_run_is_sent_is_left(finished, copied, capfd, monkeypatch):
+    home = Home(copied)
+    folder = home.run(finished.run_id)
+    sending = CursorFile(folder, f"sqlite:///{home.mlflow_database}")
+    with lock_run(folder):
+        assert sending.acquire()
+        before = digests(copied)
+        said = run_here(capfd, monkeypatch, "runs", "sync")
+        assert said.code == 2 and f"while a process sends run {finished.run_id}" in said.err
+        assert digests(copied) == before
+    sending.release()
+
+
+def test_a_run_that_was_deleted_in_mlflow_stays_deleted(finished, copied, capfd, monkeypatch):
+    with closing(sqlite3.connect(copied / "mlflow.db")) as connection, connection:
+        connection.execute("UPDATE runs SET lifecycle_stage = 'deleted'")
+    said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
+    assert said.code == 0 and f"run {finished.run_id}: deleted, as it was." in said.json["refilled"]["copied"]
+    assert stored(copied / "mlflow.db", "SELECT lifecycle_stage FROM runs") == [("deleted",)]
+
+
 @pytest.mark.slow
-def test_the_ui_of_a_relocated_home_shows_its_own_files(finished, copied, capfd, monkeypatch):
+def test_the_ui_of_a_moved_home_shows_its_own_files(finished, copied, capfd, monkeypatch):
     original = digests(finished.home)
-    assert run_here(capfd, monkeypatch, "runs", "relocate").code == 0
+    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
     (run,) = [path.name for path in (copied / "artifacts" / "ditlab").iterdir() if path.name != "models"]
     with served(copied, end=signal.SIGINT) as server:
         query = f"{server.url}/api/2.0/mlflow/artifacts/list?run_id={run}"
@@ -82,22 +173,32 @@ def test_the_ui_of_a_relocated_home_shows_its_own_files(finished, copied, capfd,
     assert digests(finished.home) == original
 
 
-def test_a_home_where_it_was_made_is_left(finished, with_run):
-    before = digests(finished.home)
-    said = with_run("runs", "relocate")
-    assert said.code == 0 and said.out == f"{finished.home} is where it was made; there is nothing to relocate\n"
-    assert digests(finished.home) == before
+@pytest.mark.parametrize("content", [b"", b"{", b'["format"]', b'{"format": 1}'])
+def test_a_damaged_marker_is_written_again_by_sync(finished, copied, capfd, monkeypatch, content):
+    Home(copied).marker.write_bytes(content)
+    assert run_here(capfd, monkeypatch, "runs").code == 0
+    said = run_here(capfd, monkeypatch, "evaluate", "small")
+    assert said.code == 2 and "has a damaged home.json, so that it is not known where it was made; run" in said.err
+    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
+    assert json.loads(Home(copied).marker.read_bytes()) == {"format": 1, "folder": str(copied)}
 
 
-def test_what_is_printed_about_a_relocation(finished, copied, capfd, monkeypatch):
-    (copied / "train" / finished.run_id / "run.json").write_text("{")
-    said = run_here(capfd, monkeypatch, "runs", "relocate")
-    first, *facts, backup = said.out.splitlines()
-    assert first == f"{copied}: relocated from {finished.home}"
-    assert facts == [
-        "  MLflow's database: 2 in experiments.artifact_location, 1 in runs.artifact_uri, "
-        "1 in logged_models.artifact_location",
-        "  files of runs: 1",
-    ]
-    assert backup.startswith(f"  backup: {copied}/mlflow.db.backup-2") and Path(backup.split(": ")[1]).is_file()
-    assert "run.json cannot be read" in said.err
+@pytest.mark.parametrize("arguments", [("runs",), ("runs", "sync"), ("evaluate", "small"), ("ui",)])
+def test_a_home_of_before_is_one_sentence(finished, copied, capfd, monkeypatch, arguments):
+    Home(copied).marker.unlink()
+    before = digests(copied)
+    said = run_here(capfd, monkeypatch, *arguments)
+    assert said.code == 2 and said.err == (
+        f"ditlab: DITLAB_HOME={copied} holds runs and no home.json: an earlier version made it, and commit 0f22711 is "
+        "the last that reads it; check that out, or set DITLAB_HOME to another folder.\n"
+    )
+    assert digests(copied) == before
+
+
+def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, capfd, monkeypatch):
+    Home(copied).marker.write_text('{"format": 7}')
+    before = digests(copied)
+    for arguments in (("runs",), ("train", finished.spec, "--local")):
+        said = run_here(capfd, monkeypatch, *arguments)
+        assert said.code == 2 and "has files of format 7, and this version reads format 1; use" in said.err
+    assert digests(copied) == before

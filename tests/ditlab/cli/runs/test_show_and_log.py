@@ -120,7 +120,7 @@ def test_runs_that_are_links_or_of_a_later_version(run, ditlab, home, tmp_path, 
     (home / "train" / "cafe0000").symlink_to(run.path)
     if command[0] != "rm":  # an unreadable run may be deleted
         said = ditlab("runs", *command, run.run_id)
-        assert said.code == 2 and said.err.count("\n") == 1 and "a later version of DiTLab wrote it" in said.err
+        assert said.code == 2 and said.err.count("\n") == 1 and "and this version of DiTLab reads 2" in said.err
     said = ditlab("runs", *command, "cafe0000")
     assert said.code == 2 and said.err.count("\n") == 1 and "a link" in said.err
     assert run.record.is_file()

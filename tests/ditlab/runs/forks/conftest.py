@@ -9,6 +9,7 @@ import pytest
 
 from ditlab.api.training import TrainingResult, train
 from ditlab.home import Home
+from support.homes import settled
 from support.trainings.forks import small
 
 NewRun = Callable[..., TrainingResult]
@@ -76,5 +77,5 @@ def family(family_home: tuple[Path, dict[str, str]], home: Home) -> dict[str, st
 def _copied(source: Path, target: Path) -> Path:
     """Copy a home, so that the copy is one of its own."""
     shutil.copytree(source, target)
-    (target / "places.json").unlink()
+    settled(target)
     return target

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,9 +14,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
 from ditlab.runs.page import MOST_BYTES, report_source, write_run_report
 from ditlab.storage.files import add_checksum
-from support.journaled import CHECKOUT, JournaledRun, family_spec, finished_run
+from support.journaled import JournaledRun, family_spec, finished_run
 
-OLD = CHECKOUT / "tests/ditlab/compatibility/made_by_0_1_0/home/train"
 NASTY = "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} " + "x" * 10_000
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 
@@ -109,15 +107,6 @@ def test_every_family_has_its_page(home, place, text):
     assert ("def main():" in found.text) == bool(text)
     assert len(found.all("img")) == (0 if text else 3)
     assert found.all("input")[0]["aria-valuetext"] == "step 40"
-
-
-@pytest.mark.parametrize("run_id", ["17c0daa2", "2067026b", "7579c879"])
-def test_runs_of_the_first_version_have_their_page(home, run_id):
-    shutil.copytree(OLD / run_id, home / "train" / run_id)
-    shutil.copytree(OLD / "fa046d70", home / "train" / "fa046d70")
-    found = page_of(MadeRun(Home(home), Home(home).run(run_id)))
-    assert "pictures of samples cannot be shown" in found.text and "Parameters by component" in found.text
-    assert ("against the base of its sweep" in found.text) == (run_id == "17c0daa2")
 
 
 def test_failures_and_recoveries_stand_on_the_timeline(run):

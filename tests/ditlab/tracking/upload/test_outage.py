@@ -66,7 +66,8 @@ def test_a_server_that_comes_after_the_run_gets_everything_once(
     with Proxy(server.uri, port):
         done = CliRunner().invoke(runs, ["sync", "--json"], catch_exceptions=False)
         assert json.loads(done.stdout.splitlines()[-1]) == {
-            "synced": [{"run_id": folder.run_id, "sent": STEPS + 5, "left": 0}]
+            "synced": [{"run_id": folder.run_id, "sent": STEPS + 5, "left": 0}],
+            "refilled": None,
         }
         listed = CliRunner().invoke(runs, ["--tracking", uri, "--json"], catch_exceptions=False)
         (row,) = (r for r in json.loads(listed.stdout.splitlines()[-1])["runs"] if r["run_id"] == folder.run_id)

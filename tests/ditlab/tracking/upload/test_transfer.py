@@ -17,8 +17,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
+from ditlab.tracking.sync import sync
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import sync
 from support.forked import Forked
 
 NewRun = Callable[..., RunFolder]
@@ -190,7 +190,6 @@ def test_a_refused_value_delays_no_other(home: Home, new_run: NewRun, tmp_path: 
     tracker = open_run(folder, home, warnings, params={"depth": "9"})
     tracker.log_artifact(folder.path / "never-written.txt")
     tracker.journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
-    tracker.journal.append("of-a-later-version", anything=1)
     tracker.journal.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})
     assert tracker.close(30) == 0
     stored = Stored(tracker)

@@ -9,7 +9,7 @@ import pytest
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import single_process
 from ditlab.home import RunFolder
-from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.training.receipts import code_digest, processor_name
@@ -43,6 +43,11 @@ def trained(
     return read_receipts(RunFolder(folder))
 
 
+def chain(receipts: Receipts, step: int) -> str:
+    """Head of the chain after the last execution of a step, in hexadecimal."""
+    return list(walk_chain(receipts, [step]).heads[step])[-1]
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("home")
@@ -61,9 +66,9 @@ def test_checkpoints_vouch_for_the_chain(whole):
         step = int(path.name.removeprefix("step-"))
         with newest(folder / "checkpoints") as reader:
             assert reader.manifest.step == STEPS
-            assert reader.manifest.receipt["chain"] == receipts.chain(STEPS)
-        assert len(receipts.history(step)) == step
-    attempt = receipts.attempt(1)
+            assert reader.manifest.receipt["chain"] == chain(receipts, STEPS)
+        assert receipts.steps["step"][:step].tolist() == list(range(1, step + 1))
+    attempt = receipts.attempts[1]
     assert (attempt.workers, attempt.device, attempt.processor) == (1, "cpu", processor_name())
     assert attempt.code == code_digest() and attempt.versions["torch"]
 
@@ -90,21 +95,21 @@ def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
     trained(experiment(), home, tmp_path, stop_after=3)
     found = trained(experiment(), home, tmp_path)
     for name in ("step", "samples", "loss", "norm", "lr"):
-        assert found.history(STEPS)[name].tolist() == whole[0].history(STEPS)[name].tolist(), name
-    assert found.history(STEPS)["attempt"].tolist() == [1, 1, 1, 2, 2, 2]
-    assert found.attempt(2).chain == found.chain(3)
+        assert found.steps[name].tolist() == whole[0].steps[name].tolist(), name
+    assert found.steps["attempt"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert found.attempts[2].chain == chain(found, 3)
     with newest(tmp_path / "checkpoints") as reader:
-        assert reader.manifest.receipt["chain"] == found.chain(STEPS) and reader.manifest.receipt["since"] == "0"
+        assert reader.manifest.receipt["chain"] == chain(found, STEPS) and reader.manifest.receipt["since"] == "0"
 
 
 def test_halved_micro_batches_are_fed_the_same(whole, home, tmp_path):
     found = trained(experiment(), home, tmp_path, memory=MemoryPlan(halvings=2))
     assert found.rows["samples"].tolist() == whole[0].rows["samples"].tolist()
-    assert found.attempt(1).halvings == 2
+    assert found.attempts[1].halvings == 2
 
 
 def test_a_left_out_step_is_a_row(whole, home, tmp_path):
     found = trained(experiment(), home, tmp_path, memory=MemoryPlan(skipped_steps=(2,)))
     assert found.rows["flags"].tolist() == [0, 0, LEFT_OUT, 0, 0, 0]
-    assert found.rows["samples"][2] == 0 and found.attempt(1).left_out == [3]
+    assert found.rows["samples"][2] == 0 and found.attempts[1].left_out == [3]
     assert found.rows["samples"][3:].tolist() == whole[0].rows["samples"][3:].tolist()

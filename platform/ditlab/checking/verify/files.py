@@ -1,0 +1,178 @@
+"""Files of a run: checkpoints and averages hashed, the spec byte by byte, its data, the weights of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ditlab.analysis.evaluation import measured_weights
+from ditlab.analysis.opened_run import OpenedRun, SavedRun
+from ditlab.averages import START
+from ditlab.checking.verify.findings import VerifiedPart
+from ditlab.checkpoints.kept_averages import average_snapshots
+from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import DataSplits, open_data
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout, read_manifest_bytes
+from ditlab.errors import UserError, first_line
+from ditlab.receipts.records import (
+    EVALUATED_STEP_TAG,
+    EVALUATION_TAG,
+    SHOWN,
+    TAG_PREFIX,
+    Measurement,
+    evaluation_digest,
+)
+from ditlab.spec.values import format_bytes
+from ditlab.spec.yaml_text import MAX_BYTES
+from ditlab.storage.files import folder_size, is_as_stamped
+from ditlab.storage.plain_files import read_plain
+
+REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
+
+
+@dataclass
+class KeptCheckpoints:
+    """Checkpoints that a run keeps."""
+
+    manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
+    """Manifests of the whole ones, by step."""
+    damaged: list[str] = field(default_factory=list)
+    """A sentence for each that is not whole."""
+
+
+def read_checkpoints(run: OpenedRun, store: CheckpointStore) -> KeptCheckpoints:
+    """Hash every kept checkpoint. Raises UserError where the store cannot be reached."""
+    found, steps = KeptCheckpoints(), store.steps()
+    for number, step in enumerate(steps):
+        run.progress("hashing checkpoints", number, len(steps), "checkpoints")
+        try:
+            with store.open(step) as reader:
+                found.manifests[step] = reader.manifest
+        except DamagedCheckpoint as error:
+            if step in store.steps():  # or a run in training has pruned it meanwhile
+                found.damaged.append(str(error))
+    return found
+
+
+def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Say which checkpoints are whole."""
+    for sentence in kept.damaged:
+        yield VerifiedPart("checkpoints", "off", sentence)
+    if kept.manifests:
+        yield VerifiedPart("checkpoints", "holds", f"{_described(kept.manifests, 'kept')}: every shard has its hash.")
+    elif not kept.damaged:
+        yield VerifiedPart("checkpoints", "not checked", "none is kept.")
+
+
+def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Hash every snapshot of averages; nothing for a run that keeps none."""
+    snapshots = average_snapshots(store)
+    starts = {manifest.scalars[START] for manifest in kept.manifests.values() if START in manifest.scalars}
+    try:
+        steps = snapshots.steps()
+    except UserError as error:
+        yield VerifiedPart("averages", "off", str(error))
+        return
+    whole: dict[int, CheckpointManifest] = {}
+    for number, step in enumerate(steps):
+        run.progress("hashing snapshots of averages", number, len(steps), "snapshots")
+        try:
+            with snapshots.open(step) as reader:
+                whole[step] = reader.manifest
+        except DamagedCheckpoint as error:
+            reason = str(error).removesuffix("use an earlier checkpoint.").rstrip("; .")
+            yield VerifiedPart("averages", "off", f"{reason}; {REMEDY}.")
+            continue
+        if starts and whole[step].scalars.get(START) not in starts:
+            del whole[step]
+            began = f"the snapshot of step {step:,} is of averages that began at another step than the checkpoints'"
+            yield VerifiedPart("averages", "off", f"{began}; {REMEDY}.")
+    if whole:
+        yield VerifiedPart("averages", "holds", f"{_described(whole, 'snapshots')}: every shard has its hash.")
+    elif starts and not steps:
+        yield VerifiedPart("averages", "not checked", "no snapshot is kept.")
+
+
+def _described(manifests: dict[int, CheckpointManifest], noun: str) -> str:
+    size = sum(digest.size for manifest in manifests.values() for digest in manifest.shards.values())
+    first, last = min(manifests), max(manifests)
+    steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    return f"{len(manifests)} {noun} ({steps}), {format_bytes(size)}"
+
+
+def check_spec(run: OpenedRun, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Compare the run's spec with its stamp, byte by byte, and with those in the checkpoints."""
+    try:
+        content = read_plain(run.folder.spec, MAX_BYTES)
+    except OSError as error:
+        yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
+        return
+    is_whole = is_as_stamped(content) and content.endswith(b"\n") and not content.endswith(b"\n\n")
+    if not is_whole:
+        yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
+    own = run.experiment.content_hash()
+    others = [step for step, manifest in kept.manifests.items() if manifest.spec_hash != own]
+    for step in others[:3]:
+        theirs = kept.manifests[step].spec_hash
+        sentence = f"checkpoint {step:,} was trained by a spec of hash {theirs}, and {run.folder.spec} has {own}."
+        yield VerifiedPart("spec", "off", sentence)
+    if is_whole and not others:
+        of = f", that of {len(kept.manifests)} checkpoints" if kept.manifests else ""
+        yield VerifiedPart("spec", "holds", f"hash {own}{of}.")
+
+
+def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataSplits | None, VerifiedPart]:
+    """Open a run's data, hashing all files of stores up to `limit` bytes; None where they are gone or altered."""
+    try:
+        data = open_data(run.experiment.data, run.home, verify=False)
+        folders = [Path(str(part.path)) for part in data.train.store.parts]
+        size = sum(map(folder_size, folders))
+        if size <= limit:
+            run.progress(f"hashing {format_bytes(size)} of data", 0, None, "")
+            data = open_data(run.experiment.data, run.home)
+    except UserError as error:
+        return None, VerifiedPart("data", "off", str(error))
+    if recorded and data.fingerprint not in recorded:
+        theirs = ", ".join(sorted(each[:12] for each in recorded))
+        sentence = f"{data.name} has the fingerprint {data.fingerprint[:12]}, and the run was trained on {theirs}"
+        return None, VerifiedPart("data", "off", f"{sentence}; bring those data back.")
+    for file in (path for folder in folders for path in sorted(folder.rglob("*.json"))):
+        if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(read_manifest_bytes(file)):
+            sentence = f"{file} has its values, in another layout than it was written in: it was edited"
+            return None, VerifiedPart("data", "off", f"{sentence}; bring the file back.")
+    hashed = f"all {format_bytes(size)} of its files have their hashes"
+    if size > limit:
+        hashed = f"of its {format_bytes(size)} only what is replayed is hashed (--data-limit hashes all up to it)"
+    known = "that the run recorded" if recorded else "(the run recorded none)"
+    return data, VerifiedPart("data", "holds", f"fingerprint {data.fingerprint[:12]} {known}; {hashed}.")
+
+
+def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: dict[str, str]) -> VerifiedPart:
+    """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint.
+
+    Its figures are not measured again: `ditlab evaluate` does. `tags` are those of `line` of the journal.
+    """
+    recorded, step = tags[EVALUATION_TAG], tags.get(EVALUATED_STEP_TAG, "")
+    name = f"evaluation {recorded[:SHOWN]} (line {line:,} of the journal)"
+    parsed = {key.removeprefix(TAG_PREFIX): Measurement.parse(tags[key]) for key in tags if key.startswith(TAG_PREFIX)}
+    measurements = {group: each for group, each in parsed.items() if each is not None}
+    if not step.isascii() or not step.isdigit() or len(step) > 15:
+        return VerifiedPart("evaluations", "off", f"{name} names no step of a checkpoint.")
+    if int(step) not in store.steps():
+        sentence = f"{name} is of checkpoint {int(step):,}, which is not kept."
+        return VerifiedPart("evaluations", "not checked", sentence)
+    run.progress("hashing the weights that were evaluated", 0, None, "")
+    try:
+        with store.open(int(step)) as reader:
+            saved = SavedRun(run.home, run.folder, run.record, run.experiment, run.warn, checkpoint=reader)
+            weights = measured_weights(saved, saved.network(torch.device("cpu")))
+    except UserError as error:
+        return VerifiedPart("evaluations", "not checked", f"{name}: {error}")
+    of = f"of the weights of checkpoint {int(step):,}, of the run's spec and of the measurements beside it"
+    if evaluation_digest(measurements, run.experiment.content_hash(), weights) != recorded:
+        return VerifiedPart("evaluations", "off", f"{name} is not {of}.")
+    return VerifiedPart("evaluations", "holds", f"{name} is {of}, as its digest says.")

@@ -1,0 +1,236 @@
+"""Records of a run: the chain of its receipts, what its steps consumed, and its journal against the receipts.
+
+Digests of samples are computed again from the spec, the order and the data's rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.verify.files import KeptCheckpoints
+from ditlab.checking.verify.findings import VerifiedPart
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.data.orders import training_order
+from ditlab.data.splits import DataSplits
+from ditlab.errors import first_line
+from ditlab.receipts.reading import Receipts, walk_chain
+from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
+from ditlab.storage.plain_files import open_regular_file
+from ditlab.tracking.journal import LARGEST_JOURNAL, all_metrics, read_journal
+
+NAMED = 3
+"""Faults that are named one by one."""
+COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}
+"""Column of the receipts by metric."""
+ROWS = 4_000_000
+"""Samples whose digests are computed again at most: a second or two."""
+
+
+def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+    """Compute the chain of receipts again, and compare its head at each checkpoint with the manifest's."""
+    recorded = {step: manifest.receipt for step, manifest in kept.manifests.items() if "chain" in manifest.receipt}
+    walk = walk_chain(receipts, recorded)
+    faults = [receipts.damage] if receipts.damage else []
+    faults += walk.faults
+    for step, receipt in recorded.items():
+        heads, head = walk.heads.get(step, {}), receipt["chain"]
+        if not heads:
+            faults.append(f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}")
+        elif head not in heads:
+            faults.append(
+                f"checkpoint {step:,} has the chain {head[:12]}, and the receipts up to there give "
+                f"{list(heads)[-1][:12]}: one of the two was altered"
+            )
+        elif receipt.get("since") != str(heads[head]):
+            faults.append(
+                f"checkpoint {step:,} counts its chain from step {receipt.get('since')}, and the receipts from "
+                f"{heads[head]:,}"
+            )
+    for fault in faults[:NAMED]:
+        yield VerifiedPart("receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy.")
+    if len(faults) > NAMED:
+        yield VerifiedPart("receipts", "off", f"{len(faults) - NAMED} more places are out of order.")
+    if not faults and recorded:
+        first = min(walk.heads[step][receipt["chain"]] for step, receipt in recorded.items())
+        begin = f" They begin after step {first:,}: nothing vouches for what came before." if first else ""
+        num = len(receipts.attempts)
+        yield VerifiedPart(
+            "receipts", "holds",
+            f"{len(receipts.steps):,} steps in {num} attempt{'s' if num > 1 else ''}, {len(receipts.rows):,} rows: the "
+            f"chain leads to {len(recorded)} checkpoint{'s' if len(recorded) > 1 else ''}.{begin}",
+        )  # fmt: skip
+    elif not faults:
+        yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
+    if without := [step for step in kept.manifests if step not in recorded]:
+        sentence = f"checkpoint {without[0]:,} was written without receipts, which could not be written then."
+        yield VerifiedPart("receipts", "not checked", sentence)
+
+
+def check_samples(
+    run: OpenedRun, receipts: Receipts, data: DataSplits, manifests: Mapping[int, CheckpointManifest], seed: int
+) -> Iterator[VerifiedPart]:
+    """Compare the digest of what steps consumed with what spec, order and draws say; of many steps, some at random."""
+    experiment = run.experiment
+    size = experiment.batch.size
+    trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
+    if not len(trained):
+        yield VerifiedPart("samples", "not checked", "no step has a receipt.")
+        return
+    num = max(1, ROWS // size)
+    generator = np.random.default_rng(seed)
+    chosen = trained if len(trained) <= num else trained[np.sort(generator.choice(len(trained), num, replace=False))]
+    # A fork may begin at a step whose position is not that many batches.
+    behind = {manifest.position - manifest.step * size for manifest in manifests.values()}
+    offset = behind.pop() if len(behind) == 1 else 0
+    draws = {manifest.position: manifest.draws for manifest in manifests.values() if manifest.draws}
+    order = training_order(experiment.data, data, size, experiment.seed, draws)
+    unit = experiment.batch.micro or size
+    places = np.arange(size)
+    keys = np.concatenate([draw_places(first // unit, 0, min(unit, size - first)) for first in range(0, size, unit)])
+    for number, row in enumerate(chosen):
+        if number % 1000 == 0:
+            run.progress("computing digests of samples", number, len(chosen), "steps")
+        step = int(row["step"])
+        batch = order.batch_number((step - 1) * size + offset)
+        rows = data.train.rows[order.batches(batch, 1, places).reshape(-1)]
+        if samples_digest(rows, places, keys, step - 1, experiment.seed) != int(row["samples"]):
+            yield VerifiedPart(
+                "samples", "off",
+                f"step {step:,} (attempt {row['attempt']}) consumed other samples or random numbers than spec and "
+                "order say.",
+            )  # fmt: skip
+            return
+    of = "" if len(chosen) == len(trained) else f" of {len(trained):,}, chosen at random (--seed {seed})"
+    yield VerifiedPart(
+        "samples", "holds", f"{len(chosen):,} steps{of} consumed the rows and draws that spec and order say."
+    )
+
+
+@dataclass
+class JournalLines:
+    """Content of a run's journal, as far as verification compares it."""
+
+    num: int = 0
+    """Number of lines."""
+    damaged: list[str] = field(default_factory=list)
+    """Place of each line that is altered or torn."""
+    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """Step and metrics of each step whose loss was logged."""
+    has_end: bool = False
+    """True if the end of the run is recorded."""
+    tags: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    """Tags as they were set, each with the number of its line."""
+
+
+def read_lines(run: OpenedRun) -> JournalLines:
+    """Read a run's journal. Raises OSError where that fails.
+
+    The last line of a run in training may be in writing, or was when its process was killed.
+    """
+    found, may_be_torn = JournalLines(), run.record.status == "running"
+    with open_regular_file(run.folder.journal, LARGEST_JOURNAL) as file:
+        for number, line in enumerate(read_journal(file), 1):
+            found.num = number
+            if number % 20_000 == 0:
+                run.progress("reading the journal", number, None, "lines")
+            record = line.record
+            if (record is None and line.is_whole) or (not line.is_whole and not may_be_torn):
+                found.damaged.append(f"line {number:,}, byte {line.begin:,}")
+            elif record is not None and record["kind"] == "metrics":
+                values = dict(all_metrics(record))
+                if "train/loss" in values:
+                    found.points.append((record["step"], values))
+            elif record is not None and record["kind"] == "tags":
+                found.tags.append((number, record["values"]))
+            found.has_end = found.has_end or (record is not None and record["kind"] == "end")
+    return found
+
+
+def check_journal(
+    run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
+) -> tuple[JournalLines | None, list[VerifiedPart]]:
+    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing.
+
+    Returns the lines, None where they cannot be read, and the findings.
+    """
+    path = run.folder.journal
+    try:
+        lines = read_lines(run)
+    except FileNotFoundError:
+        return None, [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+    except OSError as error:
+        return None, [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+    faults = []
+    if damaged := lines.damaged:
+        faults.append(f"altered or torn at {_first_of(damaged)}; bring it back from a copy.")
+    elif run.record.status == "finished" and not lines.has_end:
+        faults.append("the run has finished, and its end is not there: lines are missing; bring it back from a copy.")
+    num_compared = 0
+    if receipts is not None:
+        off, num_compared = _differing(lines, receipts)
+        faults += off[:NAMED] + ([f"{len(off) - NAMED:,} more numbers differ."] if len(off) > NAMED else [])
+        if missing := _missing(run, lines, receipts, max(kept.manifests, default=0)):
+            faults.append(
+                f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
+                "missing; bring it back from a copy."
+            )
+    if faults:
+        return lines, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
+    sentence = f"{lines.num:,} lines have their checksums"
+    if receipts is None:
+        sentence += "; no receipts to compare"
+    else:
+        sentence += f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
+        if rest := len(lines.points) - num_compared:
+            sentence += f". {rest:,} logged steps have no receipt"
+    return lines, [VerifiedPart("journal", "holds", f"{sentence}.")]
+
+
+def _first_of(places: list[str]) -> str:
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    return "; ".join(places[:NAMED]) + more
+
+
+def _differing(lines: JournalLines, receipts: Receipts) -> tuple[list[str], int]:
+    """Return a sentence for each number that no receipt of its step has, and how many steps have receipts.
+
+    A step that was done several times may have any of its receipts: the journal keeps what came first.
+    """
+    names = list(COMPARED.values())
+    recorded: dict[int, list[tuple[float, ...]]] = {}
+    trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
+    for step, *numbers in zip(trained["step"].tolist(), *(trained[name].tolist() for name in names), strict=True):
+        recorded.setdefault(step, []).append(tuple(numbers))
+    off, num = [], 0
+    for step, values in lines.points:
+        rows = recorded.get(step, [])
+        num += bool(rows)
+        for column, metric in enumerate(COMPARED):
+            if not rows or math.isnan(value := values.get(metric, math.nan)):
+                continue
+            single = float(np.float32(value))
+            if all(row[column] != single for row in rows):
+                known = " or ".join(f"{row[column]:.9g}" for row in rows)
+                off.append(
+                    f"step {step:,}: {metric} is {value:.9g} in the journal, and {known} in the receipts: one was "
+                    "altered."
+                )
+    return off, num
+
+
+def _missing(run: OpenedRun, lines: JournalLines, receipts: Receipts, last: int) -> list[int]:
+    """Return the steps up to the checkpoint of `last` that a run logs before it saves, and whose lines are missing.
+
+    Which steps those are, a resume may change.
+    """
+    if any("ditlab.resume.tracking.every" in tags for _, tags in lines.tags):
+        return []
+    steps = receipts.steps
+    done = steps["step"][((steps["flags"] & LEFT_OUT) == 0) & (steps["step"] <= last)].astype(np.int64)
+    due = done[(done % run.experiment.tracking.every == 0) | (done == 1)]
+    return np.setdiff1d(due, [step for step, _ in lines.points]).tolist()

@@ -1,0 +1,242 @@
+"""A home's MLflow filled again from the runs' journals, where the home was moved or copied, or the database is damaged.
+
+Journals are the truth, MLflow is a view of them. The old database and its files are kept under other names, and what
+people wrote into the old database is copied from it. Each step can be done again: after a crash, the next call goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.spec.yaml_text import MAX_BYTES
+from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped, write_durably
+from ditlab.storage.plain_files import read_plain
+from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.backend import Warn
+from ditlab.tracking.cursor import CursorFile
+from ditlab.tracking.local_database import database_damage, open_read_only
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.mlflow_models import NOTE_TAG, OWN_TAG, note_hash
+from ditlab.tracking.mlflow_runs import RUN_TAG, find_mlflow_run
+from ditlab.tracking.records import RunRecord
+from ditlab.tracking.sync import SyncResult, sync_runs
+
+_NAME_TAG = "mlflow.runName"
+_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
+"""Files of a run's folder that may name stores and checkpoints of the home by absolute paths."""
+_NAMED = 5
+"""Names that a sentence lists."""
+
+
+@dataclass(frozen=True)
+class Refill:
+    """A home's MLflow, filled again."""
+
+    reason: str
+    """Why, as `is a copy of /data/runs`."""
+    database: str = ""
+    """Name of the old database in the home; empty where there was none."""
+    artifacts: str = ""
+    """Name of the folder of the old database's files; empty where there was none."""
+    runs: list[dict[str, str]] = field(default_factory=list)
+    """Run id, and MLflow's ids `before` and `after`, of each run that the old database has."""
+    copied: list[str] = field(default_factory=list)
+    """Sentences on what was copied from the old database."""
+    left: list[str] = field(default_factory=list)
+    """Sentences on what the old database alone has."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result in JSON's types, for `--json`."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Lines for people."""
+        kept = f"MLflow was filled again from the runs' journals, as the home {self.reason}"
+        if self.database:
+            kept += f"; {self.database} keeps the old database"
+        if self.artifacts:
+            kept += f", {self.artifacts} its files"
+        ids = [f"run {run['run_id']}: {run['before']} -> {run['after']}" for run in self.runs]
+        return [f"{kept}.", *ids, *self.copied, *self.left]
+
+
+def refill_reason(home: Home) -> str:
+    """Return why a home's MLflow has to be filled again; empty where its database is whole and of this folder."""
+    damage = "" if (reason := home.unsettled()) else database_damage(home.mlflow_database)
+    return f"has a damaged database ({damage})" if damage else reason
+
+
+def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) -> tuple[Refill, list[SyncResult]]:
+    """Fill MLflow again with `records`, all runs of the home, and settle the home where it is.
+
+    Raises UserError while a process sends one of the journals.
+    """
+    folders = [home.run(record.run_id) for record in records]
+    address = resolve_tracking_uri(None, home)
+    _refuse_busy(folders, address)
+    aside = _set_aside(home)
+    former = home.former_folder()
+    if former and former != home.root:
+        for folder in folders:
+            _rewrite_paths(folder, str(former), str(home.root), warn)
+    oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
+    results = sync_runs(oldest_first, home, warn=warn)
+    artifacts = _artifacts_aside(home, aside)
+    done = Refill(reason, aside.name if aside.exists() else "", artifacts.name if artifacts.exists() else "")
+    if aside.exists():
+        try:
+            _copy_by_hand(aside, connect(address, home), done)
+        except (OSError, sqlite3.Error) as error:
+            done.left.append(f"{aside} cannot be read ({first_line(error)}): notes and tags in it were not copied.")
+    own = {record.run_id for record in records if resolve_tracking_uri(record.tracking_uri or None, home) == address}
+    if not any(result.left and result.fault for result in results if result.run_id in own):
+        home.write_marker()
+    return done, results
+
+
+def _refuse_busy(folders: Iterable[RunFolder], address: str) -> None:
+    """Raise UserError where a process sends a run's journal: it would go on writing into the old database."""
+    for folder in folders:
+        cursor = CursorFile(folder, address)
+        if not cursor.acquire():
+            raise UserError(
+                f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or "
+                "stop it."
+            )
+        cursor.release()
+
+
+def _set_aside(home: Home) -> Path:
+    """Give the old database and its files other names, noted in the home's marker first; returns the database's."""
+    name = str(home.read_marker().get("aside", ""))
+    if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
+        name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
+        former = home.former_folder() or home.root
+        home.write_marker(folder=str(former), aside=name)
+    aside = home.root / name
+    if home.mlflow_database.exists() and not aside.exists():
+        artifacts = _artifacts_aside(home, aside)
+        if home.artifacts.exists() and not artifacts.exists():
+            home.artifacts.rename(artifacts)
+        for suffix in ("-wal", "-shm", "-journal", ""):  # the database itself comes last
+            part = home.mlflow_database.with_name(home.mlflow_database.name + suffix)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def _artifacts_aside(home: Home, aside: Path) -> Path:
+    return home.artifacts.with_name(aside.name.replace("mlflow.db", home.artifacts.name))
+
+
+def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
+    """Put the home's present folder in the place of the former one, in the run's specs and list of trials."""
+    pattern = re.compile(rf"{re.escape(former)}(?=[/'\"\s]|$)", re.MULTILINE)
+    for path in (folder.path / name for name in _SPECS):
+        try:
+            content = read_plain(path, MAX_BYTES)
+            text = pattern.sub(lambda _: present, content.decode())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            warn(f"{path} cannot be read ({first_line(error)}), and stays as it is")
+            continue
+        if is_as_stamped(content):  # an edit by hand stays one
+            text = stamped("".join(text.splitlines(keepends=True)[:-1]))
+        if text.encode() != content:
+            write_durably(path, text.encode())
+    trials = folder.path / "trials.jsonl"
+    lines = read_json_lines(trials)
+    moved = [json.loads(pattern.sub(lambda _: present, json.dumps(record))) for record in lines.records]
+    if moved != lines.records and not lines.num_damaged:
+        write_durably(trials, b"".join(map(encode_json_line, moved)))
+
+
+@dataclass
+class _OldRun:
+    """A run of ours in the old database."""
+
+    mlflow_run_id: str
+    is_deleted: bool
+    tags: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    """Names of its metrics and parameters."""
+
+
+def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
+    """Copy what people typed and tagged in the old database to the new runs, and name what stays there alone."""
+    with closing(open_read_only(database)) as connection:
+        old, num_others = _old_runs(connection)
+        experiments = dict(connection.execute("SELECT experiment_id, name FROM experiments"))
+        tags = connection.execute("SELECT experiment_id, key, value FROM experiment_tags").fetchall()
+        registered = [name for (name,) in connection.execute("SELECT name FROM registered_models ORDER BY name")]
+    for number, key, value in tags:
+        experiment = client.get_experiment_by_name(experiments.get(number, ""))
+        if experiment is not None and experiment.tags.get(key) != value:
+            client.set_experiment_tag(experiment.experiment_id, key, value)
+            done.copied.append(f"experiment {experiment.name}: {_tag_name(key)} copied.")
+    for run_id, run in sorted(old.items()):
+        new = find_mlflow_run(client, run_id)
+        if new is None:
+            done.left.append(f"run {run_id} ({run.mlflow_run_id}) has no journal in this home.")
+            continue
+        done.runs.append({"run_id": run_id, "before": run.mlflow_run_id, "after": new})
+        _copy_of_run(client, run_id, run, new, done)
+    if registered:
+        done.left.append(f"Registered models, to be registered again: {_some(registered)}.")
+    if num_others:
+        done.left.append(f"Runs that other programs logged: {num_others}.")
+
+
+def _copy_of_run(client: Any, run_id: str, run: _OldRun, new: str, done: Refill) -> None:
+    stored = client.get_run(new)
+    if stored.info.lifecycle_stage == "deleted":  # by this function, before a crash
+        return
+    data = stored.data
+    for key, value in run.tags.items():
+        if key == NOTE_TAG:
+            is_typed = note_hash(value) not in run.tags.get(OWN_TAG, "").split()
+        else:
+            is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith("mlflow."))
+        if is_typed and data.tags.get(key) != value:
+            client.set_tag(new, key, value)
+            done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
+    if missing := sorted(run.names - data.metrics.keys() - data.params.keys()):
+        done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {_some(missing)}.")
+    if run.is_deleted:
+        client.delete_run(new)
+        done.copied.append(f"run {run_id}: deleted, as it was.")
+
+
+def _old_runs(connection: sqlite3.Connection) -> tuple[dict[str, _OldRun], int]:
+    """Runs by our ids, one that is not deleted before one that is, and the number of runs that are not ours."""
+    runs = {
+        mlflow_run_id: _OldRun(mlflow_run_id, stage == "deleted")
+        for mlflow_run_id, stage in connection.execute("SELECT run_uuid, lifecycle_stage FROM runs")
+    }
+    for mlflow_run_id, key, value in connection.execute("SELECT run_uuid, key, value FROM tags"):
+        runs[mlflow_run_id].tags[key] = value
+    for table in ("latest_metrics", "params"):
+        for mlflow_run_id, key in connection.execute(f"SELECT run_uuid, key FROM {table}"):
+            runs[mlflow_run_id].names.add(key)
+    ours = [run for run in runs.values() if RUN_TAG in run.tags]
+    ours.sort(key=lambda run: not run.is_deleted)
+    return {run.tags[RUN_TAG]: run for run in ours}, len(runs) - len(ours)
+
+
+def _tag_name(key: str) -> str:
+    return {NOTE_TAG: "the note that a person wrote", _NAME_TAG: "the name"}.get(key, f"tag {key}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

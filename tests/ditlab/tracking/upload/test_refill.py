@@ -1,0 +1,58 @@
+"""MLflow filled again after a home was moved: sweeps with their trials, pictures, notes, and runs of a server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.records import create_run, scan_runs
+from ditlab.tracking.refill import refill, refill_reason
+from ditlab.tracking.review import renew_note
+from ditlab.tracking.tracker import RunTracker
+
+
+def logged(home: Home, folder: RunFolder, **start: Any) -> str:
+    """Log a run with a metric, a picture and a note; returns MLflow's id."""
+    tracker = RunTracker(folder, None, home)
+    tracker.start("digits", "digits", "dit", **start)
+    tracker.journal.log_metrics(1, {"train/loss": 1.0})
+    picture = folder.media / "a.png"
+    picture.parent.mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(picture)
+    tracker.log_image("samples", 1, picture)
+    renew_note(tracker)
+    tracker.end("finished")
+    assert tracker.close(60) == 0
+    return str(tracker.mlflow_run_id)
+
+
+def test_sweeps_and_their_trials(home: Home, store: None, new_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+    sweep = new_run("sweep", trials=1)
+    trial = new_run("trial", parent=sweep.run_id)
+    away = create_run(home, "away", family="dit", spec_hash="", tracking_uri="http://127.0.0.1:9")
+    before = {sweep.run_id: logged(home, sweep)}
+    before[trial.run_id] = logged(home, trial, tags={"ditlab.parent": sweep.run_id})
+    moved = Home(home.root.rename(tmp_path / "moved"))
+    assert refill_reason(moved) == f"was moved from {home.root}"
+    done, results = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)
+    assert {result.run_id: result.left for result in results} == dict.fromkeys((*before, away.run_id), 0)
+    after = {run["run_id"]: run["after"] for run in done.runs}
+    assert {run["run_id"]: run["before"] for run in done.runs} == before and done.left == done.copied == []
+    client = connect(f"sqlite:///{moved.mlflow_database}", moved)
+    stored = client.get_run(after[trial.run_id])
+    assert stored.data.tags["mlflow.parentRunId"] == after[sweep.run_id]
+    assert stored.data.tags["mlflow.note.content"].startswith("**digits**: a dit")
+    assert len(client.list_artifacts(stored.info.run_id, "samples")) == 2
+    assert refill_reason(moved) == "" and not home.root.exists()
+
+
+def test_a_home_without_a_database_is_settled(home: Home, new_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+    new_run()
+    moved = Home(home.root.rename(tmp_path / "moved"))
+    done, _ = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)
+    assert (done.database, done.artifacts, done.runs) == ("", "", []) and refill_reason(moved) == ""
