@@ -16,7 +16,7 @@ BRANCHES = {
     "platform/ditlab/analysis/profiling.py": (1, "a profile of a GPU has kernels in the place of operators"),
     "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
     "platform/ditlab/checking/prove/proving.py": (1, "a spec for GPUs is proved on them"),
-    "platform/ditlab/checking/prove/steps.py": (1, "kernels of optimisers are other ones on a GPU: other bounds"),
+    "platform/ditlab/checking/prove/steps.py": (1, "other kernels on a GPU, which sum in any order: other bounds"),
     "platform/ditlab/checking/replay/replaying.py": (1, "a run on GPUs is replayed on one: a CPU draws other noise"),
     "platform/ditlab/checkpoints/shard.py": (1, "numbers that NumPy cannot view are copied to the host"),
     "platform/ditlab/checkpoints/saving.py": (3, "pinned memory and asynchronous copies"),

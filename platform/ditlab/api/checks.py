@@ -28,7 +28,7 @@ _log = logging.getLogger("ditlab")
 def prove(
     experiment: Experiment | str | Path, overrides: Sequence[str] = (), *, on_progress: Progress = ignore_progress
 ) -> Proof:
-    """Compare the engine that an experiment configures with a reference, in float64 and in its own precision.
+    """Compare each of twenty steps of the engine that an experiment configures with a reference trainer's.
 
     `experiment`: validated, or the path of its YAML; `overrides`: `field.path=value` changes of it. A large one is
     proved on a scaled-down spec of less width, depth and batch (`Proof.scaled_down`). The proof runs in processes of

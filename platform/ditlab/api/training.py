@@ -193,7 +193,7 @@ def _proved(experiment: Experiment, say: Callable[[str], None]) -> RecordedProof
     from ditlab.api.checks import prove
     from ditlab.checking.prove.findings import proof_lines
 
-    say("proving the engine on a few steps before the run begins")
+    say("proving the engine on twenty steps before the run begins")
     proof = prove(experiment)
     if not proof.holds:
         raise ProofFailed(proof)

@@ -27,11 +27,11 @@ from ditlab.errors import UserError
 def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     """Compare the engine that SPEC configures with a reference implementation, step by step.
 
-    A few steps are trained by the real loop, with the spec's workers, ZeRO stage, precision, accumulation,
-    checkpointing, offload, compilation and clipping, and each is computed once more without an engine, in float64 and
-    in the spec's precision. Compared are samples and draws, losses, gradients by module, norm, clipping, update,
-    moments, master weights, averages, learning rates, a resume, evaluation and a sample. Bounds follow from rounding.
-    Exit code 1 where something is off; the first phase and module are named. Nothing is kept.
+    Twenty steps are trained by the real loop, with a kill and a resume within, and with the spec's workers, ZeRO stage,
+    precision, accumulation, checkpointing, offload, compilation and clipping; each is computed once more without an
+    engine. Compared are samples, labels and draws, losses, gradients by module, norm, clipping, update, moments, master
+    weights, averages, learning rates, the resume, evaluation and a sample. Bounds follow from rounding; what it would
+    hide is printed. Exit code 1 where something is off; the first phase, module and steps are named. Nothing is kept.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.files import load_experiment

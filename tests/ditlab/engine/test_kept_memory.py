@@ -16,7 +16,7 @@ import torch
 from ditlab.engine.distributed import single_process
 from ditlab.engine.memory import kept_memory
 from support.trainings.engines import engine_for
-from support.trainings.plain_muon import small
+from support.trainings.grouped import small
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -7,7 +7,7 @@ from denoisers.parameters import parameter_roles
 from ditlab.engine.optimizers import orthogonalise
 from ditlab.errors import UserError
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for
-from support.trainings.plain_muon import SCRIPT, assert_close, muon, plain_training, small
+from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
 from support.trainings.workers import train_here
 
 STAGES = (0, 1, 2, 3)
@@ -32,14 +32,14 @@ def test_singular_values_are_brought_near_one_and_directions_stay(shape):
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_worker_trains_the_weights_of_the_plain_reading(stage):
     fields = {"lr_factors": {"embedding": 3.0, "matrix": 0.5}}
-    expected = plain_training(muon(**fields), SCRIPT)
+    expected = reference_training(muon(**fields), SCRIPT)
     assert_close(drive_here(Job(muon(stage, **fields), SCRIPT)).state, expected)
 
 
 @pytest.mark.parametrize("fields", [{"nesterov": False}, {"scale": "spectral", "momentum": 0.5}], ids=str)
 def test_variants_and_convolutions(fields):
     """Biases ahead of a norm of one channel are left out: their gradient is rounding, which Adam makes a step of."""
-    trained = plain_training(muon(model=UNET, **fields), SCRIPT)
+    trained = reference_training(muon(model=UNET, **fields), SCRIPT)
     expected = {name: weights for name, weights in trained.items() if weights.ndim > 1}
     assert sum(weights.ndim == 4 for weights in expected.values()) > 15
     assert_close(drive_here(Job(muon(1, UNET, **fields), SCRIPT)).state, expected)
@@ -74,7 +74,7 @@ def test_state_has_one_moment_for_matrices_and_two_for_the_rest():
 def test_groups_of_adamw_train_as_plain_ones_and_take_over_an_older_state(stage, tmp_path):
     """A state of one group goes into several, and back."""
     grouped = small(stage, kind="adamw", lr_factors={"head": 2.0})
-    assert_close(drive_here(Job(grouped, SCRIPT)).state, plain_training(grouped, SCRIPT))
+    assert_close(drive_here(Job(grouped, SCRIPT)).state, reference_training(grouped, SCRIPT))
     single = small(stage, kind="adamw", no_decay=[])
     before = drive_here(Job(single, SCRIPT, save=tmp_path / "single")).state
     moved = drive_here(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
-from support.trainings.plain_muon import SCRIPT, assert_close, muon, plain_training, small
+from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
 
 STAGES = (0, 1, 2, 3)
 SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
@@ -31,7 +31,7 @@ def resumed(experiments, num_workers, folder):
 
 def test_two_workers_train_the_same_weights():
     (trace,) = drive_workers([Job(muon(2), SPLIT)], 2)
-    assert_close(trace.state, plain_training(muon(), SCRIPT))
+    assert_close(trace.state, reference_training(muon(), SCRIPT))
 
 
 @pytest.mark.slow
@@ -39,11 +39,11 @@ def test_two_workers_train_the_same_weights_at_every_stage(tmp_path):
     """And what they saved goes on at every other stage on one worker."""
     paths = [tmp_path / f"stage-{stage}" for stage in STAGES]
     traces = drive_workers([Job(muon(stage), SPLIT, save=path) for stage, path in zip(STAGES, paths, strict=True)], 2)
-    expected = plain_training(muon(), SCRIPT)
+    expected = reference_training(muon(), SCRIPT)
     for trace in traces:
         assert_close(trace.state, expected)
     more = Step([[Pass(6), Pass(7)]], number=3)
-    expected = plain_training(muon(), [*SCRIPT, more])
+    expected = reference_training(muon(), [*SCRIPT, more])
     for stage, path in zip(STAGES, reversed(paths), strict=True):
         assert_close(drive_here(Job(muon(stage), [more], load=path)).state, expected)
 
@@ -54,7 +54,7 @@ def test_three_workers_with_uneven_slices_train_the_same_weights():
     script = steps_of(3, range(3))
     one = [Step([[part for (part,) in step.passes]], number=step.number) for step in script]
     traces = drive_workers([Job(muon(stage), script) for stage in STAGES], 3)
-    expected = plain_training(muon(), one)
+    expected = reference_training(muon(), one)
     assert any(weights.numel() % 3 for weights in expected.values())
     for trace in traces:
         assert_close(trace.state, expected)
@@ -82,7 +82,7 @@ def assert_follows(state, expected):
 
 
 def test_bf16_follows_the_float32_reading_on_float32_masters(tmp_path):
-    expected = plain_training(muon(), SCRIPT)
+    expected = reference_training(muon(), SCRIPT)
     for stage in (1, 3):
         experiment = muon(stage, precision="bf16")
         unbroken = drive_here(Job(experiment, SCRIPT))
@@ -94,7 +94,7 @@ def test_bf16_follows_the_float32_reading_on_float32_masters(tmp_path):
 
 @pytest.mark.slow
 def test_two_workers_follow_in_bf16_and_resume(tmp_path):
-    expected = plain_training(muon(), SCRIPT)
+    expected = reference_training(muon(), SCRIPT)
     experiments = [muon(stage, precision="bf16") for stage in (1, 2, 3)]
     for trace in drive_workers([Job(experiment, SPLIT) for experiment in experiments], 2):
         assert_follows(trace.state, expected)
@@ -110,14 +110,14 @@ def offloaded():
 
 
 def test_groups_of_adamw_on_the_cpu_train_as_plain_ones(tmp_path):
-    expected = plain_training(small(0, **GROUPS), SCRIPT)
+    expected = reference_training(small(0, **GROUPS), SCRIPT)
     for experiment in offloaded():
         assert_close(drive_here(Job(experiment, SCRIPT)).state, expected)
 
 
 @pytest.mark.slow
 def test_two_workers_with_groups_of_adamw_on_the_cpu(tmp_path):
-    expected = plain_training(small(0, **GROUPS), SCRIPT)
+    expected = reference_training(small(0, **GROUPS), SCRIPT)
     for trace in drive_workers([Job(experiment, SPLIT) for experiment in offloaded()], 2):
         assert_close(trace.state, expected)
     for unbroken, rest in resumed(offloaded(), 2, tmp_path):
@@ -125,13 +125,13 @@ def test_two_workers_with_groups_of_adamw_on_the_cpu(tmp_path):
 
 
 def test_muon_with_parameters_on_the_cpu():
-    assert_close(drive_here(Job(muon(3, zero=PARAMETERS_ON_CPU), SCRIPT)).state, plain_training(muon(), SCRIPT))
+    assert_close(drive_here(Job(muon(3, zero=PARAMETERS_ON_CPU), SCRIPT)).state, reference_training(muon(), SCRIPT))
 
 
 @pytest.mark.slow
 def test_two_workers_of_muon_with_parameters_on_the_cpu(tmp_path):
     experiment = muon(3, zero=PARAMETERS_ON_CPU)
     (trace,) = drive_workers([Job(experiment, SPLIT)], 2)
-    assert_close(trace.state, plain_training(muon(), SCRIPT))
+    assert_close(trace.state, reference_training(muon(), SCRIPT))
     ((unbroken, rest),) = resumed([experiment], 2, tmp_path)
     assert rest.state.equals(unbroken.state)

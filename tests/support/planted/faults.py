@@ -176,7 +176,7 @@ FAULTS = (
     Fault(
         "EMA not saved",
         _one(ENGINE + "averages.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
-        "resume.*average|average.*state holds none",
+        "average, averages held.*state holds no ema",
     ),
     Fault(
         "EMA not loaded",
@@ -209,7 +209,7 @@ FAULTS = (
             Replacement(TRAINING + "stepping.py", '"train", self.state.step, index',
                         '"train", self.state.step - self._first, index'),
         ),
-        "resume, draws.*again",
+        "draws, keys of random numbers",
     ),
     Fault(
         "a batch skipped after resume",
@@ -224,24 +224,24 @@ FAULTS = (
              "        if state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
              "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
-        "resume, samples consumed",
+        "draws, samples and their order",
     ),
     Fault(
         "times not keyed by the step",
         _one("platform/ditlab/inputs/noise.py", "self.stream, self.step, self.micro_index, name",
              "self.stream, self.micro_index, name"),
-        "draws.*again",
+        "draws, random numbers",
     ),
     Fault(
         "schedule off by one step",
         _one(TRAINING + "stepping.py", "experiment.optimizer.lr, state.step, plan",
              "experiment.optimizer.lr, state.step + 1, plan"),
-        "learning rate.*step",
+        "learning rate",
     ),
     Fault(
         "cosine that ends a step late",
         _one(TRAINING + "plan.py", "max(1, total - 1 - length)", "max(1, total - length)"),
-        "learning rate.*step",
+        "learning rate",
     ),
     Fault(
         "dropout of conditions alike on all samples",

@@ -11,7 +11,7 @@ import torch
 from ditlab.checking import process_group
 from ditlab.checking.process_group import run_workers
 from ditlab.checking.prove.findings import ProofComparison
-from ditlab.checking.prove.proving import prove_run
+from ditlab.checking.prove.life import prove_run
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, single_process
@@ -74,4 +74,4 @@ def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list
     data = open_data(experiment.data, Home(home))
     store = CheckpointStore.at(folder / "own")
     run = TrainingRun(experiment, data, plan_run(experiment, data), store, Home(home), folder / "swap")
-    return prove_run(run, rank, folder)
+    return prove_run(run, rank, folder)[0]

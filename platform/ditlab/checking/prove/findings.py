@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
+import torch
+from torch import Tensor
+
 PHASES = (
     "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
-    "resume", "evaluation", "sample", "dropout of conditions",
+    "resume", "labels", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
 
 ALIKE = "alike on all workers"
 """Quantity of a gradient that is compared between the workers."""
+AGAIN = "the same inputs and draws again"
+"""Quantity of a loss that is no function of these where it differs."""
 MOST_COLUMNS = 80
 _PHASE, _WHAT = 21, 30
 
@@ -40,6 +45,12 @@ class ProofComparison:
     """Size of the reference's own value, in the distance's unit; 0 where there is none."""
     step: int = 0
     """Number of the step that it was compared in, from 1; 0 for what belongs to no step."""
+    times: int = 1
+    """Times that it was compared, step by step; this is the one furthest off, or closest to its bound."""
+    steps: tuple[int, ...] = ()
+    """Steps in which it does not hold."""
+    stage: int = 0
+    """Part of the run in which it was compared, in their order: a load of the state begins a new one."""
 
     @property
     def holds(self) -> bool:
@@ -63,21 +74,56 @@ class ProofComparison:
         return self.distance / self.size if self.size else self.distance
 
 
-@dataclass(frozen=True)
-class ProofRow:
-    """All comparisons of one quantity, over modules, as one line of a table."""
+class Findings:
+    """Comparisons of a run by quantity and module: of many steps' the furthest off, with the number of them."""
 
-    phase: str
-    what: str
-    worst: ProofComparison
-    """The comparison with the largest distance against its bound."""
-    num: int
-    num_off: int
+    def __init__(self) -> None:
+        self.stage = self.step = 0
+        """Part of the run, and step (from 1; 0 for none), that comparisons are added of."""
+        self._found: dict[tuple[str, str, str], ProofComparison] = {}
 
-    @property
-    def holds(self) -> bool:
-        """Return True if every comparison of the line holds."""
-        return self.num_off == 0
+    def near(
+        self,
+        phase: str,
+        what: str,
+        distance: float,
+        bound: float,
+        detail: str = "",
+        module: str = "",
+        size: float = 0.0,
+    ) -> bool:
+        """Compare a distance with its bound, by the fields of `ProofComparison`; return True if it holds."""
+        new = ProofComparison(phase, what, distance, bound, detail, module, size, self.step, stage=self.stage)
+        if self.step and not new.holds:
+            new = replace(new, steps=(self.step,))
+        old = self._found.get((phase, what, module))
+        if old is not None:
+            is_older = not old.holds and old.stage < self.stage
+            kept = old if is_older or worst_of([old, new]) is old else new
+            self._found[phase, what, module] = replace(
+                kept, times=old.times + 1, steps=tuple(sorted({*old.steps, *new.steps}))
+            )
+        else:
+            self._found[phase, what, module] = new
+        return new.holds
+
+    def same(self, phase: str, what: str, wrong: Collection[str], module: str = "") -> bool:
+        """Compare to the bit: `wrong` has a clause for each thing that differs; return True if there is none."""
+        return self.near(phase, what, float(len(wrong)), 0.0, next(iter(wrong), ""), module)
+
+    def all(self) -> list[ProofComparison]:
+        """Return the comparisons, in the order in which each was made first."""
+        return list(self._found.values())
+
+
+def equal_values(one: Tensor, two: Tensor) -> bool:
+    """Return True if two tensors are equal to the bit; NaN is equal to itself."""
+    return one.shape == two.shape and one.dtype == two.dtype and torch.equal(_bits(one), _bits(two))
+
+
+def _bits(values: Tensor) -> Tensor:
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return values.contiguous().view(whole[values.element_size()]) if values.is_floating_point() else values
 
 
 @dataclass(frozen=True)
@@ -95,6 +141,8 @@ class Proof:
     """Wall time."""
     made_by: Mapping[str, str] = field(default_factory=dict)
     """Facts of the code that was proved: `date`, `spec_hash`, `code`, and versions of libraries by name."""
+    untold: tuple[str, ...] = ()
+    """Sentences on what rounding would hide: gradients whose scale half precision does not tell well enough."""
 
     @property
     def holds(self) -> bool:
@@ -103,13 +151,17 @@ class Proof:
 
     @property
     def off(self) -> list[ProofComparison]:
-        """Comparisons that do not hold, in the order of `PHASES`.
+        """Comparisons that do not hold: in the order of the run's stages, in each of these in that of `PHASES`.
 
-        What no resume can cause comes before all: the first step, and a gradient that differs from worker to worker;
-        then what a resume loads and consumes, as the other steps begin from a state that was loaded. Within a phase
-        what is compared to the bit comes first, in the order of its comparisons, then what is furthest off.
+        Within a phase what is compared to the bit comes first, in the order of its comparisons, then what is furthest
+        off.
         """
         return sorted((each for each in self.comparisons if not each.holds), key=_order)
+
+    @property
+    def num(self) -> int:
+        """Number of all comparisons, step by step."""
+        return sum(each.times for each in self.comparisons)
 
     @property
     def first_off(self) -> str:
@@ -119,7 +171,10 @@ class Proof:
         first = self.off[0]
         of_phase = [each for each in self.comparisons if (each.phase, each.what) == (first.phase, first.what)]
         num_off = sum(not each.holds for each in of_phase)
-        where = ""
+        where, steps = "", ""
+        if first.steps and len(first.steps) < first.times:
+            shown = ", ".join(map(str, first.steps[:12])) + (", ..." if len(first.steps) > 12 else "")
+            steps = f" in step{'s' if len(first.steps) > 1 else ''} {shown}"
         if first.module:
             others = f", the furthest of {num_off} modules that are off" if num_off > 1 else ""
             where = f" of {first.module}{others}"
@@ -130,43 +185,39 @@ class Proof:
             amount = f"in {first.distance:.0f} places" if first.distance >= 1 else f"by {first.distance:.3g}"
         detail = f" ({first.detail})" if first.detail else ""
         what = "" if first.what in (first.phase, "") else f", {first.what}"
-        return f"First off: {first.phase}{what}{where}, {amount}{detail}."
+        return f"First off: {first.phase}{what}{where}{steps}, {amount}{detail}."
 
     @property
     def verdict(self) -> str:
         """Sentence on the whole."""
-        num = len(self.comparisons)
-        if not num:
+        if not self.comparisons:
             return "Nothing was compared."
         if self.holds:
-            return f"All {num:,} comparisons hold: the engine computes what the spec says."
-        return f"{len(self.off):,} of {num:,} comparisons are off. {self.first_off}"
+            return f"All {self.num:,} comparisons hold: the engine computes what the spec says."
+        return f"{len(self.off):,} of {len(self.comparisons):,} quantities are off. {self.first_off}"
 
     @property
     def summary(self) -> str:
         """Clause on the whole for a tag: verdict, engine, code and date."""
-        num, facts = len(self.comparisons), self.made_by
-        verdict = f"holds, {num:,} comparisons" if self.holds else f"{len(self.off):,} of {num:,} comparisons are off"
+        facts, off = self.made_by, f"{len(self.off):,} of {len(self.comparisons):,} quantities are off"
+        verdict = f"holds, {self.num:,} comparisons" if self.holds else off
         parts = [verdict, self.engine, self.scaled_down.rstrip(".")]
         code = f"code {facts['code'][:12]}, torch {facts['torch']}, {facts['date']}" if facts else ""
         return "; ".join(filter(None, [*parts, code]))
 
-    def rows(self) -> list[ProofRow]:
-        """Return one line for each quantity, in the order of `PHASES`."""
+    def rows(self) -> list[list[ProofComparison]]:
+        """Return the comparisons of each quantity, over modules, in the order of `PHASES`."""
         groups: dict[tuple[str, str], list[ProofComparison]] = {}
         for each in self.comparisons:
             groups.setdefault((each.phase, each.what), []).append(each)
-        rows = [
-            ProofRow(phase, what, worst_of(group), len(group), sum(not each.holds for each in group))
-            for (phase, what), group in groups.items()
-        ]
-        return sorted(rows, key=lambda row: _place(row.phase))
+        return sorted(groups.values(), key=lambda group: _place(group[0].phase))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
             "twin": self.scaled_down, "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
+            "untold": list(self.untold),
             "comparisons": [
                 {
                     name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -182,14 +233,9 @@ def worst_of(comparisons: Sequence[ProofComparison]) -> ProofComparison:
     return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
 
 
-def _order(each: ProofComparison) -> tuple[bool, bool, int, float]:
+def _order(each: ProofComparison) -> tuple[int, int, float]:
     """Return the sort key of what is off; see `Proof.off`."""
-    is_steps_own = each.step == 1 or each.what == ALIKE  # which may put every comparison of a resume off
-    # What a resume begins with: its losses and its last state may be off by faults of each step.
-    begins = ("after loading", "samples consumed", "draws", "parts of the state saved")
-    is_resumed = each.phase == "resume" and each.what.endswith(begins)
-    rank = -each.relative if each.bound else -math.inf
-    return not is_steps_own, not is_resumed, _place(each.phase), rank
+    return each.stage, _place(each.phase), -each.relative if each.bound else -math.inf
 
 
 def _place(phase: str) -> int:
@@ -201,17 +247,21 @@ def proof_lines(proof: Proof) -> list[str]:
     head = f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"
     smaller = _folded(proof.scaled_down) if proof.scaled_down else []
     title = _folded(f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.")
-    return [*title, *smaller, head, *(_row_line(row) for row in proof.rows()), *_folded(proof.verdict)]
+    untold = [line for sentence in proof.untold for line in _folded(sentence)]
+    return [*title, *smaller, head, *map(_row_line, proof.rows()), *untold, *_folded(proof.verdict)]
 
 
-def _row_line(row: ProofRow) -> str:
-    """Format a line; of several comparisons the one that is closest to its bound, or furthest beyond."""
-    number = f" ({row.num:,})" if row.num > 1 else ""
-    what = row.what if len(row.what) + len(number) < _WHAT else f"{row.what[: _WHAT - len(number) - 2]}…"
-    verdict = "holds" if row.holds else f"OFF: {row.num_off}"
-    bound = "exact" if row.worst.bound == 0 else f"{row.worst.bound:.1e}"
-    distance = "0" if row.worst.distance == 0 else f"{row.worst.distance:.1e}"
-    return f"  {row.phase:<{_PHASE}}{what + number:<{_WHAT}}{distance:>9}{bound:>9}  {verdict}"
+def _row_line(group: Sequence[ProofComparison]) -> str:
+    """Format a quantity's comparisons as a line: the one that is closest to its bound, or furthest beyond."""
+    worst, num = worst_of(group), sum(each.times for each in group)
+    number = f" ({num:,})" if num > 1 else ""
+    what = worst.what if len(worst.what) + len(number) < _WHAT else f"{worst.what[: _WHAT - len(number) - 2]}…"
+    off = sum(not each.holds for each in group)
+    bound = "exact" if worst.bound == 0 else f"{worst.bound:.1e}"
+    distance = "0" if worst.distance == 0 else f"{worst.distance:.1e}"
+    return (
+        f"  {worst.phase:<{_PHASE}}{what + number:<{_WHAT}}{distance:>9}{bound:>9}  {f'OFF: {off}' if off else 'holds'}"
+    )
 
 
 def _folded(text: str) -> list[str]:

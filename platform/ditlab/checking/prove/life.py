@@ -1,115 +1,112 @@
-"""Checks of a run's life on one worker of a group: a resume, evaluation, a sample, the rate, dropped conditions."""
+"""A run of about twenty steps under the training loop itself, killed and resumed within, every step compared.
+
+After its last step: an evaluation, a sample, what either does with labels, and the conditions that training drops.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ditlab.checking.prove.findings import ProofComparison
-from ditlab.checking.prove.reference import PRECISIONS, ReferenceModel, build_reference, set_apart, whole_weights
-from ditlab.checking.prove.resume import (
-    RESUME,
-    CopiedState,
-    StepRecord,
-    compare_draws,
-    compare_fields,
-    compare_resume,
-    observe_training,
-    stop_steps,
-    train_resumed,
+from denoisers.contract import SampleRequest
+from ditlab.checking.prove.findings import Findings, ProofComparison, equal_values
+from ditlab.checking.prove.observing import CopiedState, RecordedStep, StepRecorder, WholeStep, join_slices
+from ditlab.checking.prove.reference import (
+    FLOAT32,
+    PRECISIONS,
+    UNITS,
+    ReferenceModel,
+    ReferenceNoise,
+    ReferenceTrainer,
+    Whole,
+    seed_of,
 )
-from ditlab.checking.prove.tolerances import FLOAT32, MARGIN, UNITS, equal_values, exact
+from ditlab.checking.prove.steps import DEVIATIONS, MARGIN, StepComparer
+from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import KeyedNoise, derived_seed, fixed_noise
+from ditlab.inputs.noise import fixed_noise
+from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimization import SteppedCosineRestartSchedule, WarmupCosineSchedule
-from ditlab.training.evaluation import RunEvaluation, part_objectives
-from ditlab.training.plan import RunPlan, TrainingRun, learning_rate, worker_share
+from ditlab.training.evaluation import part_objectives
+from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
 from ditlab.training.trainer import Trainer
 
-MOST_HELD_OUT = 16
-"""Held-out samples that are evaluated."""
-MOST_SAMPLING_STEPS = 4
-"""Steps of the sampler for the one sample."""
-EVALUATION = "evaluation"
-"""Phase of the comparisons of held-out metrics and weights."""
-SAMPLE = "sample"
-"""Phase of the comparison of a sample."""
-DROPOUT = "dropout of conditions"
-"""Phase of these comparisons."""
+FRESH, LATER, LOST = 4, 16, 2
+"""Steps from fresh weights, steps from a perturbed state, and steps that a kill loses."""
+MOST_DRAWN = 1000
+"""Furthest step for a mixture, whose order draws for every step before."""
+LOSS_SCALE = 2.0**8
+"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
+ALWAYS = 2**31 - 1
+"""Steps in a row without a finite loss that a proof passes over."""
+MOST_HELD_OUT, MOST_SAMPLING_STEPS = 16, 4
+"""Held-out samples that are evaluated, and steps of the sampler for the one sample."""
 ROWS, PASSES = 32, 16
-"""Samples of a pass, and passes: 512 decisions."""
-DEVIATIONS = 5.0
-"""Standard deviations of a count by which chance may move it: one run in two million is further out."""
-SCHEDULE = "learning rate"
-"""Phase of these comparisons."""
-MOST_STEPS = 100_000
-"""Steps of a plan that are compared one by one; of a longer one, its ends, its turns and a spread."""
-RATE_UNITS = 64
-"""Roundings of double precision by which two ways of writing a schedule may differ, relative to its highest rate."""
+"""Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
+STATE = {
+    "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
+    "ema": "average", "buffer": "buffers",
+}  # fmt: skip
+"""Fields of a state, in words."""
 
 
-def check_life(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
-    """Train a few steps of a run in an empty folder by its own loop, and compare; on every worker of its group.
+@dataclass(frozen=True)
+class RunStages:
+    """Steps done at the ends of a proof's stages."""
 
-    A comparison of one worker may fail where another's holds. `folder` is one that all workers see. Raises what
-    training raises.
-    """
-    experiment = shortened(run.experiment)
-    run = replace(run, experiment=experiment, checkpoints=CheckpointStore.at(folder / "whole"))
-    channel = ControlChannel(rank)
-    inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
-    reporter = Reporter(lambda: False, lambda message: None, ProgressMarker())
-    memory = run.memory
-    share = worker_share(experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, memory.halvings)
-    evaluated: list[EvaluatedState] = []
+    fresh: int
+    """From fresh weights."""
+    begun: int
+    """Step that the perturbed state is one of."""
+    saved: int
+    """Of the checkpoint that the killed run goes on from."""
+    killed: int
+    last: int
 
-    def evaluate(trainer: Trainer) -> None:
-        evaluated.append(evaluate_engine(run, rank, channel, inputs, reporter, trainer.state, share.pass_size))
+    @classmethod
+    def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
+        """Choose the stages of a run: the later ones around the first end of an epoch after the warm-up.
 
-    stops = stop_steps(run.plan)
-    whole = observe_training(run, rank, stops.last if stops else 1, at_end=evaluate)
-    comparisons = [
-        *compare_schedule(experiment, run.plan, whole.steps),
-        exact(RESUME, "training without a stop", bool(whole.failure), 1, "trainings", whole.failure),
-        compare_draws(whole.steps),
-        saved := compare_fields(run, whole.ended),
-    ]
-    if stops:
-        comparisons += compare_resume(train_resumed(run, rank, folder, whole, stops.middle))
-    if saved.distance or not evaluated:
-        channel.close()
-        return comparisons  # what is missing cannot be evaluated either
-    comparisons += compare_saved_weights(run, rank, channel, whole.ended)
-    comparisons += compare_evaluation(run, rank, channel, inputs, evaluated[0], share.pass_size)
-    if dropout_rate(run):
-        # The weights of the average that was set apart: a fresh network's predictions may depend on no condition.
-        kind = "ema" if experiment.training.ema else "master"
-        model = build_reference(run, rank, whole_weights(evaluated[0].before, channel, kind), torch.float32)
-        if rank.is_first:
-            comparisons += compare_dropout(run, inputs, model)
-    channel.close()
-    return comparisons
+        A short run is trained from its first step to its last. The kill is in the middle of an epoch where an epoch has
+        several steps.
+        """
+        total, epoch = plan.total_steps, plan.epoch_steps
+        rising = getattr(experiment.schedule, "warmup_steps", None)
+        warmup = rising(epoch) if rising else 0
+        border = -(-max(warmup, epoch) // epoch) * epoch if epoch else min(max(warmup, 100), MOST_DRAWN)
+        fresh = min(FRESH, max(1, total // 2))
+        later = min(LATER, total - fresh)
+        begun = max(fresh, min(border - later // 2, total - later))
+        saved = begun + (later + 1) // 2 - 1 if later > 1 else begun
+        if epoch > 1 and saved % epoch == 0:
+            saved += 1 if begun + later - saved > 1 else -1
+        saved = max(begun, saved)
+        return cls(fresh, begun, saved, min(saved + LOST, begun + later), begun + later)
 
 
-def shortened(experiment: Experiment) -> Experiment:
-    """Return the experiment with each step logged, few held-out samples, and a sampler of few steps."""
+def observed_experiment(experiment: Experiment) -> Experiment:
+    """Return the experiment with each step logged, without evaluations, few held-out samples and steps of a sampler,
+    from fresh weights, whatever the losses."""
     changes = {
-        "tracking.every": 1, "checkpoint.every": None, "evaluation.every": None, "evaluation.samples": 0,
-        "evaluation.quality": 0, "evaluation.limit": min(MOST_HELD_OUT, experiment.evaluation.limit),
+        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+        "evaluation.limit": min(MOST_HELD_OUT, experiment.evaluation.limit), "checkpoint.every": None,
+        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+        "training.non_finite.limit": ALWAYS, "start": None,
     }  # fmt: skip
     if "steps" in type(experiment.sampling).model_fields:
         steps = getattr(experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
@@ -117,141 +114,201 @@ def shortened(experiment: Experiment) -> Experiment:
     return experiment.replace_all(changes)
 
 
-@dataclass(frozen=True)
-class EvaluatedState:
-    """Metrics and sample of an engine under its averaged weights, and its training weights before and after."""
+def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofComparison], list[str]]:
+    """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
-    metrics: dict[str, float]
-    sample: Tensor
-    """One sample, as the sampler returns it."""
-    before: CopiedState
-    after: CopiedState
-
-
-@dataclass(frozen=True)
-class ReferenceEvaluation:
-    """Metrics and sample of a network without an engine."""
-
-    metrics: dict[str, float]
-    sample: Tensor | None
+    Returns this worker's comparisons, all workers' together being the proof, and what half precision cannot tell.
+    Raises what training raises.
+    """
+    channel = ControlChannel(rank)
+    experiment = observed_experiment(run.experiment)
+    store = CheckpointStore.at(folder / "checkpoints")
+    own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
+    proof = _RunProof(own, rank, channel)
+    untold = proof.run()
+    channel.close()
+    return proof.findings.all(), untold
 
 
-def evaluate_engine(
-    run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter,
-    state: TrainingState, pass_size: int,
-) -> EvaluatedState:  # fmt: skip
-    """Evaluate and sample with a state's engine, its average first set apart from its weights. All workers call."""
-    apart = set_apart(CopiedState.of(state), run.experiment.seed)
-    state.engine.load_state(
-        lambda field, name, start, stop: apart.tensors[field, name, start], apart.scalars, has_ema=True
-    )
-    before = _with_own_weights(state)
-    metrics = RunEvaluation(run, rank, channel, inputs, reporter).evaluate(state, pass_size)
-    after = _with_own_weights(state)
-    with state.engine.evaluating():
-        sample = draw_sample(run, inputs, state.network)
-    return EvaluatedState(metrics, sample, before, after)
+class _RunProof:
+    """One worker's part of a proof: the training, and what is compared of it."""
 
+    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel) -> None:
+        self._run, self._rank, self._channel, self.findings = run, rank, channel, Findings()
+        self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
+        self._stages = stages = RunStages.of(run.experiment, run.plan)
+        self._exact = {1, 2, stages.begun + 1, stages.begun + 2, stages.killed + 1, stages.last}
+        """Steps that are computed in two precisions."""
+        self._recorder = StepRecorder(channel, self._compare, self._measured)
+        self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
+        self._slope: tuple[int, Whole] | None = None
 
-def compare_evaluation(
-    run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, found: EvaluatedState, pass_size: int
-) -> Iterator[ProofComparison]:
-    """Yield the comparisons of an evaluation and a sample with plain networks. All workers call."""
-    has_average = run.experiment.training.ema is not None
-    precision = run.experiment.training.precision
-    averaged = whole_weights(found.before, channel, "ema" if has_average else "master")
-    trained = whole_weights(found.before, channel, "master")
-    own, exact_one = (
-        evaluate_reference(run, rank, inputs, averaged, dtype, pass_size)
-        for dtype in (PRECISIONS[precision], torch.float64)
-    )
-    if rank.is_first:
-        others = evaluate_reference(run, rank, inputs, trained, PRECISIONS[precision], pass_size, samples=False).metrics
-        yield from _compare_metrics(found.metrics, own, exact_one, others if has_average else {}, precision)
-        yield _compare_sample(found.sample, own, exact_one, PRECISIONS[precision])
-    keys = found.before.tensors
-    changed = [key for key, values in keys.items() if not equal_values(values, found.after.tensors[key])]
-    where = f"first {changed[0][0]} of {changed[0][1]}" if changed else ""
-    yield exact(EVALUATION, "weights, average and moments after it", len(changed), len(keys), "tensors", where)
+    def run(self) -> list[str]:
+        """Train, compare, and return what cannot be told."""
+        stages, comparer = self._stages, self._comparer
+        trainer = self._trainer(process_seed=1)
+        try:
+            trainer.resume()
+            begun = CopiedState.of(trainer.state)
+            masters = self._whole(begun, "master")
+            if comparer:
+                comparer.compare_plan(masters, stages.last)
+            self._compare_fields(begun)
+            trainer.train_span(stages.fresh)
+            if stages.last > stages.fresh:
+                self._perturb(trainer.state, stages.begun)
+                trainer.train_span(stages.saved, saves=True)
+            saved = CopiedState.of(trainer.state)
+            if stages.killed > stages.saved:
+                trainer.train_span(stages.killed)
+        finally:
+            trainer.close()
+        trainer.release()
+        del trainer
+        lost = dict(self._recorder.kept)
+        trainer = self._trainer(process_seed=2)
+        try:
+            trainer.resume()
+            if stages.killed > stages.saved:
+                self.findings.stage += 1
+                self._compare_states(saved, CopiedState.of(trainer.state))
+                self._compare_saved_weights(saved)
+                self._train_again(trainer, lost)
+                self.findings.stage += 1
+                if stages.last > stages.killed:
+                    trainer.train_span(stages.last)
+            if comparer and self._slope:
+                comparer.compare_slope(*self._slope)
+            self._perturb(trainer.state, trainer.state.step)
+            self._compare_evaluation(trainer)
+        finally:
+            trainer.close()
+        trainer.release()
+        return comparer.compare_scales() if comparer else []
 
+    def _trainer(self, process_seed: int) -> Trainer:
+        """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
+        reporter = Reporter(lambda: False, ignore, ProgressMarker())
+        trainer = Trainer(self._run, self._rank, reporter, [self._recorder])
+        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
+            seed_generator(process_seed)
+        return trainer
 
-def compare_saved_weights(
-    run: TrainingRun, rank: Rank, channel: ControlChannel, ended: CopiedState
-) -> Iterator[ProofComparison]:
-    """Yield the comparison of the weights that sampling opens with those of the state's average. All workers call."""
-    kind = "ema" if run.experiment.training.ema is not None else "master"
-    weights = whole_weights(ended, channel, kind)
-    if not rank.is_first:
-        return
-    with run.checkpoints.open(ended.step) as reader:
-        opened = reader.weights()
-    names = [name for name in weights if name.startswith("network.")]
-    wrong = [name for name in names if not equal_values(weights[name], opened[name.partition(".")[2]].view(-1))]
-    where = [f"first {name}" for name in wrong[:1]]
-    yield exact(SAMPLE, "weights that sampling opens", len(wrong), len(names), "tensors", *where)
+    def _compare(self, whole: WholeStep) -> None:
+        """Compare a step on the first worker; those that a kill lost were compared before."""
+        assert self._comparer is not None
+        if whole.step + 1 in self._recorder.kept and self._recorder.is_again:
+            return
+        if whole.step in (0, self._stages.begun):
+            self._slope = whole.step, {**whole.before["master"], **whole.before.get("buffer", {})}
+        self._comparer.compare(whole, whole.step + 1 in self._exact)
 
+    def _measured(self, step: int, values: Mapping[str, float]) -> None:
+        if self._comparer:
+            self._comparer.measured(step, values)
 
-def evaluate_reference(
-    run: TrainingRun, rank: Rank, inputs: ModelInputs, weights: dict[str, Tensor], dtype: torch.dtype, pass_size: int,
-    samples: bool = True,
-) -> ReferenceEvaluation:  # fmt: skip
-    """Compute held-out metrics, and one sample, with a plain network of these weights in a precision."""
-    model = build_reference(run, rank, weights, dtype)
-    metrics = held_out_means(run, inputs, model, pass_size)
-    with torch.no_grad():
-        return ReferenceEvaluation(metrics, draw_sample(run, inputs, model.network) if samples else None)
+    def _whole(self, state: CopiedState, kind: str) -> Whole:
+        """Put the workers' slices of one field together, flat tensors by name, with buffers. All workers call."""
+        own = {key: value for key, value in state.tensors.items() if key[0] in (kind, "buffer")}
+        parts: Any = self._channel.gather(own)
+        whole, _ = join_slices(parts)
+        return {**whole.get(kind, {}), **whole.get("buffer", {})}
 
+    def _perturb(self, state: TrainingState, step: int) -> None:
+        """Put a perturbed state of a step in the place of a training's own, and compare what was loaded."""
+        experiment, clip = self._run.experiment, self._run.experiment.training.clip
+        scalars = {"adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE}
+        scalars |= {"clip.count": float(getattr(clip, "warmup", 1)), "clip.mean": 0.01, "clip.variance": 1e-6}
+        given = CopiedState.of(state).perturbed(experiment.seed, step, experiment.batch.size, scalars)
+        state.load(given, given.scalars, step, given.position)
+        self.findings.stage += 1
+        self._compare_states(given, CopiedState.of(state))
+        self.findings.stage += 1
+        if self._comparer:
+            self._comparer.jump(step)
 
-def held_out_means(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel, pass_size: int) -> dict[str, float]:
-    """Compute the held-out metrics that an evaluation reports, batch after batch, under their MLflow names."""
-    limit, data = run.experiment.evaluation.limit, run.data
-    if data.mixture is None:
-        sums, num = _held_out_sums(data.held_out, limit, inputs, model, pass_size)
-        return {f"eval/{name}": value for name, value in _summary(sums, num, model.objective).items()}
-    objectives = part_objectives(run.experiment, data)
-    found: dict[str, float] = {}
-    whole: dict[str, float] = {}
-    total = 0.0
-    for part, count in data.mixture.measured(limit).items():
-        sums, num = _held_out_sums(data.mixture.parts[part].held_out, count, inputs, model, pass_size)
-        own = _summary(sums, num, objectives.get(part, model.objective))
-        found |= {f"eval/{part}/{name}": value for name, value in own.items()}
-        whole = {name: whole.get(name, 0.0) + sums.get(name, 0.0) for name in {**whole, **sums}}
-        total += num
-    return {f"eval/{name}": value for name, value in _summary(whole, total, model.objective).items()} | found
+    def _compare_fields(self, state: CopiedState) -> None:
+        """Compare the fields that a worker's part of a state holds with those that the spec asks for."""
+        experiment = self._run.experiment
+        moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
+        wanted = ["master", *moments, *(["ema"] if experiment.training.ema else [])]
+        missing = [STATE[kind] for kind in wanted if state.tensors and not state.has(kind)]
+        self.findings.same("resume", "parts of the state saved", missing)
 
+    def _compare_states(self, one: CopiedState, two: CopiedState, when: str = "after loading") -> None:
+        """Compare each field of two states, naming the first tensor that differs; then the scalars."""
+        every, both = {**one.tensors, **two.tensors}, one.tensors.keys() & two.tensors.keys()
+        for kind in dict.fromkeys(key[0] for key in every):
+            keys = [key for key in every if key[0] == kind]
+            differing = [key for key in keys if key not in both or not equal_values(one.tensors[key], two.tensors[key])]
+            where = [f"first in {key[1]}" for key in differing]
+            self.findings.same("resume", f"{STATE.get(kind, kind)} {when}", where)
+        places = {"step": (one.step, two.step), "position": (one.position, two.position)}
+        scalars = {name: (one.scalars.get(name), two.scalars.get(name)) for name in {**one.scalars, **two.scalars}}
+        pairs = (places | scalars).items()
+        wrong = [f"{name} {first} and {second}" for name, (first, second) in pairs if first != second]
+        self.findings.same("resume", f"counters {when}", wrong)
 
-def _held_out_sums(
-    view: View, limit: int, inputs: ModelInputs, model: ReferenceModel, pass_size: int
-) -> tuple[dict[str, float], float]:
-    sums: dict[str, float] = {}
-    num = 0.0
-    for rows in view.batches(pass_size, limit):
-        raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
-        batch = inputs.prepare_batch(raw, view.columns)
-        values = model.objective.metrics(model.network, batch, fixed_noise(rows.first, inputs.device, rows.bucket))
-        num += len(rows.indices)
-        for name, value in values.items():
-            sums[name] = sums.get(name, 0.0) + len(rows.indices) * float(value)
-    return sums, num
+    def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
+        """Do the steps that the kill lost again, and compare all that they took and gave, to the bit."""
+        self._recorder.is_again = True
+        trainer.train_span(self._stages.killed)
+        self._recorder.is_again = False
+        for step, one in lost.items():
+            two = self._recorder.kept[step]
+            for what, values in (
+                ("samples consumed", lambda each: [part.samples for part in each.passes]),
+                ("draws", lambda each: [(part.key, part.draws) for part in each.passes]),
+                ("losses", lambda each: [(part.total, part.components) for part in each.passes]),
+                ("learning rates", lambda each: each.rates),
+                ("clipping", lambda each: each.divisor),
+            ):  # fmt: skip
+                is_off = repr(values(one)) != repr(values(two))  # NaN is equal to itself
+                self.findings.step = step
+                self.findings.same("resume", what, ["others than before the kill"] if is_off else [])
+                self.findings.step = 0
+            self._compare_states(one.after, two.after, "of steps done again")
+        if self._comparer:
+            self._comparer.jump(self._stages.killed)
 
+    def _compare_saved_weights(self, saved: CopiedState) -> None:
+        """Compare the weights that sampling opens with those of the state's average. All workers call."""
+        weights = self._whole(saved, "ema" if self._run.experiment.training.ema is not None else "master")
+        if not self._rank.is_first:
+            return
+        try:
+            with self._run.checkpoints.open(saved.step) as reader:
+                opened = {f"network.{name}": each.reshape(-1) for name, each in reader.weights().items()}
+        except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
+            wrong = [str(error)]
+        else:
+            own = {name: each for name, each in weights.items() if name.startswith("network.")}
+            wrong = [f"first {name}" for name, each in own.items() if not equal_values(each, opened[name])]
+        self.findings.same("sample", "weights that sampling opens", wrong)
 
-def _summary(sums: dict[str, float], num: float, objective: Any) -> dict[str, float]:
-    found: dict[str, float] = objective.summary({name: value / num for name, value in sums.items()}) if num else {}
-    return found
-
-
-def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Tensor]) -> Tensor:
-    """Draw one sample as an evaluation's grid does, from the same noise at every call."""
-    experiment = run.experiment
-    sampler: Any = experiment.family.build_sampler(
-        experiment.sampling, experiment.model, experiment.objective, run.data.text
-    )
-    generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
-    conditions = sample_conditions(sampler, 1, rows_for_samples(run.data), inputs)
-    tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
-    values: Tensor = sampler.sample(network, tensors, conditions.num, generator).values
-    return values.detach().cpu()
+    def _compare_evaluation(self, trainer: Trainer) -> None:
+        """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
+        run, state, kind = self._run, trainer.state, "ema" if self._run.experiment.training.ema else "master"
+        before = _with_own_weights(state)
+        with seen_labels(state.module.network) as measured:
+            metrics = trainer.evaluation.evaluate(state, trainer.share.pass_size)
+        after = _with_own_weights(state)
+        with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
+            sample = draw_sample(run, trainer.inputs, state.network)
+        averaged, trained = self._whole(before, kind), self._whole(before, "master")
+        keys = before.tensors
+        changed = [key for key, values in keys.items() if not equal_values(values, after.tensors[key])]
+        where = [f"first {key[0]} of {key[1]}" for key in changed]
+        self.findings.same("evaluation", "weights, average and moments after it", where)
+        if self._comparer is None:
+            return
+        reader = EvaluationComparer(
+            run, self._comparer.reference, trainer.inputs, trainer.share.pass_size, self.findings
+        )
+        reader.compare_metrics(metrics, averaged, trained if kind == "ema" else None)
+        reader.compare_sample(sample, averaged)
+        reader.compare_labels(measured, sampled, averaged)
+        reader.compare_dropout(averaged)
 
 
 def _with_own_weights(state: TrainingState) -> CopiedState:
@@ -263,116 +320,225 @@ def _with_own_weights(state: TrainingState) -> CopiedState:
     return copied
 
 
-def _compare_metrics(
-    found: dict[str, float],
-    own: ReferenceEvaluation,
-    exact_one: ReferenceEvaluation,
-    trained: dict[str, float],
-    precision: str,
-) -> Iterator[ProofComparison]:
-    """Yield a comparison for each metric with that of plain networks of the same weights, in two precisions.
+@contextmanager
+def seen_labels(network: nn.Module) -> Iterator[list[tuple[int, ...]]]:
+    """Yield a list that gets the labels which a network is called with inside: int64 inputs of one number a sample."""
+    seen: list[tuple[int, ...]] = []
 
-    `trained`: metrics of the weights in training, which an evaluation under an average must not give.
-    """
-    names, plain_ones = sorted({**own.metrics, **found}), exact_one.metrics
-    relative = max((abs(own.metrics[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
-    for name in names:
-        plain, reference = plain_ones.get(name, math.nan), own.metrics.get(name, math.nan)
-        value, others = found.get(name, math.nan), trained.get(name, math.nan)
-        # Two references of one figure may agree by chance; no more than a rounding is granted for that.
-        bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[PRECISIONS[precision]]) * abs(plain))
-        away, note = abs(value - reference), ""
-        if not away <= bound and abs(value - others) <= bound:
-            note = "the figure is that of the weights in training, not of their average"
-        elif abs(others - reference) <= 2 * bound:
-            note = "average and weights differ too little in this figure to be told apart"
-        yield ProofComparison(EVALUATION, name, away, bound, note)
+    def see(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        tensors = (each for each in (*inputs, *named.values()) if isinstance(each, Tensor))
+        seen.extend(tuple(each.tolist()) for each in tensors if each.dtype == torch.int64 and each.ndim == 1)
+
+    hook = network.register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
-def _compare_sample(
-    found: Tensor, own: ReferenceEvaluation, exact_one: ReferenceEvaluation, dtype: torch.dtype
-) -> ProofComparison:
-    """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
-
-    A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32 such
-    a choice is rare; in half precision one is granted where the two references chose alike.
-    """
-    assert own.sample is not None and exact_one.sample is not None
-    if not found.is_floating_point():
-        differing, by_chance = (float((one != own.sample).sum()) for one in (found, exact_one.sample))
-        if dtype != torch.float32:
-            by_chance = MARGIN * max(by_chance, 1)
-        return ProofComparison(SAMPLE, "tokens of one sample", differing, min(by_chance, found.numel() / 2))
-    scale = exact_one.sample.double().norm()
-    away, between = (float((one.double() - own.sample.double()).norm() / scale) for one in (found, exact_one.sample))
-    return ProofComparison(SAMPLE, "one sample", away, MARGIN * max(between, FLOAT32))
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Tensor]) -> Tensor:
+    """Draw one sample as an evaluation's grid does, from the same noise at every call."""
+    experiment = run.experiment
+    sampler: Any = experiment.family.build_sampler(
+        experiment.sampling, experiment.model, experiment.objective, run.data.text
+    )
+    generator = torch.Generator(inputs.device).manual_seed(seed_of(experiment.seed, "samples"))
+    conditions = sample_conditions(sampler, 1, rows_for_samples(run.data), inputs)
+    tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
+    values: Tensor = sampler.sample(network, tensors, conditions.num, generator).values
+    return values.detach().cpu()
 
 
-def dropout_rate(run: TrainingRun) -> float:
-    """Return the share of samples that lose their condition; 0 for a model that drops none."""
-    spec = run.experiment.model
-    has_condition = len(spec.batch_fields()) > 1
-    rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
-    return max(rates, default=0.0) if has_condition else 0.0
+class EvaluationComparer:
+    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's."""
+
+    def __init__(
+        self, run: TrainingRun, reference: ReferenceTrainer, inputs: ModelInputs, pass_size: int, findings: Findings
+    ) -> None:
+        self._run, self._reference, self._inputs = run, reference, inputs
+        self._pass_size, self._findings = pass_size, findings
+        self._dtype = PRECISIONS[run.experiment.training.precision]
+        fields = {field.name: field for field in run.experiment.model.batch_fields()}
+        self._fields = fields
+        self._null = fields["label"].num_classes if "label" in fields else None
+
+    def _model(self, weights: Whole, dtype: torch.dtype) -> ReferenceModel:
+        model = self._reference.model(weights, dtype)
+        model.module.eval()
+        return model
+
+    def compare_metrics(self, found: dict[str, float], averaged: Whole, trained: Whole | None) -> None:
+        """Compare each metric with that of plain networks of the same weights, in two precisions.
+
+        `trained`: the weights in training, whose metrics an evaluation under an average must not give.
+        """
+        own, plain_ones = (self.held_out_means(self._model(averaged, dtype)) for dtype in (self._dtype, torch.float64))
+        others = self.held_out_means(self._model(trained, self._dtype)) if trained else {}
+        relative = max((abs(own[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
+        for name in sorted({**own, **found}):
+            plain, reference = plain_ones.get(name, math.nan), own.get(name, math.nan)
+            value, other = found.get(name, math.nan), others.get(name, math.nan)
+            # Two references of one figure may agree by chance; no more than a rounding is granted for that.
+            bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[self._dtype]) * abs(plain))
+            away, note = abs(value - reference), ""
+            if not away <= bound and abs(value - other) <= bound:
+                note = "the figure is that of the weights in training, not of their average"
+            elif abs(other - reference) <= 2 * bound:
+                note = "average and weights differ too little in this figure to be told apart"
+            self._findings.near("evaluation", name, away, bound, note)
+
+    def held_out_means(self, model: ReferenceModel) -> dict[str, float]:
+        """Compute the held-out metrics that an evaluation reports, batch after batch, under their MLflow names."""
+        limit, data = self._run.experiment.evaluation.limit, self._run.data
+        if data.mixture is None:
+            sums, num = self._held_out_sums(data.held_out, limit, model)
+            return {f"eval/{name}": value for name, value in _summary(sums, num, model.objective).items()}
+        objectives, found, whole, total = part_objectives(self._run.experiment, data), dict[str, float](), {}, 0.0
+        for part, count in data.mixture.measured(limit).items():
+            sums, num = self._held_out_sums(data.mixture.parts[part].held_out, count, model)
+            own = _summary(sums, num, objectives.get(part, model.objective))
+            found |= {f"eval/{part}/{name}": value for name, value in own.items()}
+            whole = {name: whole.get(name, 0.0) + sums.get(name, 0.0) for name in {**whole, **sums}}
+            total += num
+        return {f"eval/{name}": value for name, value in _summary(whole, total, model.objective).items()} | found
+
+    def _held_out_sums(self, view: View, limit: int, model: ReferenceModel) -> tuple[dict[str, float], float]:
+        sums, num, inputs = dict[str, float](), 0.0, self._inputs
+        for rows in view.batches(self._pass_size, limit):
+            raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
+            batch = inputs.prepare_batch(raw, view.columns)
+            values = model.objective.metrics(model.network, batch, fixed_noise(rows.first, inputs.device, rows.bucket))
+            num += len(rows.indices)
+            for name, value in values.items():
+                sums[name] = sums.get(name, 0.0) + len(rows.indices) * float(value)
+        return sums, num
+
+    def compare_sample(self, found: Tensor, weights: Whole) -> None:
+        """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
+
+        A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32
+        such a choice is rare; in half precision one is granted where the two references chose alike.
+        """
+        with torch.no_grad():
+            own, other = (
+                draw_sample(self._run, self._inputs, self._model(weights, dtype).network)
+                for dtype in (self._dtype, torch.float64)
+            )
+        if not found.is_floating_point():
+            differing, by_chance = (float((one != own).sum()) for one in (found, other))
+            if self._dtype != torch.float32:
+                by_chance = MARGIN * max(by_chance, 1)
+            self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
+            return
+        scale = other.double().norm()
+        away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, other))
+        self._findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
+
+    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], weights: Whole) -> None:
+        """Compare the labels that networks were called with: in training's loss the batch's, but for
+        those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
+
+        `measured`, `sampled`: those that the engine's network saw.
+        """
+        if self._null is None:
+            return
+        null, run, model = self._null, self._run, self._model(weights, torch.float32)
+        data = run.data
+        views = [part.held_out for part in data.mixture.parts.values()] if data.mixture else [data.held_out]
+        held_out = {
+            tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
+            for view in views
+            for rows in view.batches(self._pass_size, run.experiment.evaluation.limit)
+        }
+        wrong = [each for each in measured if each not in held_out]
+        wrong += [()] if held_out and not measured else []
+        self._findings.same("labels", "of held-out metrics", list(map(_shown, wrong)))
+        batch, noise = self._training_rows(0)
+        with seen_labels(model.network) as trained, torch.no_grad():
+            model.objective.loss(model.network, batch, noise)
+        labels = tuple(int(each) for each in self._run.data.train.gather("label", np.arange(ROWS) % len(data.train)))
+        wrong = [each for each in trained if any(a not in (b, null) for a, b in zip(each, labels, strict=False))]
+        wrong += [()] if not trained else []
+        self._findings.same("labels", "of training", list(map(_shown, wrong)))
+        sampler: Any = run.experiment.family.build_sampler(
+            run.experiment.sampling, run.experiment.model, run.experiment.objective, data.text
+        )
+        asked = null - 1
+        conditions = sampler.conditions(2, SampleRequest(label=asked))
+        with seen_labels(model.network) as drawn:
+            sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
+        seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
+        wrong = [(one,) for label, one in sorted(seen) if one not in (label, null)]
+        wrong += [()] if not {(0, 0), (asked, asked)} <= seen else []
+        self._findings.same("labels", "of samples", list(map(_shown, wrong)))
+
+    def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
+        """Return the first rows of the training data as a batch, and draws of a pass."""
+        view, inputs = self._run.data.train, self._inputs
+        raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
+        noise = ReferenceNoise(self._run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
+        return inputs.prepare_batch(raw, view.columns), noise
+
+    def compare_dropout(self, weights: Whole) -> None:
+        """Compare who lost its condition, in passes of training's own loss under fresh draws."""
+        spec = self._run.experiment.model
+        rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
+        rate = max(rates, default=0.0) if len(self._fields) > 1 else 0.0
+        if rate:
+            model = self._model(weights, torch.float32)
+            dropped = torch.stack([self._dropped(model, number) for number in range(PASSES)]).float()
+            compare_decisions(dropped, rate, self._findings)
+
+    def _dropped(self, model: ReferenceModel, number: int) -> Tensor:
+        """Return which samples (ROWS,) bool of a pass lost their condition: another one does not change them."""
+        batch, noise = self._training_rows(number)
+        one, other = (_predictions(model, each, noise) for each in (batch, self._other_conditions(batch)))
+        return torch.stack([(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]).all(0).cpu()
+
+    def _other_conditions(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a batch with other conditions: the next class or byte, features of the other sign."""
+        changed = dict(batch)
+        for name, values in batch.items():
+            if name == "image" or name not in self._fields or values.dtype == torch.bool:
+                continue
+            classes = self._fields[name].num_classes
+            if classes and values.ndim > 1:
+                changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
+            elif classes:
+                changed[name] = (values + 1) % classes
+            elif values.is_floating_point():
+                changed[name] = 1 - values
+        return changed
 
 
-def compare_dropout(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel) -> Iterator[ProofComparison]:
-    """Yield the comparisons of who lost its condition, in passes of training's own loss under fresh draws."""
-    rate = dropout_rate(run)
-    if not rate:
-        return
-    dropped = torch.stack([_dropped(run, inputs, model, number) for number in range(PASSES)]).float()
-    yield from compare_decisions(dropped, rate)
+def _shown(labels: tuple[int, ...]) -> str:
+    return f"the network saw {', '.join(map(str, labels[:8]))}" if labels else "the network saw none"
 
 
-def compare_decisions(dropped: Tensor, rate: float) -> Iterator[ProofComparison]:
-    """Yield the comparisons of decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
+def _summary(sums: dict[str, float], num: float, objective: Any) -> dict[str, float]:
+    found: dict[str, float] = objective.summary({name: value / num for name, value in sums.items()}) if num else {}
+    return found
+
+
+def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
+    """Compare decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
 
     Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.
     """
-    passes, samples = dropped.shape
+    phase, (passes, samples) = "dropout of conditions", dropped.shape
     num = passes * samples
     spread = DEVIATIONS * math.sqrt(rate * (1 - rate) / num) + 1 / num
     share = float(dropped.mean())
-    yield ProofComparison(
-        DROPOUT, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, the model's {rate:g}"
-    )
+    findings.near(phase, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, not {rate:g}")
     agreeing = float((dropped == dropped[:, :1]).all(1).sum())
     chance = rate**samples + (1 - rate) ** samples
     expected = passes * chance
     bound = DEVIATIONS * math.sqrt(expected * (1 - chance)) + 1
     note = f"{agreeing:.0f} of {passes} passes of {samples} samples; {expected:.1f} by chance"
-    yield ProofComparison(DROPOUT, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)
+    findings.near(phase, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)
 
 
-def _dropped(run: TrainingRun, inputs: ModelInputs, model: ReferenceModel, number: int) -> Tensor:
-    """Return which samples (ROWS,) bool of a pass lost their condition."""
-    view = run.data.train
-    raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
-    batch = inputs.prepare_batch(raw, view.columns)
-    noise = KeyedNoise(run.experiment.seed, "train", number, 0, ROWS, inputs.device)
-    conditions = {field.name: field for field in run.experiment.model.batch_fields()}
-    one, other = (_predictions(model, each, noise) for each in (batch, _other_conditions(batch, conditions)))
-    return torch.stack([(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]).all(0).cpu()
-
-
-def _other_conditions(batch: dict[str, Tensor], fields: dict[str, Any]) -> dict[str, Tensor]:
-    """Return a batch with other conditions: the next class or byte, features of the other sign."""
-    changed = dict(batch)
-    for name, values in batch.items():
-        classes = fields[name].num_classes if name in fields else None
-        if name == "image" or name not in fields or values.dtype == torch.bool:
-            continue
-        if classes:
-            changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values) if values.ndim > 1 else (
-                values + 1
-            ) % classes  # fmt: skip
-        elif values.is_floating_point():
-            changed[name] = 1 - values
-    return changed
-
-
-def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: KeyedNoise) -> list[Tensor]:
+def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: ReferenceNoise) -> list[Tensor]:
     """Return what the network predicts in the loss's passes, (ROWS, ...) each."""
     kept: list[Tensor] = []
     hook = model.network.register_forward_hook(  # a prediction may come with further tensors
@@ -384,75 +550,3 @@ def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: KeyedNo
     finally:
         hook.remove()
     return kept
-
-
-def closed_form(experiment: Experiment, plan: RunPlan, steps: np.ndarray) -> np.ndarray:
-    """Return the learning rate of each step (from 0), written as the schedule's formula over all steps at once."""
-    spec, base, n = experiment.schedule, experiment.optimizer.lr, steps.astype(np.float64)
-    if isinstance(spec, SteppedCosineRestartSchedule):
-        cycle = spec.cycle or plan.epoch_steps
-        number = np.floor_divide(steps, cycle)
-        phase = np.pi * (steps - number * cycle) / cycle
-        high = np.maximum(spec.floor, np.power(spec.decay, number.astype(np.float64)))
-        low = np.maximum(spec.floor, spec.valley * np.power(spec.decay, number.astype(np.float64)))
-        # peak at phase 0, valley at phase pi
-        return base * (high * np.cos(phase / 2) ** 2 + low * np.sin(phase / 2) ** 2)
-    warmup = spec.warmup
-    if spec.warmup_epochs:
-        warmup = round(spec.warmup_epochs * plan.epoch_steps)
-    rise = (n + 1) / warmup if warmup else np.ones_like(n)
-    if not isinstance(spec, WarmupCosineSchedule):
-        return base * np.minimum(1.0, rise)
-    falling = plan.total_steps - 1 - warmup
-    phase = np.pi * np.clip((n - warmup) / max(1, falling), 0, 1)
-    fall = spec.final * np.sin(phase / 2) ** 2 + np.cos(phase / 2) ** 2
-    return base * np.where(steps < warmup, rise, fall)
-
-
-def compare_schedule(
-    experiment: Experiment, plan: RunPlan, used: Mapping[int, StepRecord]
-) -> Iterator[ProofComparison]:
-    """Yield the comparison of the loop's own function over the plan, and that of the rates it stepped with.
-
-    `used`: records of a training by step (from 1).
-    """
-    steps = compared_steps(experiment, plan)
-    forms = closed_form(experiment, plan, steps)
-    own = [
-        learning_rate(experiment.schedule, experiment.optimizer.lr, int(step), plan.total_steps, plan.epoch_steps)
-        for step in steps
-    ]
-    name = f"{len(steps):,} of {plan.total_steps:,} steps of the plan"
-    yield _compare_rates(name, steps, np.array(own), forms)
-    pairs = [(number - 1, rate) for number, record in sorted(used.items()) for rate in record.rates]
-    places = np.array([step for step, _ in pairs], dtype=np.int64)
-    rates = np.array([rate for _, rate in pairs], dtype=np.float64)
-    yield _compare_rates("rates that steps used", places, rates, closed_form(experiment, plan, places))
-
-
-def compared_steps(experiment: Experiment, plan: RunPlan) -> np.ndarray:
-    """Return the steps (from 0) of a plan whose rates are compared: all, or the ends and a spread of a long plan."""
-    total = plan.total_steps
-    if total <= MOST_STEPS:
-        return np.arange(total)
-    spread = np.linspace(0, total - 1, MOST_STEPS // 2).astype(np.int64)
-    ends = np.concatenate([np.arange(1000), np.arange(total - 1000, total)])
-    spec = experiment.schedule
-    length = (spec.cycle or plan.epoch_steps) if isinstance(spec, SteppedCosineRestartSchedule) else 0
-    warmup = 0 if isinstance(spec, SteppedCosineRestartSchedule) else spec.warmup_steps(plan.epoch_steps)
-    around = np.concatenate([np.arange(-3, 4) + turn * length for turn in range(1, 1000)]) if length else np.arange(0)
-    steps = np.unique(np.concatenate([spread, ends, warmup + np.arange(-1000, 1000), around]))
-    return steps[(steps >= 0) & (steps < total)]
-
-
-def _compare_rates(what: str, steps: np.ndarray, rates: np.ndarray, forms: np.ndarray) -> ProofComparison:
-    """Compare rates with their closed form; the distance is the largest, relative to the largest rate."""
-    largest = max(float(np.abs(forms).max(initial=0.0)), float(np.finfo(np.float64).tiny))
-    away = np.abs(rates - forms) / largest
-    worst = int(away.argmax()) if len(away) else -1
-    bound = RATE_UNITS * float(np.finfo(np.float64).eps)
-    note = ""
-    if len(away) and not away[worst] <= bound:
-        note = f"first at step {int(steps[(~(away <= bound)).argmax()]) + 1}; step {int(steps[worst]) + 1} has "
-        note += f"{rates[worst]:.6g} in place of {forms[worst]:.6g}"
-    return ProofComparison(SCHEDULE, what, float(away[worst]) if len(away) else 0.0, bound, note)

@@ -4,7 +4,6 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import torch
 
 from ditlab.checking.process_group import run_workers
 from ditlab.checking.prove.findings import Proof, ProofComparison
-from ditlab.checking.prove.life import check_life
+from ditlab.checking.prove.life import prove_run
 from ditlab.checking.prove.scaled_down import scale_down
-from ditlab.checking.prove.steps import check_steps
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
@@ -51,7 +49,7 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     own = scaled_down.experiment
     data = open_data(own.data, home, verify=False)  # a mistake shows before processes start
     plan_run(own, data)
-    progress(f"training a few steps on {_num(workers, 'worker')}, and comparing them with the reference", 0, None, "")
+    progress(f"training twenty steps on {_num(workers, 'worker')}, and comparing each with the reference", 0, None, "")
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
         threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
         try:
@@ -63,17 +61,20 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
                 f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
                 kind="out_of_memory",
             ) from error
-    comparisons = tuple(each for part in parts for each in part)
+    comparisons = tuple(each for found, _ in parts for each in found)
+    untold = tuple(sentence for _, sentences in parts for sentence in sentences)
     engine = describe_engine(own, use_gpu)
     if lacks_gpu:
         gpus = f"{_num(workers, 'GPU')} {'is' if workers == 1 else 'are'}"
         engine += f"; the spec's {gpus} not here ({devices} found), so this is a proof on the CPU"
     seconds = time.monotonic() - begun
-    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, _made_by(experiment))
+    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, _made_by(experiment), untold)
 
 
-def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool) -> list[ProofComparison]:
-    """Compare on one worker; the body of its process."""
+def prove_worker(
+    rank: Rank, spec: Mapping[str, Any], root: str, folder: str, use_gpu: bool
+) -> tuple[list[ProofComparison], list[str]]:
+    """Prove on one worker; the body of its process."""
     home = Home(Path(root))
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
@@ -85,14 +86,6 @@ def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str, us
         experiment, data, plan_run(experiment, data), CheckpointStore.at(place / "checkpoints"), home, place / "swap"
     )
     return prove_run(run, rank, place)
-
-
-def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
-    """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
-
-    The workers' comparisons together are the proof. Raises what training raises.
-    """
-    return check_steps(run, rank, folder) + check_life(replace(run, start=None), rank, folder)
 
 
 def check_processes(workers: int) -> None:

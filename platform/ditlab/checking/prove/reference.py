@@ -1,31 +1,128 @@
-"""Reference of a step's loss and gradient: autograd on one micro-batch after the other, without an engine.
+"""Reference trainer of one file: what a spec says of a step, without an engine, in one process.
 
-A plain network and objective hold a given state's weights.
+Loss and gradient are autograd's on one micro-batch after the other, random numbers those of the spec's keys, and
+AdamW, Muon, clipping, averages and schedules are written as in their papers, in float64. Settings are read from the
+spec as written (`Experiment.to_dict`), not from what the engine makes of it. The network and the loss are the family's
+own: a mistake in them is one of the reference too.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import RetiringObjective
-from ditlab.checking.prove.recording import DrawKey
-from ditlab.checking.prove.resume import CopiedState, sample_digests
-from ditlab.data.orders import training_order
-from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
-from ditlab.inputs.noise import KeyedNoise, derived_seed
-from ditlab.training.plan import TrainingRun
+from denoisers.contract import TextCodec
+from ditlab.spec.experiment import Experiment
 
-SPREAD = 0.05
-"""Standard deviation of the numbers that set an average apart from its weights."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+"""Unit roundoff, relative: half of the distance of neighbouring numbers, of which weights have lost one already."""
+FLOAT32 = UNITS[torch.float32]
+CPU = torch.device("cpu")
+CLIP_TINY = 1e-6
+"""Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+Whole = dict[str, Tensor]
+"""Whole tensors by parameter, flat."""
+
+
+def joint_norm(parts: Iterable[Tensor]) -> float:
+    """Return the L2 norm over all values of some tensors, summed in float64."""
+    return float(sum(float(each.double().square().sum()) for each in parts)) ** 0.5
+
+
+def seed_of(*key: str | int) -> int:
+    """Return the 63-bit seed of a key: the first eight bytes, big-endian, of BLAKE2b over its parts with `/` between
+    them, halved."""
+    return int.from_bytes(hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
+class ReferenceNoise:
+    """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch, name)."""
+
+    seed: int
+    stream: str
+    step: int
+    micro_index: int
+    micro_size: int
+    """Samples of the whole micro-batch that is drawn for."""
+    start: int
+    """Place of the pass's first sample within it."""
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+    """Of the numbers, which are float32's in any."""
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw U[0, 1) of a shape."""
+        return self._draw(torch.rand, name, shape)
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw N(0, 1) of a shape."""
+        return self._draw(torch.randn, name, shape)
+
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        generator = torch.Generator(self.device)
+        generator.manual_seed(seed_of(self.seed, self.stream, self.step, self.micro_index, name))
+        whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
+        return whole[self.start : self.start + shape[0]].to(self.dtype)
+
+
+@dataclass(frozen=True)
+class ParameterSettings:
+    """How the spec has a parameter updated."""
+
+    role: str
+    shape: torch.Size
+    lr: float
+    """Learning rate, without the schedule's factor."""
+    weight_decay: float
+    is_orthogonalised: bool
+    """True for Muon's own parameters, False for AdamW's."""
+    num_parts: int
+    """Matrices of equal size, one below the other, that a fused weight consists of."""
+    is_transposed: bool
+    """True where the first two axes are (inputs, outputs)."""
+
+
+def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[str, ParameterSettings]:
+    """Return the settings of each trained parameter by name: its role by `denoisers.contract.Role`, then the fields
+    `lr`, `adamw_lr`, `lr_factors`, `weight_decay` and `no_decay` of the optimiser's section."""
+    declared = {
+        id(part): role
+        for owner in module.modules()
+        if hasattr(owner, "role_modules")
+        for role, modules in owner.role_modules().items()
+        for each in modules
+        for part in each.modules()
+    }
+    found = {}
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            kinds = (
+                ("norm", isinstance(owner, NORMS)), ("bias", name == "bias"),
+                (declared.get(id(owner)), id(owner) in declared), ("embedding", isinstance(owner, nn.Embedding)),
+                ("convolution", hasattr(owner, "transposed")), ("matrix", isinstance(owner, nn.Linear)),
+                ("scalar", parameter.numel() == 1), ("embedding", True),
+            )  # fmt: skip
+            role = next(role for role, holds in kinds if holds)
+            is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
+            base = optimizer["lr"] if is_muon else optimizer.get("adamw_lr") or optimizer["lr"]
+            decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
+            parts = getattr(owner, "fused_parts", 1) if role == "matrix" else 1
+            transposed = role == "convolution" and getattr(owner, "transposed", False)
+            if parameter.requires_grad:
+                found[f"{path}.{name}"] = ParameterSettings(
+                    str(role), parameter.shape, base * optimizer["lr_factors"][role], decay, is_muon, parts, transposed
+                )
+    return found
 
 
 @dataclass(frozen=True)
@@ -35,69 +132,23 @@ class ReferenceModel:
     network: nn.Module
     objective: Any
 
+    @property
+    def module(self) -> nn.Module:
+        """Both as one module, whose parameters are named `network.PATH` and `objective.PATH`."""
+        own = {"objective": self.objective.modules} if self.objective.modules is not None else {}
+        return nn.ModuleDict({"network": self.network, **own})
 
-def build_reference(run: TrainingRun, rank: Rank, weights: dict[str, Tensor], dtype: torch.dtype) -> ReferenceModel:
-    """Build a run's network and objective again, in evaluation mode, with weights by name in `dtype`.
-
-    `weights`: whole tensors, float32 or float64, named `network.path` and `objective.path`, buffers among them.
-    """
-    experiment = run.experiment
-    with torch.random.fork_rng(devices=[]):
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
-        network: Any = experiment.family.build_network(experiment.model)
-    owners = {"network": network, "objective": objective.modules or nn.Module()}
-    with torch.no_grad():
-        for prefix, owner in owners.items():
-            owner.to(rank.device, dtype).eval()
-            for name, value in owner.state_dict(keep_vars=True).items():
-                value.copy_(weights[f"{prefix}.{name}"].view(value.shape))
-    return ReferenceModel(network, objective)
-
-
-def whole_weights(state: CopiedState, channel: ControlChannel, kind: str) -> dict[str, Tensor]:
-    """Put the workers' slices of one kind (`master`, `ema`) together, flat tensors by name; buffers go with them."""
-    slices: dict[str, dict[int, Tensor]] = {}
-    for part in channel.gather({key: value for key, value in state.tensors.items() if key[0] in (kind, "buffer")}):
-        assert isinstance(part, dict)
-        for (_, name, start), values in part.items():
-            slices.setdefault(name, {})[start] = values
-    return {name: torch.cat([parts[start] for start in sorted(parts)]) for name, parts in slices.items()}
-
-
-def set_apart(state: CopiedState, seed: int) -> CopiedState:
-    """Return the state with an average that differs from the weights everywhere, and so in what a network gives.
-
-    After a few steps of a warm-up the two are all but equal, and which of them was evaluated could not be told.
-    """
-    tensors = dict(state.tensors)
-    for (field, name, start), values in state.tensors.items():
-        if field == "ema":
-            generator = torch.Generator().manual_seed(derived_seed(seed, "prove", "average", name))
-            drawn = torch.randn(start + values.numel(), generator=generator)[start:]
-            tensors[field, name, start] = state.tensors["master", name, start] + SPREAD * drawn
-    return CopiedState(tensors, copy.copy(state.scalars), state.step, state.position)
-
-
-@dataclass(frozen=True)
-class ReferenceMicroBatch:
-    """Samples of one forward pass, as spec, order and store have them, and the key of its draws."""
-
-    raw: dict[str, Tensor]
-    """Columns by name, in the store's dtype."""
-    key: DrawKey
-    samples: list[str]
-    """Digest of each sample."""
-
-    def noise(self, device: torch.device) -> KeyedNoise:
-        """Return the source of the pass's random numbers."""
-        return KeyedNoise(device=device, **vars(self.key))
+    @property
+    def tensors(self) -> Whole:
+        """Parameters and buffers of a checkpoint by name."""
+        return self.module.state_dict(keep_vars=True)
 
 
 @dataclass(frozen=True)
 class ReferenceGradient:
     """Loss and gradient of one step in one precision."""
 
-    gradients: dict[str, Tensor]
+    gradients: Whole
     """Mean over the step's samples, by parameter: flat, float64, on the host."""
     sizes: dict[str, float]
     """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; by parameter."""
@@ -107,111 +158,300 @@ class ReferenceGradient:
     """Loss components of each micro-batch."""
 
 
-class DoubleNoise:
-    """Random numbers of another source, in float64."""
+@dataclass(frozen=True)
+class ReferenceUpdate:
+    """State after a step, by field (`master`, moments, averages) and parameter, and what its roundings are of."""
 
-    def __init__(self, noise: KeyedNoise) -> None:
-        self._noise = noise
+    values: dict[str, Whole] = field(default_factory=dict)
+    """Flat, float64."""
+    scales: dict[str, Whole] = field(default_factory=dict)
+    """What a float32 rounding of each value is relative to; of `master`, that of its change."""
+    changes: dict[str, Whole] = field(default_factory=dict)
+    """Differences from the state before."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._noise, name)
-
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Return U[0, 1) of a shape."""
-        return self._noise.uniform(name, shape).double()
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Return N(0, 1) of a shape."""
-        return self._noise.normal(name, shape).double()
+    def add(self, kind: str, name: str, value: Tensor, scale: Tensor, before: Tensor) -> None:
+        """Take in a parameter's new value of a field."""
+        found = ((self.values, value), (self.scales, scale), (self.changes, value - before))
+        for fields, each in found:
+            fields.setdefault(kind, {})[name] = each
 
 
-class ReferenceSteps:
-    """Reference of a run's steps on one process, with the whole global batch."""
+class ReferenceTrainer:
+    """Trainer of an experiment without an engine: the whole batch in one process, one micro-batch after the other.
 
-    def __init__(self, run: TrainingRun, rank: Rank) -> None:
-        self._run, self._rank = run, rank
-        self._inputs = ModelInputs.from_experiment(run.experiment, run.data.train.columns, rank.device, home=run.home)
+    It holds no state of a training: each step is a function of the state before it, by field and whole parameter.
+    """
 
-    def micro_batches(self, step: int) -> list[ReferenceMicroBatch]:
-        """Return what step `step` (from 0) is to consume: consecutive samples of the order, and their keys.
+    def __init__(
+        self, experiment: Experiment, total_steps: int, epoch_steps: int, device: torch.device = CPU,
+        text: TextCodec | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare a run of so many steps and steps an epoch; `text`: the data's codec, for families of text."""
+        self.experiment, self.spec = experiment, experiment.to_dict()
+        self._total_steps, self._epoch_steps = total_steps, epoch_steps
+        self._device, self._text = device, text
+        self._models: dict[torch.dtype, ReferenceModel] = {}
+        model = self.build()
+        self.settings = parameter_settings(model.module, self.spec["optimizer"])
+        self.fresh = {name: each.detach().clone().reshape(-1) for name, each in model.tensors.items()}
+        """Weights and buffers that the seed gives, float32."""
 
-        Numbers are drawn for a micro-batch of `batch.micro` samples, or for the whole batch where that is not set.
+    def build(self, dtype: torch.dtype = torch.float32) -> ReferenceModel:
+        """Build network and objective with the weights of the experiment's seed."""
+        experiment = self.experiment
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(experiment.seed, "objective"))
+            objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, self._text)
+            torch.manual_seed(seed_of(experiment.seed, "weights"))
+            network: Any = experiment.family.build_network(experiment.model)
+        model = ReferenceModel(network, objective)
+        model.module.to(self._device, dtype)
+        return model
+
+    def model(self, weights: Mapping[str, Tensor], dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
+        """Return network and objective in training mode with whole `weights` by name; those not named are the seed's.
+
+        `is_new` False: one model for all calls.
         """
-        experiment, view = self._run.experiment, self._run.data.train
-        size, unit = experiment.micro_size, experiment.batch.micro or experiment.batch.size
-        order = training_order(experiment.data, self._run.data, experiment.batch.size, experiment.seed)
-        places = order.batches(step, 1).reshape(-1)
-        self._retire(step)
-        found = []
-        for first in range(0, experiment.batch.size, size):
-            rows = places[first : first + size]
-            raw = {field.name: view.gather(field.name, rows) for field in self._inputs.fields}
-            key = DrawKey(experiment.seed, "train", step, first // unit, unit, first % unit)
-            digests = sample_digests(self._batch(raw), self._inputs.names_read)
-            found.append(ReferenceMicroBatch(raw, key, digests))
+        model = self.build(dtype) if is_new or dtype not in self._models else self._models[dtype]
+        if not is_new:
+            self._models[dtype] = model
+        with torch.no_grad():
+            for name, tensor in model.tensors.items():
+                tensor.copy_(weights.get(name, self.fresh[name]).view(tensor.shape))
+        model.module.train()
+        return model
+
+    def components(self, model: ReferenceModel, batch: Mapping[str, Tensor], noise: ReferenceNoise) -> dict[str, Any]:
+        """Return the loss components of a batch, in the arithmetic of the model's parameters."""
+        if next(model.network.parameters()).dtype == torch.float64:
+            batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
+            noise = ReferenceNoise(**{**vars(noise), "dtype": torch.float64})
+        found: dict[str, Any] = model.objective.loss(model.network, batch, noise)
         return found
 
-    def epoch(self, step: int) -> np.ndarray:
-        """Return the samples of all steps so far of the epoch that a step is in, and of its own, by view index."""
-        experiment = self._run.experiment
-        order = training_order(experiment.data, self._run.data, experiment.batch.size, experiment.seed)
-        first = step // order.batches_per_epoch * order.batches_per_epoch
-        return order.batches(first, step + 1 - first).reshape(-1)
+    def total(self, components: Mapping[str, Any]) -> Any:
+        """Return the sum of components by the spec's weights; one that it does not name is only reported."""
+        return sum(self.spec["objective"]["weights"].get(name, 0.0) * value for name, value in components.items())
 
     def gradient(
-        self,
-        micro_batches: Sequence[ReferenceMicroBatch],
-        weights: Mapping[str, Tensor],
-        dtype: torch.dtype,
-        scale: float = 1.0,
-    ) -> ReferenceGradient:
-        """Compute the mean gradient over all samples at whole `weights` by name, all arithmetic in `dtype`.
+        self, passes: Sequence[tuple[Mapping[str, Tensor], ReferenceNoise]], weights: Mapping[str, Tensor],
+        dtype: torch.dtype, scale: float = 1.0,
+    ) -> ReferenceGradient:  # fmt: skip
+        """Compute the mean gradient over equally large passes (batch, noise) at whole `weights`, all in `dtype`.
 
         `scale`: factor on the loss that is divided out of gradients again, for float16.
         """
-        model = build_reference(self._run, self._rank, dict(weights), dtype)
-        owners = {"network": model.network, "objective": model.objective.modules}
-        parameters = {
-            f"{prefix}.{name}": parameter
-            for prefix, owner in owners.items()
-            if owner is not None
-            for name, parameter in owner.train().named_parameters()
-        }
-        sums: dict[str, Tensor] = {}
-        sizes = dict.fromkeys(parameters, 0.0)
-        found = ReferenceGradient({}, sizes, [], [])
-        for micro in micro_batches:
-            noise = micro.noise(self._rank.device)
-            batch = self._batch(micro.raw)
-            columns = self._run.data.train.columns
-            batch |= prepare_on_host(model.objective, micro.raw, columns, self._inputs, noise)
-            if dtype == torch.float64:
-                batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
-            source = DoubleNoise(noise) if dtype == torch.float64 else noise
-            components = model.objective.loss(model.network, batch, source)
-            total = sum(model.objective.weights[name] * value for name, value in components.items())
+        model = self.model(weights, dtype)
+        parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
+        sums: Whole = {}
+        found = ReferenceGradient({}, dict.fromkeys(parameters, 0.0), [], [])
+        for batch, noise in passes:
+            components = self.components(model, batch, noise)
+            total = self.total(components)
             found.totals.append(float(total.detach()))
             found.components.append({name: float(value.detach()) for name, value in components.items()})
-            gradients = torch.autograd.grad(
-                total * scale / len(micro_batches), list(parameters.values()), allow_unused=True
-            )
-            for name, gradient in zip(parameters, gradients, strict=True):
+            own = torch.autograd.grad(total * scale / len(passes), list(parameters.values()), allow_unused=True)
+            for name, gradient in zip(parameters, own, strict=True):
                 if gradient is not None:
                     # In the precision's own arithmetic, as gradients accumulate.
                     sums[name] = gradient if name not in sums else sums[name] + gradient
-                    sizes[name] += float(gradient.double().norm()) / scale
+                    found.sizes[name] += float(gradient.double().norm()) / scale
         for name, parameter in parameters.items():
             whole = sums.get(name, torch.zeros_like(parameter))
-            found.gradients[name] = whole.detach().double().cpu().view(-1) / scale
+            found.gradients[name] = whole.detach().double().cpu().reshape(-1) / scale
         return found
 
-    def _batch(self, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self._inputs.prepare_batch(raw, self._run.data.train.columns)
+    def rates(self, steps: np.ndarray) -> np.ndarray:
+        """Return the schedule's factor on the learning rate at steps (from 0)."""
+        return schedule_factors(self.spec["schedule"], steps, self._total_steps, self._epoch_steps)
 
-    def _retire(self, step: int) -> None:
-        """Skip the fields that the loss does not read any more at a step."""
-        experiment = self._run.experiment
-        with torch.random.fork_rng(devices=[]):
-            objective = experiment.family.build_objective(experiment.objective, experiment.model, self._run.data.text)
-        if isinstance(objective, RetiringObjective):
-            self._inputs.retire(objective.retired_fields(step))
+    def update(
+        self, step: int, number: int, before: Mapping[str, Whole], gradients: Mapping[str, Tensor],
+        after: Whole | None = None, kernel: torch.dtype = torch.float32, begun: int = 0,
+    ) -> ReferenceUpdate:  # fmt: skip
+        """Compute the state after step `step` (from 0), the `number`-th update (from 1), with a clipped gradient.
+
+        Args:
+            step: as schedule and exponential average count.
+            number: as AdamW counts.
+            before: state before, by field and parameter.
+            gradients: whole, by parameter.
+            after: weights that averages read; None: those computed here.
+            kernel: precision of the engine's orthogonalisation, whose roundings are scales of Muon's change.
+            begun: updates before averages of power-function profile began.
+        """
+        spec, factor, found = self.spec["optimizer"], float(self.rates(np.array([step]))[0]), ReferenceUpdate()
+        for name, own in self.settings.items():
+            weights, lr = before["master"][name].double(), own.lr * factor
+            gradient = gradients[name].double() if name in gradients else torch.zeros_like(weights)
+            state = {kind: before[kind][name].double() for kind in MOMENTS if name in before.get(kind, {})}
+            if own.is_orthogonalised:
+                change, moments, scale = muon(spec, own, gradient, state)
+                rough = muon(spec, own, gradient, state, kernel)[0]
+                scale = scale + (change - rough).abs() / FLOAT32
+            else:
+                change, moments, scale = adamw(spec, gradient, state, number)
+            for kind, (value, size) in moments.items():
+                found.add(kind, name, value, size, state[kind])
+            decay = lr * own.weight_decay * weights
+            found.add("master", name, weights - lr * change - decay, lr * scale + decay.abs(), weights)
+        for kind, decay in self.decays(step, number - begun).items():
+            for name, old in before.get(kind, {}).items():
+                old, new = old.double(), (after or found.values["master"])[name].double()
+                value = decay * old + (1 - decay) * new
+                found.add(kind, name, value, value.abs() + (1 - decay) * (new - old).abs(), old)
+        return found
+
+    def decays(self, step: int, updates: int) -> dict[str, float]:
+        """Return the decay of each average of the spec at a step (from 0) and update (from 1), by field."""
+        ema, averages = self.spec["training"]["ema"], self.spec["training"]["averages"]
+        found = {"ema": min(ema["decay"], (1 + step) / (10 + step))} if ema else {}
+        lengths = averages["lengths"] if averages else ()
+        return found | {f"power_{length:g}": power_decay(length, max(1, updates)) for length in lengths}
+
+    def train(self, weights: Whole, steps: Iterable[Sequence[tuple[Mapping[str, Tensor], ReferenceNoise]]]) -> Whole:
+        """Train whole weights by name through steps of passes (batch, noise), in the spec's precision; return them."""
+        state: dict[str, Whole] = {"master": {name: weights[name].reshape(-1) for name in self.settings}}
+        for name, own in self.settings.items():
+            for kind in ("momentum",) if own.is_orthogonalised else ("exp_avg", "exp_avg_sq"):
+                state.setdefault(kind, {})[name] = torch.zeros_like(state["master"][name])
+        statistics: dict[str, float] = {}
+        for step, passes in enumerate(steps):
+            whole = {**weights, **{name: each.float() for name, each in state["master"].items()}}
+            gradients = self.gradient(passes, whole, PRECISIONS[self.spec["training"]["precision"]]).gradients
+            divisor, statistics = clip(self.spec["training"]["clip"], joint_norm(gradients.values()), statistics)
+            clipped = {name: each / divisor for name, each in gradients.items()}
+            state = self.update(step, step + 1, state, clipped).values
+        return state["master"]
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum")
+"""Fields of a state that optimisers keep."""
+Step = tuple[Tensor, dict[str, tuple[Tensor, Tensor]], Tensor]
+"""Change that weights are moved against for a learning rate of 1; moments with their scales; the change's scale."""
+
+
+def adamw(spec: Mapping[str, Any], gradient: Tensor, state: Mapping[str, Tensor], number: int) -> Step:
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update, without its decay."""
+    beta1, beta2 = spec["betas"]
+    first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
+    second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient**2
+    correction1, correction2 = 1 - beta1**number, 1 - beta2**number
+    # Each moment is a sum of two terms; 1 - beta, in float32, has a rounding of 1.
+    scales = beta1 * state["exp_avg"].abs() + gradient.abs(), state["exp_avg_sq"] + gradient**2
+    rate = 1 / correction1 / ((second / correction2).sqrt() + spec["eps"])
+    change = rate * first
+    tiny = torch.finfo(torch.float64).tiny
+    scale = rate * scales[0] + change.abs() * scales[1] / (2 * second).clamp(min=tiny)
+    # 1 - beta^n has a rounding of 1 too, and so 1 / (1 - beta^n) roundings of itself.
+    scale = scale + change.abs() * (1 / correction1 + 1 / correction2)
+    return change, {"exp_avg": (first, scales[0]), "exp_avg_sq": (second, scales[1])}, scale
+
+
+def muon(
+    spec: Mapping[str, Any], own: ParameterSettings, gradient: Tensor, state: Mapping[str, Tensor],
+    dtype: torch.dtype = torch.float64,
+) -> Step:  # fmt: skip
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices one at a time.
+
+    `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et al. 2025,
+    arXiv:2502.16982, eq. 4.
+    """
+    followed = spec["momentum"] * state["momentum"] + gradient
+    direction = gradient + spec["momentum"] * followed if spec["nesterov"] else followed
+    turned = direction.view(own.shape).transpose(0, 1) if own.is_transposed else direction.view(own.shape)
+    changes = []
+    for matrix in turned.flatten(1).chunk(own.num_parts):
+        rows, columns = matrix.shape
+        is_rms = spec["scale"] == "rms"
+        scale = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1, rows / columns))
+        changes.append(scale * orthogonalise(matrix, dtype))
+    whole = torch.cat(changes).view(turned.shape)
+    change = (whole.transpose(0, 1) if own.is_transposed else whole).reshape(-1)
+    size = spec["momentum"] * state["momentum"].abs() + gradient.abs()
+    return change, {"momentum": (followed, size)}, change.abs()
+
+
+def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The published quintic iteration, five times, on one matrix (rows, columns); the result is float64."""
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = (wide / (wide.norm() + 1e-7)).to(dtype)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
+    x = x.double()
+    return x if wide is matrix else x.T
+
+
+def clip(spec: Mapping[str, Any], norm: float, statistics: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """Return the number that a gradient of this norm is divided by, and the statistics of norms after it.
+
+    By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping (ZClip: Kumar et al.
+    2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
+    """
+    count, mean, variance = (statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance"))
+    limit = math.inf
+    if spec["kind"] == "none":
+        return 1.0, {}
+    if spec["kind"] == "norm":
+        return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
+    if spec["kind"] == "zclip":
+        if count < spec["warmup"]:
+            # The mean and population variance of all norms so far, this one with them.
+            total, squares = count * mean + norm, count * (variance + mean**2) + norm**2
+            count += 1
+            mean, variance = total / count, squares / count - (total / count) ** 2
+        else:
+            deviation = math.sqrt(variance)
+            if deviation and (norm - mean) / deviation > spec["z"]:
+                limit = mean + spec["z"] ** 2 / ((norm - mean) / deviation) * deviation
+            elif norm > mean and not deviation:
+                limit = mean
+            seen = min(norm, limit)
+            mean = spec["decay"] * mean + (1 - spec["decay"]) * seen
+            variance = spec["decay"] * variance + (1 - spec["decay"]) * (seen - mean) ** 2
+        limit = min(limit, math.inf if spec["max_norm"] is None else spec["max_norm"])
+    else:
+        limit = spec["ratio"] * mean if count else math.inf
+        mean = spec["decay"] * mean + (1 - spec["decay"]) * min(norm, limit) if count else norm
+        count = 1
+    found = {"clip.count": float(count), "clip.mean": mean, "clip.variance": variance}
+    return max(1.0, (norm + CLIP_TINY) / limit), found
+
+
+def power_decay(length: float, updates: int) -> float:
+    """Return beta of the average of power-function profile of a relative length after `updates` updates (from 1).
+
+    Karras et al. 2024, arXiv:2312.02696, eq. 2 and appendix C: beta = (1 - 1/t)^(gamma + 1), where the length is the
+    profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))), solved for gamma by bisection.
+    """
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        gamma = (low + high) / 2
+        if math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) > length:
+            low = gamma
+        else:
+            high = gamma
+    return float((1 - 1 / updates) ** (low + 1))
+
+
+def schedule_factors(spec: Mapping[str, Any], steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
+    """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all steps at once."""
+    n = steps.astype(np.float64)
+    if spec["kind"] == "stepped_cosine_restart":
+        cycle = spec["cycle"] or epoch_steps
+        number = np.floor_divide(steps, cycle)
+        phase = np.pi * (steps - number * cycle) / cycle
+        high = np.maximum(spec["floor"], np.power(spec["decay"], number.astype(np.float64)))
+        low = np.maximum(spec["floor"], spec["valley"] * np.power(spec["decay"], number.astype(np.float64)))
+        # peak at phase 0, valley at phase pi
+        found: np.ndarray = high * np.cos(phase / 2) ** 2 + low * np.sin(phase / 2) ** 2
+        return found
+    warmup = round(spec["warmup_epochs"] * epoch_steps) if spec["warmup_epochs"] else spec["warmup"]
+    rise = (n + 1) / warmup if warmup else np.ones_like(n)
+    if spec["kind"] == "constant":
+        return np.minimum(1.0, rise)
+    phase = np.pi * np.clip((n - warmup) / max(1, total - 1 - warmup), 0, 1)
+    fall = spec["final"] * np.sin(phase / 2) ** 2 + np.cos(phase / 2) ** 2
+    return np.where(steps < warmup, rise, fall)

@@ -1,169 +1,475 @@
-"""All comparisons of observed steps, on one worker of a process group.
+"""Every step of a training against the reference: draws, loss, gradient, clipping, update, moments, weights, averages.
 
-What the engine consumed and drew from is compared with what spec and order say, to the bit.
+The reference begins each step with the engine's own state, so that a bound is that of one step's rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from denoisers.parameters import parameter_roles
-from ditlab.checking.prove.findings import ProofComparison
-from ditlab.checking.prove.gradients import compare_differences, compare_gradients, compare_losses, compare_norm
-from ditlab.checking.prove.recording import WholeStep, join_steps, observe_steps, observed_experiment, observed_spans
-from ditlab.checking.prove.reference import PRECISIONS, ReferenceGradient, ReferenceMicroBatch, ReferenceSteps
-from ditlab.checking.prove.resume import DRAWS
-from ditlab.checking.prove.updates import (
-    ParameterKind,
-    compare_averages,
-    compare_clipping,
-    compare_rates,
-    compare_update,
-    compare_weights,
+from denoisers.contract import RetiringObjective
+from ditlab.averages import START
+from ditlab.checking.prove.findings import AGAIN, ALIKE, Findings, equal_values
+from ditlab.checking.prove.observing import (
+    DueMicroBatch,
+    RecordingNoise,
+    WholeStep,
+    by_module,
+    draw_key,
+    prepared_digests,
+    sample_digests,
 )
-from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.engine.engine import TrainingModule
-from ditlab.inputs.noise import derived_seed
-from ditlab.training.plan import TrainingRun
+from ditlab.checking.prove.reference import (
+    FLOAT32,
+    MOMENTS,
+    PRECISIONS,
+    UNITS,
+    ReferenceGradient,
+    ReferenceNoise,
+    ReferenceTrainer,
+    Whole,
+    clip,
+    joint_norm,
+    seed_of,
+)
+from ditlab.data.orders import training_order
+from ditlab.engine.distributed import Rank
+from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
+from ditlab.training.plan import TrainingRun, learning_rate
 
-MOST_OF_AN_EPOCH = 2_000_000
+MARGIN = 4.0
+"""Times that the engine may be as far off as the reference in the run's precision is from the exact one."""
+RATE_ROUNDING = 128 * UNITS[torch.float64]
+"""By which two ways of writing a schedule may differ, relative to its highest rate."""
+MOST_COMPARED = 2_000_000
 """Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
+MOST_STEPS = 100_000
+"""Steps of a plan whose rates are compared one by one; of a longer one, its first ones and as many over the whole."""
+WIDTH = 1e-6
+"""Standard deviation of a weight's displacement. On the families' smallest networks the rest is then 6e-11 to 1e-7 of
+a slope near 1, and the rounding about as small; ten times the width has 100 times the rest."""
+ROUNDINGS = 100.0
+"""Roundings of a loss in float64, as a multiple of its unit: 2 to 16 were seen, and a deeper network has more."""
+SCALE = 0.05
+"""Factor on a module's gradient, less one, that half precision must not hide over a run's steps."""
+LEAST = 1000
+"""Parameters of a module whose gradient's scale is measured by itself; smaller ones are measured by group."""
+WORDS = {
+    "master": "by module", "exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum",
+    "ema": "exponential",
+}  # fmt: skip
+"""What is compared of each field of a state."""
+DEVIATIONS = 5.0
+"""Standard errors by which chance may move a mean: one in two million is further out."""
 
 
-def check_steps(run: TrainingRun, rank: Rank, folder: Path) -> list[ProofComparison]:
-    """Train a few steps of a run by its own loop, and compare each with the reference; on every worker of its group.
+class StepComparer:
+    """Comparison of a run's steps, on the first worker, and what is measured over all of them."""
 
-    The first worker returns the comparisons, the others none. `folder`: an empty one that all workers see. Raises what
-    training raises.
-    """
-    recorded = observe_steps(run, rank, folder)
-    channel = ControlChannel(rank)
-    parts: Any = channel.gather(recorded)
-    channel.close()
-    if not rank.is_first:
-        return []
-    steps = [join_steps(list(each)) for each in zip(*parts, strict=True)]
-    checker = _StepChecker(run, rank)
-    kinds = [(checker.compare, steps), (checker.compare_start, steps[:1]), (checker.compare_slope, steps[:2][-1:])]
-    return [replace(each, step=whole.step + 1) for compare, some in kinds for whole in some for each in compare(whole)]
-
-
-class _StepChecker:
-    """Reference of a run's steps, and its comparison with the engine's."""
-
-    def __init__(self, run: TrainingRun, rank: Rank) -> None:
-        self._run, self._rank = run, rank
-        self._experiment = observed_experiment(run.experiment)
-        self._dtype = PRECISIONS[run.experiment.training.precision]
-        self._reader = ReferenceSteps(run, rank)
-        self._starts = {span.first for span in observed_spans(run.experiment, run.plan)}
+    def __init__(self, run: TrainingRun, rank: Rank, findings: Findings) -> None:
+        experiment, plan, device = run.experiment, run.plan, rank.device
+        self._run, self._device, self._findings = run, device, findings
+        self._on_gpu = device.type == "cuda"
+        self.reference = ReferenceTrainer(experiment, plan.total_steps, plan.epoch_steps, device, run.data.text)
+        self._dtype = PRECISIONS[experiment.training.precision]
+        self._objective = self.reference.build().objective
+        self.inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, device, home=run.home)
+        self._order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)
+        self._rounding: dict[str, float] = {}
+        """Largest relative rounding of loss components and modules' gradients that exact steps have shown."""
+        self._previous: tuple[int, dict[str, Whole]] | None = None
+        self._reported: dict[int, dict[str, tuple[float, float]]] = {}
+        """Numbers that the loop is to report, with their bounds, by step (from 1)."""
+        self._ratios: dict[str, list[tuple[float, float]]] = {}
+        """By module and step: the engine's gradient less the reference's in the same precision, and the exact one, both
+        projected on the exact one."""
         self._num_updates = 0
         """Updates before the step that is compared, counted here: a counter of the engine's may be off."""
-        module = _fresh_module(run)
-        roles = parameter_roles(module)
-        self._kinds = {name: ParameterKind(roles[name], each.shape) for name, each in module.named_parameters()}
-        self._fresh = {name: each.detach().reshape(-1) for name, each in module.named_parameters()}
 
-    def compare(self, whole: WholeStep) -> Iterator[ProofComparison]:
-        """Yield all comparisons of one step; those of a span come in its order."""
-        experiment, plan = self._experiment, self._run.plan
-        if whole.step in self._starts:
-            self._num_updates = whole.step
-        own = whole.first.scalars["adam_step"]
-        detail = f"step {whole.step + 1}: {own:g} in place of {self._num_updates}"
-        yield ProofComparison("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
-        micro_batches = self._reader.micro_batches(whole.step)
-        yield from compare_consumed(whole, micro_batches)
-        if plan.epoch_steps and plan.epoch_steps * experiment.batch.size <= MOST_OF_AN_EPOCH:
-            yield from compare_epoch(self._reader, whole.step)
-        yield from compare_weights(whole)
-        references = None
-        if not whole.wrong_before:  # or what loss and gradient are of is not what the masters say
-            references = self._references(whole, micro_batches)
-            yield from compare_losses(whole, [micro.key for micro in micro_batches], *references, self._dtype)
-        if not whole.gradients and self._dtype == torch.float16:
-            return  # the scaled gradient overflowed, and the step was skipped as it should be
-        if references:
-            yield from compare_gradients(whole, *references, self._dtype)
-        yield from compare_norm(whole)
-        yield from compare_clipping(whole, experiment)
-        yield from compare_rates(whole, experiment, plan, self._kinds)
-        self._num_updates += 1
-        on_gpu = self._rank.device.type == "cuda"
-        yield from compare_update(whole, experiment, plan, self._kinds, self._num_updates, on_gpu)
-        yield from compare_averages(whole, experiment)
+    def compare(self, whole: WholeStep, is_exact: bool) -> None:
+        """Compare one step; `is_exact`: in two precisions, from which the rounding of the others is known."""
+        self._findings.step = whole.step + 1
+        self._reported[whole.step + 1] = {}
+        due = self.due(whole.step)
+        self._compare_state_before(whole)
+        self._compare_consumed(whole, due)
+        if not whole.stale["before"]:  # or what loss and gradient are of is not what the masters say
+            self._compare_passes(whole, due, is_exact)
+        if whole.gradients or self._dtype != torch.float16:  # or the scaled gradient overflowed: rightly skipped
+            self._compare_clipping(whole)
+            self._compare_rates(whole)
+            self._compare_update(whole)
+            self._num_updates += 1
+        self._previous = whole.step + 1, whole.after
+        self._findings.step = 0
 
-    def _references(
-        self, whole: WholeStep, micro_batches: list[ReferenceMicroBatch]
-    ) -> tuple[ReferenceGradient, ReferenceGradient]:
-        """Return loss and gradient of a step in float64 and in the run's own precision."""
-        weights: dict[str, Tensor] = {**whole.before["master"], **whole.before.get("buffer", {})}
-        scale = whole.first.scalars.get("loss_scale.cur_scale", 1.0)
-        exact = self._reader.gradient(micro_batches, weights, torch.float64)
-        return exact, self._reader.gradient(micro_batches, weights, self._dtype, scale)
+    def jump(self, step: int) -> None:
+        """Take note that the next step is step `step` (from 0), from another state."""
+        self._num_updates, self._previous = step, None
 
-    def compare_slope(self, whole: WholeStep) -> Iterator[ProofComparison]:
-        """Yield the comparison of the plain gradient of one step with differences of the loss."""
+    def measured(self, step: int, values: Mapping[str, float]) -> None:
+        """Compare the numbers that the loop reports of a step (from 1)."""
+        phases = {"loss": ("loss", "mean that is reported"), "grad_norm": ("norm", "before clipping")}
+        self._findings.step = step
+        for name, (due, bound) in self._reported.pop(step, {}).items():
+            phase, what = phases.get(name, ("learning rate", "that is reported"))
+            self._findings.near(phase, what, abs(values.get(name, math.nan) - due), bound, size=abs(due))
+        self._findings.step = 0
+
+    def due(self, step: int) -> list[DueMicroBatch]:
+        """Return what step `step` (from 0) is to consume: consecutive samples of the order, and their keys.
+
+        Numbers are drawn for a micro-batch of `batch.micro` samples, or for the whole batch where that is not set.
+        Samples are read one by one, and compared with the store's columns: what a loader does with labels shows.
+        """
+        experiment, view, inputs, device = self._run.experiment, self._run.data.train, self.inputs, self._device
+        size, unit = experiment.micro_size, experiment.batch.micro or experiment.batch.size
+        places, objective = self._order.batches(step, 1).reshape(-1), self._objective
+        if isinstance(objective, RetiringObjective):
+            inputs.retire(objective.retired_fields(step))
+        found, wrong = [], list[str]()
+        for first in range(0, experiment.batch.size, size):
+            rows = places[first : first + size]
+            raw = {
+                each.name: torch.cat([view.gather(each.name, rows[n : n + 1]) for n in range(size)])
+                for each in inputs.fields
+            }
+            noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, device)
+            batch = inputs.prepare_batch(raw, view.columns)
+            wrong += self._wrong_fields(batch, raw)
+            batch |= prepare_on_host(objective, raw, view.columns, inputs, noise)  # type: ignore[arg-type]
+            found.append(DueMicroBatch(batch, noise, sample_digests(batch, inputs.names_read)))
+        self._findings.same("draws", "fields as the store has them", wrong)
+        return found
+
+    def _wrong_fields(self, batch: Mapping[str, Tensor], raw: Mapping[str, Tensor]) -> Iterator[str]:
+        """Yield a clause for each field of a batch that is not the store's column, mapped onto the field's range."""
+        for each in self.inputs.fields:
+            if each.name not in batch:
+                continue  # an encoder reads it
+            own, stored = batch[each.name].cpu(), raw[each.name].double()
+            source, target = self._run.data.train.columns[each.name].value_range, each.value_range
+            if source and target:
+                stored = target[0] + (stored - source[0]) * (target[1] - target[0]) / (source[1] - source[0])
+            stored = stored[:, : own.shape[1]] if own.ndim > 1 else stored
+            if not torch.allclose(own.double(), stored, rtol=1e-6, atol=1e-6 if own.is_floating_point() else 0.0):
+                yield f"{each.name} is not the column's"
+
+    def _compare_state_before(self, whole: WholeStep) -> None:
+        """Compare a step's state with that after the step before, the updates so far, and the weights computed with."""
+        findings, own = self._findings, whole.first.before.scalars["adam_step"]
+        if self._previous and self._previous[0] == whole.step:
+            findings.same("moments", "state since the step before", changed_tensors(self._previous[1], whole.before))
+        detail = f"{own:g} in place of {self._num_updates}"
+        findings.near("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
+        for when, stale in whole.stale.items():
+            modules = list(by_module(stale))
+            wrong = [f"{when} the step: first {name}" for name in stale]
+            findings.same("master weights", "weights computed with", wrong, modules[0] if len(modules) == 1 else "")
+
+    def _compare_consumed(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
+        """Compare keys of draws, then samples, of a step's passes."""
+        expected, found = {draw_key(micro.noise): micro for micro in due}, [each.key for each in whole.passes]
+        wrong = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
+        places = [f"micro-batch {key[3]} from sample {key[5]}, step {key[2] + 1}" for key in wrong]
+        self._findings.same("draws", "keys of random numbers", places)
+        if wrong:
+            parts = (sorted(one for part in each for one in part.samples) for each in (whole.passes, due))
+            others = [] if next(parts) == next(parts) else ["other samples"]
+        else:
+            others = [
+                f"sample {place} of micro-batch {each.key[3]}"
+                for each in whole.passes
+                for place, (one, two) in enumerate(zip(each.samples, expected[each.key].samples, strict=True))
+                if one != two
+            ]
+        self._findings.same("draws", "samples and their order", others)
+
+    def _compare_passes(self, whole: WholeStep, due: Sequence[DueMicroBatch], is_exact: bool) -> None:
+        """Compare draws, loss components and gradients of a step's passes."""
         weights = {**whole.before["master"], **whole.before.get("buffer", {})}
-        micro_batches = self._reader.micro_batches(whole.step)
-        yield from compare_differences(self._reader, micro_batches, weights, self._experiment.seed)
-
-    def compare_start(self, whole: WholeStep) -> Iterator[ProofComparison]:
-        """Yield the comparison of the weights that training begins with and those that the seed gives."""
-        held = whole.before["master"]
-        wrong = [
-            name
-            for name, values in self._fresh.items()
-            if not torch.equal(held[name], values.to(self._dtype).float())  # as the network computes with them
+        scale = whole.first.before.scalars.get("loss_scale.cur_scale", 1.0)
+        draws = [prepared_digests(micro.batch, self.inputs) for micro in due]
+        passes: list[Any] = [
+            (each.batch, RecordingNoise(each.noise, kept)) for each, kept in zip(due, draws, strict=True)
         ]
-        detail = f"first {wrong[0]}" if wrong else ""
-        yield ProofComparison("master weights", "those of the seed at the start", float(len(wrong)), 0.0, detail)
+        low = best = self.reference.gradient(passes, weights, self._dtype, scale)
+        self._compare_again(due[0], weights, low.totals[0])
+        if is_exact or self._dtype != torch.float32:
+            finer = torch.float64 if self._dtype == torch.float32 else torch.float32
+            best = self.reference.gradient([(micro.batch, micro.noise) for micro in due], weights, finer)
+        by_key = {each.key: each for each in whole.passes}
+        pairs = [(place, by_key[key]) for place, micro in enumerate(due) if (key := draw_key(micro.noise)) in by_key]
+        wrong = [
+            f"{name} of micro-batch {each.key[3]}"
+            for place, each in pairs
+            for name in sorted({**each.draws, **draws[place]})
+            if each.draws.get(name) != draws[place].get(name)
+        ]
+        self._findings.same("draws", "random numbers", wrong)
+        for name in low.components[0]:
+            found = [each.components.get(name, math.nan) for _, each in pairs]
+            plain, rough = ([each.components[place][name] for place, _ in pairs] for each in (best, low))
+            size = math.hypot(*plain)
+            bound = self._bound(f"loss {name}", math.dist(plain, rough), 2 * size, best is not low)
+            self._findings.near("loss", name, math.dist(found, plain), bound, size=size)
+        totals = [each.total for each in whole.passes]
+        mean, num = sum(totals) / max(1, len(totals)), max(1, len(totals))
+        self._reported[whole.step + 1]["loss"] = mean, MARGIN * FLOAT32 * (abs(mean) + sum(map(abs, totals)) / num)
+        if whole.gradients or self._dtype != torch.float16:
+            self._compare_gradients(whole, best, low)
+
+    def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
+        """Compare a micro-batch's loss with that of a model that has computed nothing yet, under other global seeds.
+
+        A loss is a function of its inputs and keyed draws: it keeps no state, and draws from no other source.
+        """
+        state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        try:
+            for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
+                seed_generator(seed_of("prove", micro.noise.step) % 2**31)
+            model = self.reference.model(weights, self._dtype, is_new=True)
+            total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
+        finally:
+            torch.set_rng_state(state[0])
+            np.random.set_state(state[1])
+            random.setstate(state[2])
+        # On a GPU some kernels sum in any order.
+        bound = MARGIN * UNITS[self._dtype] * abs(total) if self._on_gpu else 0.0
+        detail = f"{before:.9g}, then {total:.9g}: the loss has a state, or draws random numbers without a key"
+        away = 0.0 if total == before or (math.isnan(total) and math.isnan(before)) else abs(total - before)
+        self._findings.near("loss", AGAIN, away, bound, detail if away else "")
+
+    def _bound(self, key: str, apart: float, size: float, is_exact: bool) -> float:
+        """Return what rounding explains: of two precisions, the distance that they have; else the largest so far."""
+        unit = UNITS[self._dtype]
+        if not is_exact:
+            return 2 * MARGIN * max(self._rounding.get(key, 0.0), unit) * size
+        self._rounding[key] = max(self._rounding.get(key, 0.0), apart / max(size, 1e-300))
+        return MARGIN * max(apart, unit * size)
+
+    def _compare_gradients(self, whole: WholeStep, best: ReferenceGradient, low: ReferenceGradient) -> None:
+        """Compare each module's gradient, in the network's order; then the workers with each other."""
+        modules, is_exact = by_module(best.gradients), best is not low
+        sizes = {module: math.hypot(*(best.sizes[name] for name in names)) for module, names in modules.items()}
+        apart = {
+            module: joint_norm(low.gradients[name] - best.gradients[name] for name in names)
+            for module, names in modules.items()
+        }
+        all_sizes = math.hypot(*sizes.values())
+        common = self._bound("gradient", math.hypot(*apart.values()), all_sizes, is_exact) / max(all_sizes, 1e-300)
+        for module, names in modules.items():
+            plain = {name: best.gradients[name] for name in names}
+            found = {name: whole.gradients.get(name, torch.zeros_like(plain[name])).double() for name in names}
+            distance = joint_norm(found[name] - plain[name] for name in names)
+            bound = self._bound(f"gradient {module}", apart[module], sizes[module], is_exact)
+            size, own = joint_norm(plain.values()), joint_norm(found.values())
+            detail = f"norm {own:.3g} in place of {size:.3g}"
+            bound = max(bound, common * sizes[module])
+            self._findings.near("gradient", "by module", distance, bound, detail, module, size)
+            if self._dtype != torch.float32 and size:
+                along = [sum(float(each[name] @ plain[name]) for name in names) for each in (found, low.gradients)]
+                self._ratios.setdefault(module, []).append((along[0] - along[1], size**2))
+        self._findings.same("gradient", ALIKE, [f"first {name}" for name in whole.disagreeing])
+
+    def compare_scales(self) -> list[str]:
+        """Compare the scale of each module's gradient over all steps, in half precision; return what cannot be told.
+
+        A step's gradient in bfloat16 is a few per cent off, in any direction; along the exact gradient it is off by
+        much less, and its mean over steps by less still. As rounding may shrink a gradient too, it is the reference's
+        scale in the same precision that the engine's is compared with.
+        """
+        untold, settings = [], self.reference.settings
+        numels = {
+            module: sum(settings[name].shape.numel() for name in names)
+            for module, names in by_module(settings).items()
+            if module in self._ratios
+        }
+        for group, modules in gradient_groups(numels).items():
+            steps = list(zip(*(self._ratios[module] for module in modules), strict=False))
+            ratios = [sum(away for away, _ in step) / sum(size for _, size in step) for step in steps]
+            error = float(np.std(ratios)) / math.sqrt(max(1, len(ratios) - 1))
+            mean, bound = float(np.mean(ratios)), DEVIATIONS * error + UNITS[self._dtype]
+            detail = f"{1 + mean:.4f} times the reference's, with an error of {error:.1g}, over {len(ratios)} steps"
+            self._findings.near("gradient", "scale over all steps", abs(mean), bound, detail, group)
+            if bound > 0.8 * SCALE:
+                untold.append(
+                    f"A gradient of {group} scaled by {1 + SCALE:g} could not be told from rounding: its scale is "
+                    f"known within {bound:.2g}."
+                )
+        return untold
+
+    def compare_slope(self, step: int, weights: Whole) -> None:
+        """Compare autograd's gradient with differences of the loss at whole weights, by module where the whole is off.
+
+        Differences see what autograd does not, such as a branch that is detached.
+        """
+        micro = self.due(step)[0]
+        gradients = self.reference.gradient([(micro.batch, micro.noise)], weights, torch.float64).gradients
+        if not self._slope_holds(micro, weights, gradients, list(gradients), "the whole"):
+            for module, names in by_module(gradients).items():
+                self._slope_holds(micro, weights, gradients, names, module)
+
+    def _slope_holds(
+        self, micro: DueMicroBatch, weights: Whole, gradients: Whole, names: Sequence[str], module: str
+    ) -> bool:
+        """Compare the slope of the loss along a random direction over the named weights."""
+        directions = {}
+        for name in names:
+            generator = torch.Generator().manual_seed(seed_of(self._run.experiment.seed, "prove", "direction", name))
+            directions[name] = torch.randn(gradients[name].numel(), generator=generator, dtype=torch.float64)
+
+        def loss(width: float) -> float:
+            moved = {name: weights[name].double() + width * each for name, each in directions.items()}
+            model = self.reference.model({**weights, **moved}, torch.float64)
+            with torch.no_grad():
+                return float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)))
+
+        losses = [loss(sign * width) for width in (WIDTH, WIDTH / 2) for sign in (1, -1)]
+        slopes = (losses[0] - losses[1]) / (2 * WIDTH), (losses[2] - losses[3]) / WIDTH
+        plain = sum(float(gradients[name] @ each) for name, each in directions.items())
+        rounding = ROUNDINGS * UNITS[torch.float64] * max(map(abs, losses)) / WIDTH
+        bound = MARGIN * (abs(slopes[0] - slopes[1]) + rounding)
+        detail = f"slope {plain:.6g} by autograd, {slopes[1]:.6g} by the loss"
+        # Relative to what autograd has: modules without any gradient, behind which the branch was cut, come first.
+        size = max(abs(plain), bound) if module != "the whole" else math.inf
+        what = "against differences of the loss"
+        return self._findings.near("gradient", what, abs(slopes[1] - plain), bound, detail, module, size)
+
+    def _compare_clipping(self, whole: WholeStep) -> None:
+        """Compare the factor and the statistics of clipping, within the rounding of the norm."""
+        spec, before = self.reference.spec["training"]["clip"], whole.first.before.scalars
+        norm, num = joint_norm(whole.gradients.values()), sum(each.numel() for each in whole.gradients.values())
+        away = norm_bound(norm, num)
+        self._reported[whole.step + 1]["grad_norm"] = norm, away
+        (factor, statistics), *near = (clip(spec, max(0.0, norm + shift), before) for shift in (0.0, -away, away))
+        bound = max(abs(each - factor) for each, _ in near) + MARGIN * FLOAT32 * factor
+        own = whole.first.divisor
+        self._findings.near("clipping", "factor", abs(own - factor), bound, f"divided by {own:.4g}", size=factor)
+        for name, value in statistics.items():
+            found = whole.first.after.scalars.get(name, math.nan)
+            room = max(abs(each[name] - value) for _, each in near) + MARGIN * FLOAT32 * abs(value)
+            what = name.replace("clip.", "statistics: ")
+            self._findings.near("clipping", what, abs(found - value), room, size=abs(value))
+
+    def _compare_rates(self, whole: WholeStep) -> None:
+        """Compare what the optimiser stepped each parameter with: weight decay and learning rate."""
+        factor = float(self.reference.rates(np.array([whole.step]))[0])
+        decays, rates, largest = [], [], 0.0
+        for name, own in self.reference.settings.items():
+            lr, decay = whole.first.rates.get(name, (math.nan, math.nan))
+            if decay != own.weight_decay:
+                decays.append(f"{name} ({own.role}) has {decay:g}, not {own.weight_decay:g}")
+            away = abs(lr - own.lr * factor) / (own.lr * factor or 1.0)
+            if not away <= RATE_ROUNDING:
+                rates.append(f"{name} ({own.role}) has {lr:.6g}, not {own.lr * factor:.6g}")
+            largest = max(largest, away) if not math.isnan(away) else math.inf
+        self._findings.same("update", "weight decay of each parameter", decays)
+        self._findings.near("learning rate", "of each parameter", largest, RATE_ROUNDING, "".join(rates[:1]))
+        lr = self.reference.spec["optimizer"]["lr"] * factor
+        self._reported[whole.step + 1]["lr"] = lr, FLOAT32 * lr
+
+    def _compare_update(self, whole: WholeStep) -> None:
+        """Compare each module's update, moments and averages with those of the engine's own gradient and state."""
+        before, after, findings = whole.before, whole.after, self._findings
+        clipped = {name: each.double() / whole.first.divisor for name, each in whole.gradients.items()}
+        kernel = torch.bfloat16 if self._on_gpu else torch.float32
+        begun, number = int(whole.first.before.scalars.get(START, 0.0)), self._num_updates + 1
+        due = self.reference.update(whole.step, number, before, clipped, after["master"], kernel, begun)
+        for kind, values in due.values.items():
+            phase = "update" if kind == "master" else "moments" if kind in MOMENTS else "average"
+            what = WORDS.get(kind) or kind.replace("power_", "power-function, ")
+            for module, names in by_module(values).items():
+                own = {name: after.get(kind, {}).get(name, torch.full_like(values[name], math.nan)) for name in names}
+                distance = joint_norm(own[name].double() - values[name] for name in names)
+                bound = MARGIN * FLOAT32 * joint_norm(due.scales[kind][name] for name in names)
+                if kind == "master":
+                    # Weights stored more coarsely are a finding of their own: the update is judged by what it could be.
+                    coarse = {name: stored_dtype(own[name]) for name in names if own[name].numel() > 1}
+                    unit = max([FLOAT32, *(UNITS[dtype] for dtype in coarse.values())])
+                    bound += MARGIN * unit * joint_norm(own.values())
+                    wrong = [
+                        f"{name} holds {str(dtype).removeprefix('torch.')}"
+                        for name, dtype in coarse.items()
+                        if dtype != torch.float32 and stored_dtype(values[name].float()) == torch.float32
+                    ]
+                    findings.same("master weights", "held in float32", wrong, module)
+                moved = joint_norm(due.changes[kind][name] for name in names)
+                findings.near(phase, what, distance, bound, "", module, moved)
+        missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
+        findings.same("average", "averages held", [f"the engine's state holds no {kind}" for kind in missing])
+        count = whole.first.after.scalars["adam_step"] - whole.first.before.scalars["adam_step"]
+        findings.near("moments", "count of updates", abs(count - 1), 0.0)
+
+    def compare_plan(self, masters: Whole, last: int) -> None:
+        """Compare what is of the whole run: the weights that it begins with and those that the seed gives, the loop's
+        own learning rate with the schedule's formula, and the samples of the epoch of step `last` with one another."""
+        experiment, plan, findings, fresh = self._run.experiment, self._run.plan, self._findings, self.reference.fresh
+        wrong = [
+            f"first {name}"
+            for name in self.reference.settings
+            # as the network computes with them
+            if name not in masters or not torch.equal(masters[name], fresh[name].cpu().to(self._dtype).float())
+        ]
+        findings.same("master weights", "those of the seed at the start", wrong)
+        total, steps = plan.total_steps, np.arange(plan.total_steps)
+        if total > MOST_STEPS:
+            steps = np.unique(np.append(steps[:MOST_STEPS], np.linspace(0, total - 1, MOST_STEPS).astype(np.int64)))
+        base, spec = self.reference.spec["optimizer"]["lr"], experiment.schedule
+        due = base * self.reference.rates(steps)
+        loop = [learning_rate(spec, experiment.optimizer.lr, int(step), total, plan.epoch_steps) for step in steps]
+        away = np.abs(np.array(loop) - due) / max(float(np.abs(due).max()), float(np.finfo(np.float64).tiny))
+        bad = np.flatnonzero(~(away <= RATE_ROUNDING))
+        detail = f"first at step {steps[bad[0]] + 1}: {loop[bad[0]]:.6g}, not {due[bad[0]]:.6g}" if len(bad) else ""
+        what = f"{len(steps):,} of {total:,} steps of the plan"
+        findings.near("learning rate", what, float(away.max()), RATE_ROUNDING, detail)
+        if plan.epoch_steps and plan.epoch_steps * experiment.batch.size <= MOST_COMPARED:
+            first = (last - 1) // plan.epoch_steps * plan.epoch_steps
+            samples = self._order.batches(first, last - first).reshape(-1)
+            twice = ["a sample comes again"] * (len(samples) - len(np.unique(samples)))
+            findings.same("draws", "samples that come twice in an epoch", twice)
 
 
-def _fresh_module(run: TrainingRun) -> nn.Module:
-    """Build network and objective's modules with the weights of the experiment's seed."""
-    experiment = run.experiment
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(experiment.seed, "objective"))
-        objective = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
-        torch.manual_seed(derived_seed(experiment.seed, "weights"))
-        network: Any = experiment.family.build_network(experiment.model)
-    return TrainingModule(network, objective)
+def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return modules by group: each of LEAST parameters or more by itself, smaller ones with others of their parent,
+    or of its parent, until they have as many together or are all that is left."""
+    groups = {module: [module] for module, num in numels.items() if num >= LEAST}
+    small = {module: [module] for module, num in numels.items() if num < LEAST}
+    for depth in range(max((path.count(".") for path in small), default=0), 0, -1):
+        for path in [each for each in small if each.count(".") == depth]:
+            modules = small.pop(path)
+            if sum(numels[each] for each in modules) >= LEAST:
+                groups[f"{path}.*"] = modules
+            else:
+                small.setdefault(path.rpartition(".")[0], []).extend(modules)
+    left = [module for modules in small.values() for module in modules]
+    return {**groups, "small modules": left} if left else groups
 
 
-def compare_consumed(whole: WholeStep, expected: Sequence[ReferenceMicroBatch]) -> Iterator[ProofComparison]:
-    """Yield the comparisons of a step's passes: their draw keys, then their samples."""
-    step = f"step {whole.step + 1}"
-    keys = [micro.key for micro in expected]
-    found = [each.key for each in whole.passes]
-    wrong = [key for key in keys if found.count(key) != 1] + [key for key in found if key not in keys]
-    places = [f"{step}: micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}" for key in wrong]
-    yield ProofComparison(DRAWS, "keys of random numbers", float(len(wrong)), 0.0, "".join(places[:1]))
-    samples = {micro.key: micro.samples for micro in expected}
-    num, first = 0, ""
-    if not wrong:
-        for each in whole.passes:
-            for place, (one, two) in enumerate(zip(each.samples, samples[each.key], strict=True)):
-                if one != two:
-                    num += 1
-                    first = first or f"{step}: sample {place} of micro-batch {each.key.micro_index}"
-    else:
-        consumed = sorted(digest for each in whole.passes for digest in each.samples)
-        due = sorted(digest for micro in expected for digest in micro.samples)
-        num = sum(one != two for one, two in zip(consumed, due, strict=False)) + abs(len(consumed) - len(due))
-        first = step
-    yield ProofComparison(DRAWS, "samples and their order", float(num), 0.0, first)
+def changed_tensors(one: Mapping[str, Whole], two: Mapping[str, Whole]) -> list[str]:
+    """Return `FIELD of NAME` for each tensor that is not the same in two states, to the bit."""
+    pairs = sorted({(kind, name) for state in (one, two) for kind, whole in state.items() for name in whole})
+    absent = torch.empty(0)
+    return [
+        f"{kind} of {name}"
+        for kind, name in pairs
+        if not equal_values(one.get(kind, {}).get(name, absent), two.get(kind, {}).get(name, absent))
+    ]
 
 
-def compare_epoch(reader: ReferenceSteps, step: int) -> Iterator[ProofComparison]:
-    """Yield the comparison of an epoch's samples with one another: none comes twice."""
-    samples = reader.epoch(step)
-    num = len(samples) - len(np.unique(samples))
-    yield ProofComparison(DRAWS, "samples that come twice in an epoch", float(num), 0.0, f"{len(samples):,} samples")
+def norm_bound(norm: float, num: int) -> float:
+    """Return by how much a norm of so many values may be off in float32."""
+    return MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))
+
+
+def stored_dtype(values: Tensor) -> torch.dtype:
+    """Return the coarsest precision that holds all of some float32 values exactly."""
+    coarse = (torch.bfloat16, torch.float16)
+    return next((each for each in coarse if torch.equal(values.to(each).to(values.dtype), values)), torch.float32)

@@ -3,10 +3,11 @@
 import json
 import math
 import os
+from dataclasses import replace
 
 import pytest
 
-from ditlab.checking.prove.findings import PHASES, Proof, ProofComparison, proof_lines
+from ditlab.checking.prove.findings import PHASES, Findings, Proof, ProofComparison, proof_lines
 from ditlab.checking.prove.proving import LEAST_PROCESSES, check_processes, describe_engine
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
@@ -30,17 +31,17 @@ def test_a_table_fits_a_terminal_and_counts_what_is_off():
     modules = [f"network.{'blocks.' * 9}{number}" for number in range(12)]
     found = proof(
         *(ProofComparison(phase, "a quantity with a name that is long " * 3, 1e-9, 0.0, "x" * 200) for phase in PHASES),
-        *(ProofComparison("gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0)
+        *(ProofComparison("gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0, times=20)
           for number, module in enumerate(modules)),
         ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0),
         ProofComparison("norm", "alike", 0.0, 0.0),
     )  # fmt: skip
     lines = proof_lines(found)
     assert max(map(len, lines)) <= 80
-    assert "  gradient             by module (12)                  1.1e-02  2.5e-03  OFF: 9" in lines
+    assert "  gradient             by module (240)                 1.1e-02  2.5e-03  OFF: 9" in lines
     assert "  norm                 alike                                 0    exact  holds" in lines
     assert any("nan" in line and "OFF: 1" in line for line in lines)
-    assert not found.holds and found.verdict.startswith(f"{len(PHASES) + 11} of {len(PHASES) + 15} comparisons are off")
+    assert not found.holds and found.verdict.startswith(f"{len(PHASES) + 11} of {len(PHASES) + 15} quantities are off")
 
 
 def test_the_first_that_is_off_is_named_by_phase_and_module():
@@ -49,16 +50,33 @@ def test_the_first_that_is_off_is_named_by_phase_and_module():
         holds,
         ProofComparison("update", "by module", 1.0, 1e-6, "", "network.head", 1.0),
         ProofComparison("gradient", "by module", 0.2, 1e-6, "", "network.blocks.0.mlp", 1.0),
-        ProofComparison("gradient", "by module", 0.5, 1e-6, "half of it", "network.blocks.1.mlp", 1.0),
+        ProofComparison(
+            "gradient", "by module", 0.5, 1e-6, "half of it", "network.blocks.1.mlp", 1.0, times=20, steps=(5, 10)
+        ),
         ProofComparison("gradient", "by module", 0.0, 1e-6, "", "network.head", 1.0),
     )
     assert found.first_off == (
-        "First off: gradient, by module of network.blocks.1.mlp, the furthest of 2 modules that are off, by 0.5 where "
-        "rounding explains 1e-06 (half of it)."
+        "First off: gradient, by module of network.blocks.1.mlp, the furthest of 2 modules that are off in steps 5, "
+        "10, by 0.5 where rounding explains 1e-06 (half of it)."
     )
-    assert found.summary.startswith("3 of 5 comparisons are off; 1 worker on CPU, ZeRO 1, fp32")
+    assert found.summary.startswith("3 of 5 quantities are off; 1 worker on CPU, ZeRO 1, fp32")
     assert proof(holds).summary.endswith("; code cccccccccccc, torch 2.13.0, 2026-11-23T12:00:00Z")
     assert not proof().holds and proof().verdict == "Nothing was compared."
+
+
+def test_of_many_steps_the_furthest_off_is_kept_with_the_steps_and_the_first_stage():
+    findings = Findings()
+    for stage, step, distance in ((0, 1, 0.1), (0, 2, 3.0), (0, 3, 0.2), (0, 4, 5.0), (1, 5, 9.0)):
+        findings.stage, findings.step = stage, step
+        findings.near("loss", "velocity", distance, 1.0)
+    (one,) = findings.all()
+    assert (one.distance, one.step, one.times, one.steps, one.stage) == (5.0, 4, 5, (2, 4, 5), 0)
+
+
+def test_what_rounding_would_hide_is_printed():
+    found = replace(proof(ProofComparison("loss", "velocity", 0.0, 1.0)), untold=("A gradient of head is " * 9,))
+    assert sum("A gradient of head" in line for line in proof_lines(found)) > 1
+    assert found.holds and found.to_dict()["untold"] == list(found.untold)
 
 
 def test_json_holds_no_number_that_json_lacks():
@@ -99,7 +117,7 @@ def test_gpus_that_are_not_here_are_said_to_be_missing(tmp_path):
     said = run_inside("prove", spec, "--set", "resources.gpus_per_worker=1", "--json", home=tmp_path / "home")
     assert said.code == 0, said.err
     assert "the spec's 1 GPU is not here (0 found), so this is a proof on the CPU" in said.json["engine"]
-    assert said.json["holds"] and len(said.json["comparisons"]) > 100
+    assert said.json["holds"] and sum(each["times"] for each in said.json["comparisons"]) > 1000
     assert not (tmp_path / "home" / "train").exists() and not (tmp_path / "home" / "mlflow.db").exists()
 
 
@@ -114,7 +132,9 @@ def test_a_run_keeps_its_proof(tmp_path):
     kept = json.loads((folder / "proof.json").read_text())
     assert kept["holds"] and kept["made_by"]["torch"] and "All" in (folder / "proof.txt").read_text()
     shown = run_inside("runs", "show", folder.name, "--json", home=home).json
-    assert shown["proof"].startswith(f"holds, {len(kept['comparisons'])} comparisons; 1 worker on CPU")
+    assert shown["proof"].startswith(
+        f"holds, {sum(each['times'] for each in kept['comparisons']):,} comparisons; 1 worker on CPU"
+    )
     assert {path.name for path in (home / "artifacts").rglob("proof.*")} == {"proof.json", "proof.txt"}
 
 

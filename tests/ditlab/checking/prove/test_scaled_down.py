@@ -1,4 +1,4 @@
-"""Twins of large experiments: less width, depth and batch, and everything else as it was."""
+"""Scaled-down specs of large experiments: less width, depth and batch, and everything else as it was."""
 
 import pytest
 
@@ -10,19 +10,19 @@ from support.documents import CHECKOUT
 EXPERIMENTS = CHECKOUT / "experiments"
 
 
-def twin(name: str, *changes: str) -> ScaledDownSpec:
+def smaller(name: str, *changes: str) -> ScaledDownSpec:
     return scale_down(load_experiment(EXPERIMENTS / name, changes))
 
 
-def test_a_small_experiment_is_its_own_twin():
-    found = twin("digits/dit.yaml")
+def test_a_small_experiment_is_proved_as_it_is():
+    found = smaller("digits/dit.yaml")
     assert found.experiment == load_experiment(EXPERIMENTS / "digits/dit.yaml")
     assert (found.changes, found.describe()) == ({}, "")
 
 
-def test_a_twin_differs_in_what_it_says_alone():
+def test_a_scaled_down_spec_differs_in_what_it_says_alone():
     settings = ("engine.zero.stage=3", "training.precision=bf16", "resources.workers=2", "batch.micro=8")
-    own, found = load_experiment(EXPERIMENTS / "mnist/dit.yaml", settings), twin("mnist/dit.yaml", *settings)
+    own, found = load_experiment(EXPERIMENTS / "mnist/dit.yaml", settings), smaller("mnist/dit.yaml", *settings)
     assert found.experiment == own.replace_all(found.changes)
     assert {path.partition(".")[0] for path in found.changes} <= {"model", "objective", "batch"}
     assert found.experiment.batch_fields() == own.batch_fields()
@@ -33,7 +33,7 @@ def test_a_twin_differs_in_what_it_says_alone():
 
 
 @pytest.mark.slow
-def test_every_shipped_experiment_has_a_twin_of_few_parameters():
+def test_every_shipped_experiment_scales_down_to_few_parameters():
     for path in sorted(EXPERIMENTS.rglob("*.yaml")):
         if is_sweep(path):
             continue

@@ -1,0 +1,46 @@
+"""Small experiments with Muon or grouped AdamW, and the reference trainer on a script of passes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ditlab.checking.prove.reference import ReferenceTrainer
+from ditlab.spec.experiment import Experiment
+from support.trainings.engines import Pass, State, Step, batch_of, module_for, noise_of
+from support.trainings.workers import tiny
+
+LR = 1e-3  # of the script of steps
+SCRIPT = [Step([[Pass(0), Pass(1)]]), Step([[Pass(2), Pass(3)]]), Step([[Pass(4), Pass(5)]])]
+
+
+def muon(stage: int = 0, model: Any = None, **fields: Any) -> Experiment:
+    """`small` with Muon."""
+    return small(stage, model, kind="muon", adamw_lr=2 * LR, **fields)
+
+
+def small(stage: int, model: Any = None, zero: Any = None, precision: str = "fp32", **fields: Any) -> Experiment:
+    """A tiny experiment whose clipping is at work, with groups of parameters; `zero`: more of that section."""
+    optimizer = {"lr": LR, "weight_decay": 0.1, "no_decay": ["norm", "bias"], **fields}
+    changes = {"model": model} if model else {"model__depth": 1}
+    training = {"steps": 6, "ema": {"decay": 0.9}, "clip": {"kind": "norm", "max_norm": 0.05}, "precision": precision}
+    return tiny(engine__zero={"stage": stage, **(zero or {})}, training=training, optimizer=optimizer, **changes)
+
+
+def reference_training(experiment: Experiment, script: Sequence[Step]) -> dict[str, Tensor]:
+    """Weights by name after a script, by the reference trainer: one micro-batch after the other, no engine."""
+    weights = {name: each.detach() for name, each in module_for(experiment).named_parameters()}
+    trainer = ReferenceTrainer(experiment, len(script), 1)
+    steps = [
+        [(batch_of(number, part), noise_of(number, part)) for worker in step.passes for part in worker]
+        for number, step in enumerate(script)
+    ]
+    trained = trainer.train(weights, steps)  # type: ignore[arg-type]
+    return {name: trained[name].float().view(each.shape) for name, each in weights.items()}
+
+
+def assert_close(state: State, expected: Mapping[str, Tensor]) -> None:
+    for name, weights in expected.items():
+        found = state.tensors["master", name].view(weights.shape)
+        torch.testing.assert_close(found, weights, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
