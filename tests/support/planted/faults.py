@@ -95,10 +95,10 @@ FAULTS = (
     ),
     Fault(
         "clipping before reduction",
-        _one(ENGINE + "deepspeed_internals.py", "            _point(gradients, engine.unflatten(",
-             "            norm = sum(float(each.norm()) ** 2 for each in gradients) ** 0.5\n"
-             "            _ = [each.mul_(min(1.0, 0.05 / norm)) for each in gradients]\n"
-             "            _point(gradients, engine.unflatten("),
+        _one(ENGINE + "engine.py", "            self._engine.backward(total if",
+             "            for each in self._module.parameters():\n"
+             "                each.register_hook(lambda given: given * min(1.0, 0.01 / float(given.norm())))\n"
+             "            self._engine.backward(total if"),
         "gradient", (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
@@ -108,9 +108,9 @@ FAULTS = (
     ),
     Fault(
         "missed all-reduce of one parameter",
-        _one(ENGINE + "deepspeed_internals.py",
-             "_point(gradients, engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients))",
-             "_point(gradients[1:], engine.unflatten(engine.allreduce_bucket(gradients, *where), gradients)[1:])"),
+        _one(ENGINE + "engine.py", "            norm = self._gradient_norm.measure()\n",
+             "            next(self._module.parameters()).grad.mul_(1 + torch.distributed.get_rank())\n"
+             "            norm = self._gradient_norm.measure()\n"),
         "gradient", (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
@@ -164,8 +164,8 @@ FAULTS = (
     ),
     Fault(
         "EMA of stale weights",
-        _one(ENGINE + "averages.py", "\n        partitions.adam.register_step_post_hook",
-             "\n        partitions.adam.register_step_pre_hook"),
+        _one(ENGINE + "averages.py", "partitions.adam.register_step_post_hook",
+             "partitions.adam.register_step_pre_hook"),
         "average",
     ),
     Fault(
@@ -175,7 +175,7 @@ FAULTS = (
     ),
     Fault(
         "EMA not saved",
-        _one(ENGINE + "averages.py", '{"ema": self._flats[index]} if self._flats else {}', "{}"),
+        _one(ENGINE + "averages.py", "for field, flats in self._flats.items()}", "for field, flats in ()}"),
         "average, averages held.*state holds no ema",
     ),
     Fault(
@@ -256,7 +256,7 @@ FAULTS = (
     ),
     Fault(
         "evaluation on training weights",
-        _one(ENGINE + "averages.py", "        if not self._flats:\n            return",
+        _one(ENGINE + "averages.py", "        if not self.fields:\n            return",
              "        if True:\n            return"),
         "evaluation.*weights in training",
     ),
