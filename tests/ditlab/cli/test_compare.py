@@ -17,6 +17,7 @@ from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
+from ditlab.storage.files import add_checksum, without_checksum
 from support.command import Said, run_here, run_inside
 from support.homes import settled
 
@@ -171,11 +172,11 @@ def test_figures_of_one_name_are_one_measurement(compared):
 def test_figures_of_other_measurements_are_visibly_so(compare, mine):
     """A journal that says that one run was evaluated on other samples."""
     folder = folder_of(mine, "second")
-    records = [json.loads(line) for line in without_checksums(folder / "journal.jsonl").splitlines()]
+    records = records_of(folder / "journal.jsonl")
     (tags,) = [record["values"] for record in records if "ditlab.measurement.eval" in record.get("values", {})]
     parts = Measurement.parse(tags["ditlab.measurement.eval"]).parts
     tags["ditlab.measurement.eval"] = Measurement("0" * 64, {**parts, "held-out samples": "0" * 12}).to_tag()
-    (folder / "journal.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    write_records(folder / "journal.jsonl", records)
     said = compare("small", "second", "--no-log", "--grid", "0")
     sentence = "eval/... is measured in 2 ways, which differ in: held-out samples."
     assert said.code == 0 and sentence in " ".join(said.err.split()), said.err
@@ -200,20 +201,26 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
     assert [drawing.evaluations for drawing in drawn] == [4, 4]
 
 
-def without_checksums(journal):
-    """The text of a journal as it was before its lines had checksums, for changes by hand."""
-    return re.sub(r',"crc":"[0-9a-f]{8}"', "", journal.read_text())
+def records_of(journal):
+    """Records of a journal without their checksums, for changes by hand."""
+    return [json.loads(without_checksum(line)) for line in journal.read_bytes().splitlines()]
+
+
+def write_records(journal, records):
+    """Write a journal whose every line has its checksum."""
+    texts = (json.dumps(record, separators=(",", ":")).encode() for record in records)
+    journal.write_bytes(b"".join(add_checksum(text) + b"\n" for text in texts))
 
 
 def test_a_resumed_run_counts_its_own_steps_alone(mine):
     """An hour between step 2 and step 3, and a start at its end."""
     journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
     before = summarise(open_runs(["small", "second"], Home(mine), print)[0]).seconds
-    records = [json.loads(line) for line in without_checksums(journal).splitlines()]
+    records = records_of(journal)
     third = next(i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3)
     later = [{**record, "time": record["time"] + hour} for record in records[third:]]
     again = {**records[0], "time": records[third - 1]["time"] + hour}
-    journal.write_text("".join(f"{json.dumps(record)}\n" for record in [*records[:third], again, *later]))
+    write_records(journal, [*records[:third], again, *later])
     after = summarise(open_runs(["small", "second"], Home(mine), print)[0])
     assert before is not None and after.seconds is not None
     assert after.step == 4 and after.seconds < before + 60
@@ -239,8 +246,11 @@ def test_runs_without_a_journal_have_a_page(compare, mine):
 def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
     folder = another(mine, "broken", status="failed", message="it diverged")
     journal = folder / "journal.jsonl"
-    text = without_checksums(journal)
-    journal.write_text(re.sub(r'("(?:eval/velocity|train/loss)"):[0-9.e-]+', r'\1:"NaN"', text))
+    records = records_of(journal)
+    for record in records:
+        for name in {"eval/velocity", "train/loss"} & record.get("values", {}).keys():
+            record["values"][name] = "NaN"
+    write_records(journal, records)
     said = compare("second", "broken", "--no-log", "--json")
     assert said.json["runs"][1]["metrics"]["train/loss"] is None
     assert "second is lower" in page(said) and "broken (failed)" in page(said)

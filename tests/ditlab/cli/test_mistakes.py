@@ -107,7 +107,7 @@ def test_specs_that_do_not_fit_the_data(ditlab, home, spec):
     for override, message in WITH_DATA:
         override, message = override.replace("{spec}", str(spec)), message.replace("{spec}", str(spec))
         check(ditlab("train", spec, "--local", "--set", override), message)
-        assert {path.name for path in home.glob("*")} <= {"stores"}, override
+        assert {path.name for path in home.glob("*")} <= {"stores", "home.json"}, override
         assert {path.name for path in home.glob("stores/*") if not path.name.startswith(".")} <= {"digits"}, override
 
 

@@ -98,8 +98,8 @@ def check(said, message):
 
 
 def left(home):
-    """Names under DITLAB_HOME, except the store of the embedded digits."""
-    return sorted(path.name for path in home.glob("*") if path.name != "stores")
+    """Names under DITLAB_HOME, except the store of the embedded digits and the marker of the home's format."""
+    return sorted(path.name for path in home.glob("*") if path.name not in ("stores", "home.json"))
 
 
 def test_mistakes_in_a_sweep(ditlab, home, written):
