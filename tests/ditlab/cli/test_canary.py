@@ -99,6 +99,8 @@ def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
         shutil.copytree(finished.home, made.home)
         record = made.run / "run.json"
         record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
+        marker = made.home / "home.json"
+        marker.write_text(marker.read_text().replace(str(finished.home), str(made.home)))
         with sqlite3.connect(made.home / "mlflow.db") as database:  # it names its artifacts by absolute paths
             for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
                 database.execute(

@@ -103,7 +103,7 @@ def test_imports(ditlab, home, tmp_path, elsewhere):
     ]):  # fmt: skip
         source = captioned_folder(tmp_path / f"set{number}", {"a.png": (smooth(32, 32), "a slope"), **files})
         refused(ditlab(*IMPORT, "--source", source, *flags), message)
-        assert not [path for path in home.rglob("*") if path.is_file()]
+        assert [path.name for path in home.rglob("*") if path.is_file()] == ["home.json"]
 
 
 def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported):
@@ -121,7 +121,7 @@ def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported):
          "holds image (3, 32, 32), and 32 is over model.max_resolution=16"),
     ):  # fmt: skip
         refused(painter("train --local", *assignments), message)
-        assert {path.name for path in imported.iterdir()} == {"stores"}
+        assert {path.name for path in imported.iterdir()} == {"stores", "home.json"}
 
 
 @pytest.mark.parametrize("command", ["validate", "params", "train --local"])
