@@ -36,7 +36,7 @@ BRANCHES = {
     "platform/ditlab/api/analysis.py": (1, "figures of a large network would take a CPU too long"),
     "platform/ditlab/api/planning.py": (2, "a plan or a profile is for this machine's GPU"),
     "platform/ditlab/planning/pass_memory.py": (1, "tensors of one device are counted"),
-    "platform/ditlab/planning/flops.py": (1, "a measurement waits for the GPU"),
+    "platform/ditlab/planning/flops.py": (2, "the largest product by device type, and a measurement waits for the GPU"),
     "platform/ditlab/quality/evaluator.py": (1, "a digest of a measurement names the kind of device"),
     "platform/ditlab/runs/prepare.py": (1, "a run without its GPUs is refused before it starts"),
     "platform/ditlab/sweeps/prepare.py": (1, "trials at once, by the machine's GPUs"),

@@ -74,7 +74,7 @@ class RunStages:
     begun: int
     """Step that the perturbed state is one of."""
     saved: int
-    """Of the checkpoint that the killed run goes on from."""
+    """Step of the checkpoint that the killed run goes on from."""
     killed: int
     last: int
 

@@ -1,4 +1,4 @@
-"""What a step of the real training loop took and gave, as a hook sees it: nothing that it computes with is changed."""
+"""A step of the real training loop as a hook sees it: its inputs and its results. The hook changes nothing of it."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def _stale(state: TrainingState, held: CopiedState) -> list[str]:
 
 @dataclass(frozen=True)
 class DueMicroBatch:
-    """What a forward pass is to consume: samples as spec, order and store have them, and their random numbers."""
+    """Samples that a forward pass should consume, by spec, order and store, and their random numbers."""
 
     batch: dict[str, Tensor]
     """All that the loss reads."""

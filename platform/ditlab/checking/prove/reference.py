@@ -58,7 +58,7 @@ class ReferenceNoise:
     """Place of the pass's first sample within it."""
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
-    """Of the numbers, which are float32's in any."""
+    """Precision in which the numbers are returned; their values are float32's in any."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1) of a shape."""
@@ -165,7 +165,7 @@ class ReferenceUpdate:
     values: dict[str, Whole] = field(default_factory=dict)
     """Flat, float64."""
     scales: dict[str, Whole] = field(default_factory=dict)
-    """What a float32 rounding of each value is relative to; of `master`, that of its change."""
+    """Magnitudes to which a float32 rounding of each value is relative; for `master`, that of its change."""
     changes: dict[str, Whole] = field(default_factory=dict)
     """Differences from the state before."""
 

@@ -47,7 +47,7 @@ from ditlab.training.plan import TrainingRun, learning_rate
 MARGIN = 4.0
 """Times that the engine may be as far off as the reference in the run's precision is from the exact one."""
 RATE_ROUNDING = 128 * UNITS[torch.float64]
-"""By which two ways of writing a schedule may differ, relative to its highest rate."""
+"""Largest difference between two ways of writing a schedule, relative to its highest rate."""
 MOST_COMPARED = 2_000_000
 """Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
 MOST_STEPS = 100_000
@@ -65,7 +65,7 @@ WORDS = {
     "master": "by module", "exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum",
     "ema": "exponential",
 }  # fmt: skip
-"""What is compared of each field of a state."""
+"""Name in a finding of each field of a state."""
 DEVIATIONS = 5.0
 """Standard errors by which chance may move a mean: one in two million is further out."""
 
@@ -88,8 +88,8 @@ class StepComparer:
         self._reported: dict[int, dict[str, tuple[float, float]]] = {}
         """Numbers that the loop is to report, with their bounds, by step (from 1)."""
         self._ratios: dict[str, list[tuple[float, float]]] = {}
-        """By module and step: the engine's gradient less the reference's in the same precision, and the exact one, both
-        projected on the exact one."""
+        """Projections on the exact gradient, by module and step: of the engine's gradient less the reference's in the same
+        precision, and of the exact one."""
         self._num_updates = 0
         """Updates before the step that is compared, counted here: a counter of the engine's may be off."""
 

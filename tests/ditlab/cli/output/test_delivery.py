@@ -16,7 +16,7 @@ from support.command import run_here
 @pytest.fixture
 def mine(finished, mlflow_template, tmp_path, monkeypatch, capfd, blank_pictures):
     """`mine(*arguments)` in a home with the finished run as its training left it: other tests add to that run."""
-    home = Home(tmp_path / "mine")
+    home = Home(tmp_path / "mine").ensure()
     databases.seed(home.root, mlflow_template)
     home.runs.mkdir()
     added = shutil.ignore_patterns("*.cursor.json*", "figures", "assessment")
