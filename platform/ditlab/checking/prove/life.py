@@ -393,7 +393,8 @@ class EvaluationComparer:
         if data.mixture is None:
             sums, num = self._held_out_sums(data.held_out, limit, model)
             return {f"eval/{name}": value for name, value in _summary(sums, num, model.objective).items()}
-        objectives, found, whole, total = part_objectives(self._run.experiment, data), dict[str, float](), {}, 0.0
+        objectives, total = part_objectives(self._run.experiment, data), 0.0
+        found, whole = dict[str, float](), dict[str, float]()
         for part, count in data.mixture.measured(limit).items():
             sums, num = self._held_out_sums(data.mixture.parts[part].held_out, count, model)
             own = _summary(sums, num, objectives.get(part, model.objective))

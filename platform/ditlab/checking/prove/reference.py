@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import TextCodec
+from denoisers.contract import RoledNetwork, TextCodec
 from ditlab.spec.experiment import Experiment
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -98,7 +98,7 @@ def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[
     declared = {
         id(part): role
         for owner in module.modules()
-        if hasattr(owner, "role_modules")
+        if isinstance(owner, RoledNetwork)
         for role, modules in owner.role_modules().items()
         for each in modules
         for part in each.modules()
@@ -296,11 +296,11 @@ class ReferenceTrainer:
                 found.add(kind, name, value, size, state[kind])
             decay = lr * own.weight_decay * weights
             found.add("master", name, weights - lr * change - decay, lr * scale + decay.abs(), weights)
-        for kind, decay in self.decays(step, number - begun).items():
+        for kind, share in self.decays(step, number - begun).items():
             for name, old in before.get(kind, {}).items():
                 old, new = old.double(), (after or found.values["master"])[name].double()
-                value = decay * old + (1 - decay) * new
-                found.add(kind, name, value, value.abs() + (1 - decay) * (new - old).abs(), old)
+                value = share * old + (1 - share) * new
+                found.add(kind, name, value, value.abs() + (1 - share) * (new - old).abs(), old)
         return found
 
     def decays(self, step: int, updates: int) -> dict[str, float]:

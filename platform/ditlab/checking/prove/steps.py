@@ -88,8 +88,8 @@ class StepComparer:
         self._reported: dict[int, dict[str, tuple[float, float]]] = {}
         """Numbers that the loop is to report, with their bounds, by step (from 1)."""
         self._ratios: dict[str, list[tuple[float, float]]] = {}
-        """Projections on the exact gradient, by module and step: of the engine's gradient less the reference's in the same
-        precision, and of the exact one."""
+        """Projections on the exact gradient, by module and step: of the engine's gradient less the reference's in the
+        same precision, and of the exact one."""
         self._num_updates = 0
         """Updates before the step that is compared, counted here: a counter of the engine's may be off."""
 
