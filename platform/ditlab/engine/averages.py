@@ -48,11 +48,11 @@ class _Averages:
         if not stepped:
             return
         masters, places = [flat.detach() for flat in stepped], [self._index[id(flat)] for flat in stepped]
-        for field, weight in self._weights(adam, stepped[0]).items():
+        for field, weight in self._weights(stepped).items():
             torch._foreach_lerp_([self._flats[field][place] for place in places], masters, [weight] * len(masters))
 
-    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
-        """Return the weight of the new masters in each average, 0-dim on the device of a flat that was stepped."""
+    def _weights(self, stepped: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the weight of the new masters in each average, 0-dim on the device of the flats that were stepped."""
         raise NotImplementedError
 
 
@@ -69,8 +69,8 @@ class WeightAverage(_Averages):
             # Karras-style warm-up of the average, or a short run would sample from its start.
             self._weight = 1 - min(self._spec.decay, (1 + step) / (10 + step))
 
-    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
-        return {"ema": self._update.weight(self._weight, stepped.device)}
+    def _weights(self, stepped: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {"ema": self._update.weight(self._weight, stepped[0].device)}
 
     def exchange(self) -> None:
         """Swap weights and average, a slice at a time: a copy of the whole partition might not fit."""
@@ -103,10 +103,10 @@ class PowerAverages(_Averages):
         """Updates since the averages began. Waits for a GPU."""
         return self._partitions.adam_step - self.start
 
-    def _weights(self, adam: torch.optim.Optimizer, stepped: Tensor) -> dict[str, Tensor]:
+    def _weights(self, stepped: Sequence[Tensor]) -> dict[str, Tensor]:
         # the count is a tensor on the device, so nothing waits for a GPU
-        number = (adam.state[stepped]["step"] - self.start).double().clamp(min=1)
-        applied = self._update.weight(1.0, stepped.device)
+        number = (self._partitions.count_updates(stepped) - self.start).double().clamp(min=1)
+        applied = self._update.weight(1.0, stepped[0].device)
         shares = {
             field: -torch.expm1(torch.log1p(-1 / number) * (exponent + 1))  # 1 - beta_k
             for field, exponent in self._exponents.items()

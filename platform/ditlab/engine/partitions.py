@@ -63,12 +63,16 @@ class Partitions:
     @property
     def adam_step(self) -> int:
         """Number of updates applied so far; a step that was left out does not count."""
-        return int(self.adam.state[self.flats[0]]["step"].item()) if self.flats else 0
+        return int(self.count_updates(self.flats)) if self.flats else 0
 
     @adam_step.setter
     def adam_step(self, value: int) -> None:
         for flat in self.flats:
             self.adam.state[flat]["step"].fill_(value)
+
+    def count_updates(self, flats: Sequence[Tensor]) -> Tensor:
+        """Return the number of updates applied to some flats, 0-dim; at stage 0 frozen ones are never updated."""
+        return torch.stack([self.adam.state[flat]["step"] for flat in flats]).max()
 
     def swapped(self, index: int) -> bool:
         """Return True if a flat and its moments are kept in files."""

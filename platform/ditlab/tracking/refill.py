@@ -6,7 +6,6 @@ people wrote into the old database is copied from it. Each step can be done agai
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -141,7 +140,8 @@ def _artifacts_aside(home: Home, aside: Path) -> Path:
 
 def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
     """Put the home's present folder in the place of the former one, in the run's specs and list of trials."""
-    pattern = re.compile(rf"{re.escape(former)}(?=[/'\"\s]|$)", re.MULTILINE)
+    # A whole path, or the path of a file:// URI: the former `/runs` is not the end of `/data/runs`.
+    pattern = re.compile(rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(former)}(?![\w.~-])")
     for path in (folder.path / name for name in _SPECS):
         try:
             content = read_plain(path, MAX_BYTES)
@@ -157,9 +157,18 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
             write_durably(path, text.encode())
     trials = folder.path / "trials.jsonl"
     lines = read_json_lines(trials)
-    moved = [json.loads(pattern.sub(lambda _: present, json.dumps(record))) for record in lines.records]
+    moved = [_replaced(record, pattern, present) for record in lines.records]
     if moved != lines.records and not lines.num_damaged:
         write_durably(trials, b"".join(map(encode_json_line, moved)))
+
+
+def _replaced(value: Any, pattern: re.Pattern[str], present: str) -> Any:
+    """Replace a pattern in the texts of JSON values."""
+    if isinstance(value, dict):
+        return {key: _replaced(each, pattern, present) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, pattern, present) for each in value]
+    return pattern.sub(lambda _: present, value) if isinstance(value, str) else value
 
 
 @dataclass

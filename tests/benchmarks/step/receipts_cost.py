@@ -41,7 +41,7 @@ CALLS = 5000
 
 
 class Switch:
-    """Whether steps have receipts."""
+    """True where steps have receipts."""
 
     is_on = True
 

@@ -110,8 +110,11 @@ class BlockCache:
                 done = 0
                 while done < view.nbytes:
                     done += os.pwrite(claim, view[done:], done)
-                fcntl.flock(claim, fcntl.LOCK_SH)  # before it has its name, at which others map it
-                (self._folder / f"{key}{PART}").rename(self._folder / key)
+                # Locked, as a count of the files that runs beside a change of names misses one, and a lock that becomes
+                # a shared one is open for a moment.
+                with self._locked():
+                    fcntl.flock(claim, fcntl.LOCK_SH)  # before it has its name, at which others map it
+                    (self._folder / f"{key}{PART}").rename(self._folder / key)
                 if (mapped := self.get(key)) is not None:
                     return mapped
         except OSError as error:

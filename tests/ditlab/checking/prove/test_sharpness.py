@@ -185,13 +185,14 @@ def test_small_modules_are_measured_by_group_until_they_are_large_enough():
     assert found == {"n.a": {"n.a"}, "n.b.*": {"n.b.one", "n.b.two"}, "small modules": {"n.c.one", "n.d"}}
 
 
-def test_frozen_parameters_are_no_traceback(home, monkeypatch):
+@pytest.mark.parametrize("stage", [0, 2])
+def test_frozen_parameters_are_no_traceback(home, monkeypatch, stage):
     def build(original: Any, self: Any, *given: Any) -> None:
         original(self, *given)
         self.patch_embedding.requires_grad_(False)
 
     wrapped(monkeypatch, DiT, "__init__", build)
-    found = prove_here(smallest("dit", engine__zero__stage=2), home)
+    found = prove_here(smallest("dit", engine__zero__stage=stage), home)
     # A checkpoint holds no frozen weights, and that is a finding of its own.
     assert {each.what for each in found if not each.holds} <= {"weights that sampling opens"}
 

@@ -108,14 +108,14 @@ def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd
     spec["data"] = {"kind": "arrow", "path": f"{finished.home}/stores/mine"}
     spec["checkpoint"]["storage"] = f"{finished.home}-elsewhere"
     folder.spec.write_text(stamped(yaml.safe_dump(spec)))
-    trial = {"number": 0, "values": {"data.path": f"{finished.home}/stores/mine"}}
+    trial = {"number": 0, "values": {"data.path": f"file://{finished.home}/stores/é", "note": f"/mnt{finished.home}/x"}}
     (folder.path / "trials.jsonl").write_bytes(encode_json_line(trial))
     assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
     moved = yaml.safe_load(folder.spec.read_text())
     assert moved["data"]["path"] == f"{copied}/stores/mine" and is_as_stamped(folder.spec.read_bytes())
     assert moved["checkpoint"]["storage"] == f"{finished.home}-elsewhere"
     (trial,) = read_json_lines(folder.path / "trials.jsonl").records
-    assert trial["values"] == {"data.path": f"{copied}/stores/mine"}
+    assert trial["values"] == {"data.path": f"file://{copied}/stores/é", "note": f"/mnt{finished.home}/x"}
 
 
 @pytest.mark.parametrize("place", ["rename", "sync_runs", "_copy_by_hand"])
