@@ -1,5 +1,6 @@
 """The cache of blocks: bounded whatever happens, shared between processes, usable after a kill at any moment."""
 
+import fcntl
 import hashlib
 import os
 import random
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,17 @@ def on_disk(folder: Path) -> int:
 
 @contextmanager
 def watched(folder: Path) -> Iterator[list[int]]:
-    """Largest sum of file sizes meanwhile, in a list of one."""
+    """Largest sum of file sizes meanwhile, in a list of one.
+
+    Read under the cache's lock: else a block that is deleted and one that takes its room are both counted.
+    """
     largest, done = [0], threading.Event()
 
     def watch() -> None:
         while not done.is_set():
-            largest[0] = max(largest[0], on_disk(folder))
+            with suppress(FileNotFoundError), (folder / ".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                largest[0] = max(largest[0], on_disk(folder))
             time.sleep(1e-3)
 
     thread = threading.Thread(target=watch)
