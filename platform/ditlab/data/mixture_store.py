@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,6 @@ from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import (
-    BucketsManifest,
     Source,
     StoredColumn,
     StoreManifest,
@@ -44,39 +43,6 @@ DIFFER = "a model reads it of all parts alike, so import the parts alike, or tak
 SHAPES_DIFFER = "data.draw=sample puts both in one batch; set data.draw to batch."
 PADDED = ("caption", "text", "text_mask")
 """Columns of captions, whose rows end with zeros: rows of a store of shorter captions get more of them."""
-_MEANINGS: tuple[Callable[[StoredColumn], str], ...] = (
-    lambda column: f"as {column.dtype}",
-    lambda column: f"with {len(column.shape)} axes",
-    lambda column: "in the range {:g} to {:g}".format(*column.value_range) if column.value_range else "without a range",
-    lambda column: "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
-    lambda column: f"divided by {column.divisors}" if column.divisors else "undivided",
-)
-
-
-class JoinedManifest(BucketsManifest):
-    """Facts of a joined store, which is written nowhere."""
-
-    joined_rows: int
-    """Rows of all parts."""
-    joined_text: TextFacts | None
-    """Facts about the text of all parts; null where one holds none."""
-    joined_attachments: dict[str, str]
-    """Attachments of the first part: its tokeniser is everyone's."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of all parts."""
-        return self.joined_rows
-
-    @property
-    def text(self) -> TextFacts | None:
-        """Facts about the text of all parts."""
-        return self.joined_text
-
-    @property
-    def attachments(self) -> Mapping[str, str]:
-        """Attachments of the first part."""
-        return self.joined_attachments
 
 
 class JoinedStore(BucketedStore):
@@ -116,8 +82,13 @@ class JoinedStore(BucketedStore):
         self.parts = (StackedStore(flat, common),) if self.is_uniform else tuple(flat)
         if self.is_uniform:
             self.columns = dict(self.parts[0].columns)
-        self.manifest = _joined_manifest(stores)
+        self.manifest = _joined_manifest(stores)  # type: ignore[assignment]
         self._ends = np.cumsum([len(part) for part in self.parts])
+        self.first_rows = dict(zip(stores, accumulate(map(len, stores.values()), initial=0), strict=False))
+        """Number of each part's first row."""
+        numbers = accumulate((0 if self.is_uniform else len(store.parts) for store in stores.values()), initial=0)
+        self.first_numbers = dict(zip(stores, numbers, strict=False))
+        """Number in `parts` of each part's first one."""
 
     @property
     def name(self) -> str:
@@ -130,22 +101,6 @@ class JoinedStore(BucketedStore):
         for name in sorted(names):
             if name in self.problems:
                 raise UserError(self.problems[name])
-
-    def first_row(self, part: str) -> int:
-        """Return the number of a part's first row."""
-        return sum(map(len, self._before(part)))
-
-    def first_number(self, part: str) -> int:
-        """Return the number in `parts` of a part's first one."""
-        return 0 if self.is_uniform else sum(len(store.parts) for store in self._before(part))
-
-    def first_block(self, part: str) -> int:
-        """Return the number of a part's first block in the one store of `parts`."""
-        assert self.is_uniform
-        return sum(store.parts[0].layout.num_blocks for store in self._before(part))
-
-    def _before(self, part: str) -> list[AnyStore]:
-        return [store for _, store in takewhile(lambda item: item[0] != part, self.stores.items())]
 
 
 def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
@@ -161,25 +116,24 @@ def mixture_name(shares: Mapping[str, float], stores: Mapping[str, str]) -> str:
     return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
 
 
-def _joined_manifest(stores: Mapping[str, AnyStore]) -> JoinedManifest:
-    return JoinedManifest(
+def _joined_manifest(stores: Mapping[str, AnyStore]) -> StoreManifest:
+    """Return the facts of a joined store, which is written nowhere."""
+    manifests = [store.manifest for store in stores.values()]
+    texts = [manifest.text for manifest in manifests if manifest.text is not None]
+    text: TextFacts | None = None
+    if len(texts) == len(stores):
+        sums = {key: sum(getattr(text, key) for text in texts) for key in ("documents", "bytes", "tokens", "dropped")}
+        text = texts[0].model_copy(update=sums)
+    return StoreManifest.model_construct(
         name="mixture",
-        description=" + ".join(store.manifest.description for store in stores.values()),
-        buckets=(),
+        description=" + ".join(manifest.description for manifest in manifests),
+        rows=sum(map(len, stores.values())),
+        shards=(),
         source=Source(kind="mixture"),
+        text=text,
+        attachments=dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
         fingerprint=joined_fingerprint({name: store.fingerprint for name, store in stores.items()}),
-        joined_rows=sum(len(store) for store in stores.values()),
-        joined_text=_joined_text([store.manifest.text for store in stores.values()]),
-        joined_attachments=dict(next(iter(stores.values())).manifest.attachments),
     )
-
-
-def _joined_text(texts: list[TextFacts | None]) -> TextFacts | None:
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts):
-        return None
-    sums = {name: sum(getattr(text, name) for text in known) for name in ("documents", "bytes", "tokens", "dropped")}
-    return known[0].model_copy(update=sums)
 
 
 class StackedStore(Store):
@@ -189,8 +143,19 @@ class StackedStore(Store):
         """Join the given columns, which the stores hold alike."""
         self._stores = tuple(stores)
         self._store_ends = np.cumsum([len(store) for store in stores])
-        merged = {name: _stacked_column([store.columns[name] for store in stores]) for name in columns}
-        super().__init__(stores[0].path, _stacked_manifest(stores, merged))
+        merged = {}
+        for name in columns:
+            parts = [store.columns[name] for store in stores]
+            longest = max(column.shape[:1] for column in parts)  # the padded columns have several lengths
+            shape = (*longest, *parts[0].shape[1:])
+            merged[name] = merged_column(parts).model_copy(update={"shape": shape})
+        changes = {
+            "rows": sum(len(store) for store in stores),
+            "columns": merged,
+            "shards": tuple(shard for store in stores for shard in store.manifest.shards),
+            "source": Source(kind="mixture"),
+        }
+        super().__init__(stores[0].path, stores[0].manifest.model_copy(update=changes))
 
     @property
     def size(self) -> int:
@@ -250,23 +215,6 @@ class StackedStore(Store):
         return out
 
 
-def _stacked_column(columns: Sequence[StoredColumn]) -> StoredColumn:
-    """Merge a column of several stores; one of several lengths gets the longest."""
-    lengths = [column.shape[:1] for column in columns]
-    return merged_column(columns).model_copy(update={"shape": (*max(lengths), *columns[0].shape[1:])})
-
-
-def _stacked_manifest(stores: Sequence[Store], columns: Mapping[str, StoredColumn]) -> StoreManifest:
-    return stores[0].manifest.model_copy(
-        update={
-            "rows": sum(len(store) for store in stores),
-            "columns": dict(columns),
-            "shards": tuple(shard for store in stores for shard in store.manifest.shards),
-            "source": Source(kind="mixture"),
-        }
-    )
-
-
 def check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
     """Raise UserError for parts whose tokens are not of one tokeniser."""
     digests = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
@@ -313,51 +261,57 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
 
 def _difference(name: str, parts: Mapping[str, StoredColumn]) -> str:
     """Return a clause on the first difference of two parts' columns beside sizes; empty where there is none."""
+
+    def meanings(column: StoredColumn) -> list[str]:
+        bounds = column.value_range
+        return [
+            f"as {column.dtype}",
+            f"with {len(column.shape)} axes",
+            f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
+            "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
+            f"divided by {column.divisors}" if column.divisors else "undivided",
+            f"with {len(column.names)} names",
+            *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
+        ]
+
     first, *others = parts
     for other in others:
-        for meaning in _MEANINGS:
-            ours, theirs = meaning(parts[first]), meaning(parts[other])
+        for ours, theirs in zip(meanings(parts[first]), meanings(parts[other]), strict=False):
             if ours != theirs:
                 return f"data.parts.{other} holds {name} {theirs}, data.parts.{first} {ours}"
-        ours_named, theirs_named = parts[first].names, parts[other].names
-        if ours_named != theirs_named:
-            pairs = zip(ours_named, theirs_named, strict=False)
-            entry = next((place for place, (one, two) in enumerate(pairs, start=1) if one != two), 0)
-            if not entry:
-                return (
-                    f"data.parts.{other} has {len(theirs_named)} names for {name}, data.parts.{first} {len(ours_named)}"
-                )
-            return (
-                f"data.parts.{other} has '{theirs_named[entry - 1]}' as name {entry} of {name}, data.parts.{first} "
-                f"'{ours_named[entry - 1]}'"
-            )
     return ""
 
 
-class StackedRows(RowSequence):
-    """Rows of several parts, part after part, as rows of their joined store."""
+class JoinedRows(RowSequence):
+    """Rows of several parts as rows of their joined store: part after part, or a row of each part in turn.
 
-    def __init__(self, store: JoinedStore, views: Mapping[str, View]):
+    In turns, a part that has run out is passed, so that the first few are as many of each part.
+    """
+
+    def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
         """Join views of the store's parts, by the parts' names."""
         self._store, self._views = store, dict(views)
         self._lengths = np.array([len(view) for view in views.values()], np.int64)
         self._ends = np.cumsum(self._lengths)
+        self._turns = RoundRobin(self._lengths) if in_turns else None
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         """Return the joined store's rows at places (int64, in [0, len)), int64."""
-        parts, numbers = self.locate(places)
+        parts, numbers = self._locate(places)
         found = np.empty_like(places)
         for part, (name, view) in enumerate(self._views.items()):
             here = parts == part
             if here.any():
-                found[here] = view.rows[numbers[here]] + self._store.first_row(name)
+                found[here] = view.rows[numbers[here]] + self._store.first_rows[name]
         return found
 
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (part, number in its view) at places, int64 each."""
+        if self._turns is not None:
+            return self._turns.locate(places)
         parts = np.searchsorted(self._ends, places, side="right")
         return parts, places - (self._ends - self._lengths)[parts]
 
@@ -377,60 +331,41 @@ class StackedRows(RowSequence):
         """Return the rows of one of the joined store's `parts`, by their numbers in it."""
         if self._store.is_uniform:
             return self
-        name = next(name for name in reversed(self._views) if self._store.first_number(name) <= part)
-        own = self._views[name].in_part(part - self._store.first_number(name))
-        return type(self)(JoinedStore({name: own.store}), {name: own})
+        name = next(name for name in reversed(self._views) if self._store.first_numbers[name] <= part)
+        own = self._views[name].in_part(part - self._store.first_numbers[name])
+        return JoinedRows(JoinedStore({name: own.store}), {name: own})
 
-    def shuffled(self, text: str) -> RoundRobinRows:
+    def shuffled(self, text: str) -> JoinedRows:
         """Return the same rows, each part's in an order that belongs to a text, the parts in turns."""
-        return RoundRobinRows(self._store, {name: _shuffled(view, text) for name, view in self._views.items()})
+        views = {}
+        for name, view in self._views.items():
+            rows = view.rows
+            is_computed = isinstance(rows, RowSequence)
+            shuffled = rows.shuffled(text) if is_computed else rows[keyed_permutation(text, len(rows))]
+            views[name] = replace(view, rows=shuffled)
+        return JoinedRows(self._store, views, in_turns=True)
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part."""
-        if self._store.is_uniform:  # one store over all parts: what is announced replaces what was before
-            found = [blocks + self._store.first_block(name) for name, _, blocks in self._blocks_of_parts(ranges)]
-            if found:
-                yield 0, np.concatenate(found)
-            return
-        for name, number, blocks in self._blocks_of_parts(ranges):
-            yield self._store.first_number(name) + number, blocks
+        """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part.
 
-    def _blocks_of_parts(self, ranges: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
-        """Yield (part, number in the `parts` of its store, blocks) that rows of ranges lie in."""
-        parts, firsts = self.locate(ranges[:, 0])
+        Nothing of rows in turns: neighbours lie in different parts.
+        """
+        if self._turns is not None:
+            return
+        parts, firsts = self._locate(ranges[:, 0])
+        joined, first_block = [], 0
         for part, (name, view) in enumerate(self._views.items()):
             here = parts == part
-            if not here.any() or not isinstance(view.rows, RowSequence):
-                continue
-            own = ranges[here] - (ranges[here][:, :1] - firsts[here, None])
-            for number, blocks in view.rows.blocks(own):
-                yield name, number, blocks
-
-
-class RoundRobinRows(StackedRows):
-    """Rows of several parts in turns, a row of each; a part that has run out is passed.
-
-    So the first few are as many of each part.
-    """
-
-    def __init__(self, store: JoinedStore, views: Mapping[str, View]):
-        """Join views of the store's parts, by the parts' names."""
-        super().__init__(store, views)
-        self._turns = RoundRobin(self._lengths)
-
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (part, number in its view) at places, int64 each."""
-        return self._turns.locate(places)
-
-    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield nothing: neighbours lie in different parts."""
-        return iter(())
-
-
-def _shuffled(view: View, text: str) -> View:
-    rows = view.rows
-    shuffled = rows.shuffled(text) if isinstance(rows, RowSequence) else rows[keyed_permutation(text, len(rows))]
-    return replace(view, rows=shuffled)
+            if here.any() and isinstance(view.rows, RowSequence):
+                own = ranges[here] - (ranges[here][:, :1] - firsts[here, None])
+                for number, blocks in view.rows.blocks(own):
+                    if self._store.is_uniform:
+                        joined.append(blocks + first_block)
+                    else:
+                        yield self._store.first_numbers[name] + number, blocks
+            first_block += view.store.parts[0].layout.num_blocks if self._store.is_uniform else 0
+        if joined:  # one store over all parts: what is announced replaces what was before
+            yield 0, np.concatenate(joined)
 
 
 def joined_views(
@@ -440,16 +375,16 @@ def joined_views(
 
     Their store is a `JoinedStore`. Raises UserError where the parts cannot be joined.
     """
+
+    def joined(store: JoinedStore, views: Mapping[str, View], in_turns: bool) -> View:
+        rows: RowNumbers = JoinedRows(store, views, in_turns)
+        if all(isinstance(view.rows, np.ndarray) for view in views.values()):
+            rows = rows[np.arange(len(rows))]
+        return View(store, rows, origin)
+
     store = JoinedStore({name: view.store for name, view in train.items()}, draw)
-    is_same = all(held_out[name].store is view.store for name, view in train.items())
-    # MNIST is evaluated on the store of its test files
-    other = store if is_same else JoinedStore({name: view.store for name, view in held_out.items()}, store.draw)
-    return (
-        View(store, _listed(StackedRows(store, train), train), origin),
-        View(other, _listed(RoundRobinRows(other, held_out), held_out), origin),
-    )
-
-
-def _listed(rows: StackedRows, views: Mapping[str, View]) -> RowNumbers:
-    """Return the rows as a list where every part has one already."""
-    return rows[np.arange(len(rows))] if all(isinstance(view.rows, np.ndarray) for view in views.values()) else rows
+    other = store
+    if any(held_out[name].store is not view.store for name, view in train.items()):
+        # MNIST is evaluated on the store of its test files
+        other = JoinedStore({name: view.store for name, view in held_out.items()}, store.draw)
+    return joined(store, train, in_turns=False), joined(other, held_out, in_turns=True)

@@ -34,7 +34,7 @@ def training_order(
     parts, first = [], 0
     for name, part in data.mixture.parts.items():
         order = _part_order(name, spec, data.mixture, batch_size, part_seed(seed, name))
-        parts.append(PartOrder(order, first, len(part.train), data.train.store.first_number(name)))
+        parts.append(PartOrder(order, first, len(part.train), data.train.store.first_numbers[name]))
         first += len(part.train)
     return MixtureOrder(
         parts,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zlib import crc32
 
+from ditlab.errors import UserError
 from ditlab.storage.plain_files import check_replaceable, open_for_append, parse_json, read_plain
 
 _STAMP = "# SHA-256 of the lines above: "
-_FIELD = b',"crc":"'
-_LENGTH = len(_FIELD) + 8 + len(b'"}')
+_LENGTH = len(b',"crc":"12345678"}')
 MAX_LINES_BYTES = 256 << 20
 """Bound of a file of JSON lines that is read whole: a ledger of a million trials."""
 
@@ -29,11 +29,6 @@ def add_checksum(text: bytes) -> bytes:
     """Return the text of a JSON object with its checksum; `text` ends with `}` and has at least one field."""
     body = text[:-1]
     return b'%b,"crc":"%08x"}' % (body, crc32(body))
-
-
-def has_checksum(text: bytes) -> bool:
-    """Return True if a JSON object's text ends with a checksum, right or wrong."""
-    return text[-_LENGTH : 8 - _LENGTH] == _FIELD
 
 
 def is_intact(text: bytes) -> bool:
@@ -84,6 +79,17 @@ def flush_to_disk(file: IO[bytes]) -> None:
     """Flush what was written into an open file, through Python's buffer, to the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+@contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Turn OSErrors of the body, which writes into a folder, into UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written ({error.strerror}); free space there or choose another folder."
+        ) from error
 
 
 @contextmanager

@@ -68,8 +68,7 @@ def main() -> None:
 def write_store(path: Path, shard_rows: int, block_rows: int) -> None:
     """Write a store of SHARDS shards of random rows, which are the same file."""
     from ditlab.data.stores.manifest import Column, Source
-    from ditlab.data.stores.shards import ShardSeries
-    from ditlab.data.stores.writer import finish_store
+    from ditlab.data.stores.writer import ShardSeries, finish_store
 
     columns = {
         "image": Column(dtype="uint8", shape=(1, 7, 8), value_range=(0, 255)),

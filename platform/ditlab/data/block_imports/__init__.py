@@ -4,7 +4,7 @@ An importer of this kind has
 
 - a plan (`plan.ImportPlan`): its source as numbered, fixed `InputBlock`s, and a fingerprint of source and options;
 - rules (`runner.BlockRules`): a frozen dataclass that can be pickled, whose `convert(block, folder)` reads a block,
-  writes its shards into `folder` (`stores.shards.write_shards`, with `block.prefix`), and returns a `BlockReceipt`;
+  writes its shards into `folder` (`stores.writer.write_shards`, with `block.prefix`), and returns a `BlockReceipt`;
 - an end: `runner.run_blocks(plan, rules, folder, executor, progress)` returns the receipts of all blocks in order, and
   the importer writes the manifest of their shards.
 

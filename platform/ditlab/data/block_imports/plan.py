@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.block_imports.source_files import SourceFile
 from ditlab.data.stores.manifest import ManifestRecord
-from ditlab.data.stores.shards import WrittenShard
+from ditlab.data.stores.writer import WrittenShard
 from ditlab.data.stores.writing import PARTIAL
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
 from ditlab.storage.plain_files import MIB, read_plain

@@ -20,10 +20,11 @@ from ditlab.data.block_imports.plan import (
 )
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, Source, TextFacts
-from ditlab.data.stores.shards import WrittenShard, refused
+from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
+from ditlab.storage.files import writing_into
 
 if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
@@ -191,7 +192,6 @@ def finish_import(
     and for a folder that cannot be written.
     """
     from ditlab.data.stores.store import Store
-    from ditlab.data.stores.writer import finish_store
 
     existed = (path / MANIFEST_NAME).exists()
     try:
@@ -199,7 +199,7 @@ def finish_import(
     except UserError:
         before = None
     shards = [*shards_of(receipts), *more]
-    try:
+    with writing_into(path):
         place_shards(shards, folder, path)
         finish_store(
             path,
@@ -211,8 +211,6 @@ def finish_import(
             text=text,
             attachments=attachments,
         )
-    except OSError as error:
-        raise refused(path, error) from error
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
     store = Store.open(path, verify=False)
@@ -228,17 +226,14 @@ def finish_parts(
     `columns` and stores: by the name of that folder. Raises UserError for a folder that cannot be written.
     """
     from ditlab.data.stores.store import Store
-    from ditlab.data.stores.writer import finish_store
 
     stores: dict[str, Store] = {}
     for part, those in columns.items():
         place, shards = folder / "finished" / part, shards_of(receipts, part)
-        try:
+        with writing_into(folder):
             shutil.rmtree(place, ignore_errors=True)
             place_shards(shards, folder / part, place)
             finish_store(place, those, shards, name=part, description="", source=source)
-        except OSError as error:
-            raise refused(folder, error) from error
         stores[part] = Store.open(place, verify=False)
     return stores
 

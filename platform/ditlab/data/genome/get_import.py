@@ -35,7 +35,7 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import fitting_processes
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.shards import write_shards
+from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions

@@ -29,8 +29,8 @@ from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
-from ditlab.data.stores.shards import write_shards
 from ditlab.data.stores.store import Store
+from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.storage.plain_files import MIB, read_plain

@@ -38,7 +38,7 @@ from ditlab.data.images.sources import ImageSource, open_image_source
 from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
-from ditlab.data.stores.shards import ShardSeries
+from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions

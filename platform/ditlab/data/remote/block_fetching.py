@@ -11,12 +11,12 @@ import random
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -24,8 +24,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from ditlab.data.remote.block_cache import BlockCache
-from ditlab.data.remote.copies import Notify, write_to_stderr
-from ditlab.data.stores.files import UPLOAD_AGAIN
+from ditlab.data.remote.copies import UPLOAD_AGAIN, Notify, write_to_stderr
 from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.remote import RemoteFiles, with_timeouts
 
@@ -33,8 +32,6 @@ THREADS = 8
 """An object store answers one reader with some 50 to 100 MB/s."""
 RESERVED_THREADS = 2
 """Threads that never read ahead, so that a block that is needed now does not wait for one."""
-AHEAD_PAUSE = 1.0
-"""Seconds without reading ahead after a failure: what is needed now finds out how long it lasts."""
 AHEAD_POLL = 0.05
 MEMORY_BYTES = 256 << 20
 """Most bytes of the hint's blocks that are kept in memory where the cache has no room: each is read many times."""
@@ -56,7 +53,6 @@ RENEWAL_INTERVAL = 60.0
 """Least seconds between two openings of the file system."""
 OPEN_FILES = 256
 """Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
-MORE_BYTES = 4096
 SHORT_ANSWERS = 3
 """Answers that are too short after which the file's size is asked for."""
 
@@ -94,14 +90,11 @@ class BlockRequest:
 
 def storage_wait() -> float:
     """Seconds for which a store that does not answer is asked again. Raises UserError for a text that is no number."""
-    text = os.environ.get("DITLAB_STORAGE_WAIT", "")
-    try:
-        found = float(text or STORAGE_WAIT)
-        if not 0 <= found < float("inf"):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.") from None
-    return found
+    text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
+    with suppress(ValueError):
+        if 0 <= (found := float(text)) < float("inf"):
+            return found
+    raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
 
 
 def call_within(call: Callable[[], Result], timeout: float) -> Result:
@@ -126,116 +119,23 @@ def call_within(call: Callable[[], Result], timeout: float) -> Result:
         raise TimeoutError(f"no answer within {timeout:.0f} s") from None
 
 
-class RangeReader:
-    """Reader of ranges of files, by several threads at a time. Every method raises its library's errors."""
-
-    def __init__(self, files: RemoteFiles) -> None:
-        """Read below `files`."""
-        self.files = files
-        self._filesystem = with_timeouts(files.filesystem, SILENCE)
-        self._lock, self._open = threading.Lock(), OrderedDict[str, Any]()
-        self._renewed = time.monotonic()
-        self._former: list[Any] = []
-        """File systems that were renewed: the end of one waits for its requests, and all of Python with it."""
-
-    def read(self, path: str, first: int, length: int, parts: int = 1) -> bytes:
-        """Read `length` bytes of a file from `first` on, in `parts` requests; fewer where it ends before."""
-        if parts > 1 and length >= parts:
-            half = length // 2
-            return self.read(path, first, half, parts - 1) + self.read(path, first + half, length - half)
-        full = f"{self.files.path}/{path}"
-        if (inner := self._fsspec()) is not None:  # fsspec's open files read ahead, and share one position
-            found: bytes = inner.cat_file(full, start=first, end=first + length)
-            return found
-        file = self._opened(full)
-        if (size := file.size()) < first + length:
-            self.forget(path)  # its size may have been told wrongly
-            if size <= first:
-                return b""
-        content: bytes = file.read_at(length, first)
-        return content
-
-    def forget(self, path: str) -> None:
-        """Close a file: its size may have been told wrongly."""
-        with self._lock:
-            self._open.pop(f"{self.files.path}/{path}", None)
-
-    def size_of(self, path: str) -> int:
-        """Size of a file, as the store says it now."""
-        info = self._filesystem.get_file_info(f"{self.files.path}/{path}")
-        return -1 if info.size is None else int(info.size)
-
-    def renew(self) -> None:
-        """Open the file system again, with the credentials that the environment holds now; at most once a minute."""
-        with self._lock:
-            if time.monotonic() - self._renewed < RENEWAL_INTERVAL:
-                return
-            self._renewed = time.monotonic()
-        with suppress(Exception):  # each of fsspec's libraries has its own
-            if (inner := self._fsspec()) is not None:
-                inner.clear_instance_cache()
-        fresh = with_timeouts(RemoteFiles.open(self.files.knob, self.files.location).filesystem, SILENCE)
-        with self._lock:
-            self._former.append(self._filesystem)
-            self._filesystem = fresh
-            self._open.clear()
-
-    def _fsspec(self) -> Any:
-        """Return fsspec's file system; None for one of pyarrow's."""
-        return getattr(getattr(self._filesystem, "handler", None), "fs", None)
-
-    def _opened(self, full: str) -> Any:
-        with self._lock:
-            filesystem = self._filesystem
-            if (file := self._open.get(full)) is not None:
-                self._open.move_to_end(full)
-                return file
-        file = filesystem.open_input_file(full)
-        with self._lock:
-            if filesystem is self._filesystem:
-                self._open[full] = file
-                while len(self._open) > OPEN_FILES:
-                    self._open.popitem(last=False)  # closed once nobody reads it
-        return file
-
-
-@dataclass
-class FailedAttempts:
-    """Attempts to fetch one block that failed."""
-
-    num: int = 0
-    reason: str = ""
-    """Reason of the latest."""
-    content: bytes | None = None
-    """Its altered content."""
-    since: float = 0.0
-    """Time of the first."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the first failure."""
-        return time.monotonic() - self.since
-
-    def note(self, reason: str, content: bytes | None = None) -> None:
-        """Note a failure."""
-        self.since = self.since or time.monotonic()
-        self.num, self.reason, self.content = self.num + 1, reason, content
-
-
 class BlockLoader:
-    """Loader of blocks for several threads: from the cache, else from the store, verified."""
+    """Loader of blocks for several threads: from the cache, else by ranges from the store, until they are right."""
 
     def __init__(self, files: RemoteFiles, cache: BlockCache, wait: float | None, notify: Notify) -> None:
         """Load below `files`; a store that does not answer is asked again for `wait` seconds."""
-        self.cache, self._reader, self._notify = cache, RangeReader(files), notify
+        self.cache, self._files, self._notify = cache, files, notify
         self._wait = storage_wait() if wait is None else wait
         self._place = f"{files.knob}={files.location}"
-        self._lock, self._noticed = threading.Lock(), False
+        self._lock, self._renewed, self._noticed = threading.Lock(), time.monotonic(), False
+        self._former: list[Any] = []
+        """File systems that were renewed: the end of one waits for its requests, and all of Python with it."""
+        self._use(files)
         self.closed = threading.Event()
         """Set once every load that waits is to end."""
 
-    def load(self, request: BlockRequest, is_wanted: Callable[[], bool]) -> pa.Buffer | None:
-        """Return a block that has been verified; None where it fails and `is_wanted` says that nobody waits for it.
+    def load(self, request: BlockRequest) -> pa.Buffer | None:
+        """Return a block that has been verified; None once the loader is closed.
 
         Raises UserError for a block that the store holds altered, StorageOutage where the store does not answer.
         """
@@ -249,14 +149,14 @@ class BlockLoader:
                     if claim is not None:
                         if (found := self._cached(request)) is not None:
                             return found  # another process has put it there meanwhile
-                        content = self._fetched(request, is_wanted)
+                        content = self._fetched(request)
                         return None if content is None else self.cache.keep(request.key, claim, content)
             except OSError as error:
                 self.cache.problem = error
                 break
-            if self.closed.wait(CLAIM_POLL) or not is_wanted():
+            if self.closed.wait(CLAIM_POLL):
                 return None
-        content = self._fetched(request, is_wanted)
+        content = self._fetched(request)
         return None if content is None else pa.py_buffer(content)
 
     def _cached(self, request: BlockRequest) -> pa.Buffer | None:
@@ -266,83 +166,102 @@ class BlockLoader:
             return None
         return found
 
-    def _fetched(self, request: BlockRequest, is_wanted: Callable[[], bool]) -> bytes | None:
-        """Fetch a block until it is right, for as long as it is wanted. Raises as `load` does."""
-        failed = FailedAttempts()
+    def _fetched(self, request: BlockRequest) -> bytes | None:
+        """Fetch a block until it is right; None once the loader is closed. Raises as `load` does."""
+        num, since, altered = 0, time.monotonic(), b""
         while not self.closed.is_set():
-            content = self._attempt(request, failed)
-            if content is not None and request.is_right(content):
+            content, reason = self._attempt(request, num)
+            if content and request.is_right(content):
                 with self._lock:
                     was_noticed, self._noticed = self._noticed, False
                 if was_noticed:
                     self._notify(f"{self._place} answers again.")
                 return content
-            if content is not None:
-                if content == failed.content:  # the attempts asked for other ranges: a fault on the way falls elsewhere
+            if content:
+                if content == altered:  # the attempts asked for other ranges: a fault on the way falls elsewhere
                     raise UserError(
                         f"{self._place}: {request.path} was altered: its bytes from {request.offset:,} on do not have "
                         f"the manifest's hash; {UPLOAD_AGAIN}."
                     )
-                failed.note("content without the manifest's hash", content)
-            if not is_wanted():
-                return None
-            self._pause(request, failed)
+                altered = content
+            num, since = num + 1, since if num else time.monotonic()
+            self._pause(request, num, time.monotonic() - since, reason)
         return None
 
-    def _attempt(self, request: BlockRequest, failed: FailedAttempts) -> bytes | None:
-        """Return the bytes of a block, not verified; None where the store does not give them now."""
-        is_cut = failed.num % 2 > 0  # every second attempt asks otherwise, so that faults of answers fall elsewhere
-        more = min(request.offset, MORE_BYTES) if is_cut else 0
-        read = partial(self._reader.read, request.path, request.offset - more, request.length + more, 1 + is_cut)
+    def _attempt(self, request: BlockRequest, num: int) -> tuple[bytes, str]:
+        """Return the bytes of a block, not verified, and what is wrong; no bytes where the store gives none now.
+
+        Every second attempt (`num` went before) asks for two halves, so that faults of answers fall elsewhere.
+        """
+        ends = [request.length // 2, request.length] if num % 2 else [request.length]
         try:
-            content = call_within(read, REQUEST_TIMEOUT + request.length / SLOWEST)[more:]
+            content = b""
+            for end in ends:
+                first, length = request.offset + len(content), end - len(content)
+                read = partial(self._read, request.path, first, length)
+                content += call_within(read, REQUEST_TIMEOUT + length / SLOWEST)
             if len(content) == request.length:
-                return content
-            self._reader.forget(request.path)
-            failed.note(f"an answer of {len(content):,} bytes for {request.length:,}")
-            if failed.num < SHORT_ANSWERS:
-                return None
-            size = call_within(partial(self._reader.size_of, request.path), REQUEST_TIMEOUT)
+                return content, "content without the manifest's hash"
+            self._open.cache_clear()  # the file's size may have been told wrongly
+            size, needed = None, request.offset + request.length
+            if num + 1 >= SHORT_ANSWERS:
+                path = f"{self._files.path}/{request.path}"
+                size = call_within(lambda: self._filesystem.get_file_info(path).size, REQUEST_TIMEOUT)
         except FileNotFoundError:
             raise UserError(f"{self._place}: {request.path} is missing; {UPLOAD_AGAIN}.") from None
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            failed.note(first_line(error))
-            return None
-        if 0 <= size < request.offset + request.length:
+            return b"", first_line(error)
+        if size is not None and size < needed:
             raise UserError(
                 f"{self._place}: {request.path} was altered: it has {size:,} bytes, and its blocks by the manifest "
-                f"{request.offset + request.length:,} or more; {UPLOAD_AGAIN}."
+                f"{needed:,} or more; {UPLOAD_AGAIN}."
             )
-        return None
+        return b"", f"an answer of {len(content):,} bytes for {request.length:,}"
 
-    def _pause(self, request: BlockRequest, failed: FailedAttempts) -> None:
+    def _read(self, path: str, first: int, length: int) -> bytes:
+        """Read `length` bytes of a file from `first` on; fewer where it ends before."""
+        full = f"{self._files.path}/{path}"
+        if self._fsspec is not None:  # fsspec's open files read ahead, and share one position
+            return bytes(self._fsspec.cat_file(full, start=first, end=first + length))
+        file = self._open(full)
+        length = min(length, file.size() - first)
+        return bytes(file.read_at(length, first)) if length > 0 else b""
+
+    def _pause(self, request: BlockRequest, num: int, seconds: float, reason: str) -> None:
         """Wait before the next attempt. Raises StorageOutage after the last one."""
-        if failed.seconds > self._wait:
+        if seconds > self._wait:
             raise StorageOutage(
-                f"{self._place} has not given {request.path} for {failed.seconds:.0f} s ({failed.reason}); check the "
-                "network and the credentials in the environment, and resume the run."
+                f"{self._place} has not given {request.path} for {seconds:.0f} s ({reason}); check the network and the "
+                "credentials in the environment, and resume the run."
             )
-        if failed.seconds > NOTICE:
+        if seconds > NOTICE:
             with self._lock:
                 is_new, self._noticed = not self._noticed, True
             if is_new:
-                self._notify(f"{self._place} does not answer ({failed.reason}); trying again for {self._wait:.0f} s.")
-        try:
-            call_within(self._reader.renew, REQUEST_TIMEOUT)
-        except Exception as error:  # as above
-            failed.reason = first_line(error)
-        longest = min(FIRST_PAUSE * 2 ** min(failed.num - 1, 20), LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
+                self._notify(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
+        with suppress(Exception):  # as above: the next attempt fails, too, and says why
+            call_within(self._renew, REQUEST_TIMEOUT)
+        longest = min(FIRST_PAUSE * 2 ** min(num - 1, 20), LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
         self.closed.wait(longest * random.uniform(0.5, 1.0))
 
+    def _renew(self) -> None:
+        """Open the file system again, with the credentials that the environment holds now; at most once a minute."""
+        with self._lock:
+            if time.monotonic() - self._renewed < RENEWAL_INTERVAL:
+                return
+            self._renewed = time.monotonic()
+        if self._fsspec is not None:
+            with suppress(Exception):  # as above
+                self._fsspec.clear_instance_cache()
+        fresh = RemoteFiles.open(self._files.knob, self._files.location)
+        with self._lock:
+            self._former.append(self._filesystem)
+            self._use(fresh)
 
-@dataclass(eq=False)
-class LoadJob:
-    """A block that is loaded, or waits for it."""
-
-    request: BlockRequest
-    is_needed: bool = False
-    is_ahead: bool = False
-    answer: Future[pa.Buffer] = field(default_factory=Future)
+    def _use(self, files: RemoteFiles) -> None:
+        self._filesystem = with_timeouts(files.filesystem, SILENCE)
+        self._fsspec = getattr(getattr(self._filesystem, "handler", None), "fs", None)
+        self._open = lru_cache(OPEN_FILES)(self._filesystem.open_input_file)
 
 
 class BlockFetcher:
@@ -370,9 +289,9 @@ class BlockFetcher:
         """
         self.cache, self._loader = cache, BlockLoader(files, cache, wait, notify)
         self._changed = threading.Condition()
-        self._jobs: dict[str, LoadJob] = {}
+        self._answers: dict[str, Future[pa.Buffer]] = {}
         """Blocks that are being loaded, or wait for it because they are needed now."""
-        self._needed: deque[LoadJob] = deque()
+        self._needed: deque[BlockRequest] = deque()
         self._hint: set[str] = set()
         """Keys of the newest hint's blocks."""
         self._expected: deque[BlockRequest] = deque()
@@ -383,7 +302,7 @@ class BlockFetcher:
         """Verified blocks that someone in this process still holds."""
         self._bytes_mapped, self._bytes_in_memory = 0, 0
         """Bytes of the kept blocks by where they are."""
-        self._num_ahead, self._bytes_ahead, self._ahead_from = 0, 0, 0.0
+        self._num_ahead, self._bytes_ahead = 0, 0
         for _ in range(THREADS):
             threading.Thread(target=self._work, name="ditlab-blocks", daemon=True).start()
 
@@ -393,7 +312,7 @@ class BlockFetcher:
         Raises UserError for a block that the store holds altered or not at all, StorageOutage where the store does not
         answer, RuntimeError once the fetcher is closed.
         """
-        found, jobs = dict[str, pa.Buffer](), dict[str, LoadJob]()
+        found, answers = dict[str, pa.Buffer](), dict[str, Future[pa.Buffer]]()
         with self._changed:
             if self._loader.closed.is_set():
                 raise RuntimeError("the fetcher is closed")
@@ -402,14 +321,13 @@ class BlockFetcher:
                 if (held := self._held.get(key)) is not None:
                     found[key] = held
                     self._keep(key, held)
-                elif key not in jobs:  # it may be one that is loaded ahead at the moment
-                    if key not in self._jobs:
-                        self._jobs[key] = LoadJob(request)
-                        self._needed.append(self._jobs[key])
-                    jobs[key] = self._jobs[key]
-                    jobs[key].is_needed = True
+                    continue
+                if key not in self._answers:  # it may be one that is loaded ahead at the moment
+                    self._answers[key] = Future()
+                    self._needed.append(request)
+                answers[key] = self._answers[key]
             self._changed.notify_all()
-        return found | {key: job.answer.result() for key, job in jobs.items()}
+        return found | {key: answer.result() for key, answer in answers.items()}
 
     def expect(self, requests: Sequence[BlockRequest]) -> None:
         """Take a hint: blocks that are needed soon, in order, those in use now among them. It replaces the last one.
@@ -434,9 +352,9 @@ class BlockFetcher:
             self._hint.clear()
             self._kept.clear()
             self._expected.clear()
-            for job in self._jobs.values():
-                if not job.answer.done():
-                    job.answer.set_exception(RuntimeError("the fetcher was closed"))
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(RuntimeError("the fetcher was closed"))
             self._changed.notify_all()
         self.cache.close()
 
@@ -453,40 +371,49 @@ class BlockFetcher:
         self._kept[key] = block
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
+        while (task := self._next()) is not None:
+            request, is_ahead = task
             block, error = None, None
             try:
-                block = self._loader.load(job.request, lambda job=job: job.is_needed)  # type: ignore[misc]
+                block = self._loader.load(request)
             except Exception as raised:  # raised where the block is asked for
                 error = raised
-            self._finish(job, block, error)
-            del job, block, error  # they would hold the block until the next one
+            with self._changed:
+                if is_ahead:
+                    self._num_ahead, self._bytes_ahead = self._num_ahead - 1, self._bytes_ahead - request.length
+                answer = self._answers.pop(request.key)
+                if block is not None:
+                    self._held[request.key] = block
+                    self._keep(request.key, block)
+                    if is_ahead and request.key not in self.cache:  # no room: reading on would be in vain
+                        self._expected.clear()
+                if error is not None and not answer.done():
+                    answer.set_exception(error)
+                elif not answer.done():
+                    answer.set_result(block)
+                self._changed.notify_all()
+            del block, error, answer  # they would hold the block until the next one
 
-    def _next(self) -> LoadJob | None:
-        """Wait for a block to load; None at the end."""
+    def _next(self) -> tuple[BlockRequest, bool] | None:
+        """Wait for a block to load; returns it, and whether it is only expected. None at the end."""
         with self._changed:
             while not self._loader.closed.is_set():
                 if self._needed:
-                    return self._needed.popleft()
-                if (job := self._next_ahead()) is not None:
-                    return job
+                    return self._needed.popleft(), False
+                if (request := self._next_ahead()) is not None:
+                    self._answers[request.key] = Future()
+                    self._num_ahead, self._bytes_ahead = self._num_ahead + 1, self._bytes_ahead + request.length
+                    return request, True
                 self._changed.wait(AHEAD_POLL if self._expected else None)
             return None
 
-    def _next_ahead(self) -> LoadJob | None:
-        if self._num_ahead >= THREADS - RESERVED_THREADS or time.monotonic() < self._ahead_from:
-            return None
-        while self._expected:
+    def _next_ahead(self) -> BlockRequest | None:
+        while self._expected and self._num_ahead < THREADS - RESERVED_THREADS:
             request = self._expected[0]
             if (held := self._held.get(request.key)) is not None:
                 self._keep(request.key, held)
-            elif request.key not in self._jobs:
-                if request.length > self._room_ahead():
-                    return None
-                job = self._jobs[request.key] = LoadJob(request, is_ahead=True)
-                self._num_ahead, self._bytes_ahead = self._num_ahead + 1, self._bytes_ahead + request.length
-                self._expected.popleft()
-                return job
+            elif request.key not in self._answers:
+                return self._expected.popleft() if request.length <= self._room_ahead() else None
             self._expected.popleft()
         return None
 
@@ -494,31 +421,6 @@ class BlockFetcher:
         """Bytes of this process's share of the cache beside what it keeps, less a little for what comes now."""
         share = self.cache.share()
         return share - share // 16 - self._bytes_mapped - self._bytes_ahead
-
-    def _finish(self, job: LoadJob, block: pa.Buffer | None, error: Exception | None) -> None:
-        key = job.request.key
-        with self._changed:
-            if job.is_ahead:
-                self._num_ahead, self._bytes_ahead = self._num_ahead - 1, self._bytes_ahead - job.request.length
-                job.is_ahead = False
-            is_closed = job.answer.done()
-            if block is None and error is None and job.is_needed and not is_closed:
-                self._needed.append(job)  # it failed while nobody needed it yet
-            else:
-                del self._jobs[key]
-                if block is None:
-                    self._ahead_from = time.monotonic() + AHEAD_PAUSE
-                elif job.is_needed or key in self.cache:
-                    self._held[key] = block
-                    self._keep(key, block)
-                else:  # no room: reading on would be in vain
-                    self._expected.clear()
-                if job.is_needed and not is_closed:
-                    if error is not None:
-                        job.answer.set_exception(error)
-                    else:
-                        job.answer.set_result(block)
-            self._changed.notify_all()
 
 
 class ReadAhead:

@@ -24,7 +24,6 @@ from ditlab.data.remote.copies import NodeCopies, Notify, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.files import StoreFile
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,
@@ -140,13 +139,12 @@ class StreamedStore(Store):
 
     def _request(self, block: int, entry: BlockEntry) -> BlockRequest:
         shard = self.manifest.shards[int(self.layout.shard_of(np.array([block]))[0])]
-        verify = partial(self._verify, block, entry)
-        return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)
 
-    def _verify(self, block: int, entry: BlockEntry, content: memoryview) -> None:
-        """Raise an error for bytes that are not those of the entry's hashes."""
-        if digests(self._read(block, content)) != entry.digests:
-            raise ValueError("it differs from its SHA-256")
+        def verify(content: memoryview) -> None:
+            if digests(self._read(block, content)) != entry.digests:
+                raise ValueError("it differs from its SHA-256")
+
+        return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)
 
     def _read(self, block: int, content: memoryview) -> Rows:
         rows = int(self.layout.rows_of(np.array([block]))[0])
@@ -170,14 +168,18 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     place does not answer.
     """
     files, top = open_root(knob, uri)
-
-    def is_attachment(file: StoreFile) -> bool:
-        return file.size is None and bool(file.sha256)  # what the columns need to be understood: the tokeniser
-
-    copies = NodeCopies(home.node_cache / MANIFESTS, lambda message: None, is_attachment)  # copied manifests: no news
+    copies = NodeCopies(
+        home.node_cache / MANIFESTS,
+        notify=lambda message: None,  # copied manifests are no news
+        is_copied=lambda file: file.size is None and bool(file.sha256),  # what the columns need: the tokeniser
+    )
     is_new = not copies.place_of(top.manifest).exists()
     folder = copies.fetch(knob, uri)
-    cache = BlockCache(home.node_cache / BLOCKS, _fitting(home.node_cache, cache_bytes))
+    disk = shutil.disk_usage(home.node_cache)
+    room = int(disk.free - FREE_SHARE * disk.total)
+    if room < cache_bytes:  # what the cache has already is room, too
+        cache_bytes = max(1, min(cache_bytes, room + folder_size(home.node_cache / BLOCKS)))
+    cache = BlockCache(home.node_cache / BLOCKS, cache_bytes)
     if is_new:
         notify(
             f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
@@ -192,13 +194,3 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
         return opened("")
     root = read_manifest(folder / BUCKETS_NAME, BucketsManifest)
     return BucketedStore(folder, root, [opened(bucket.folder) for bucket in root.buckets])
-
-
-def _fitting(folder: Path, cache_bytes: int) -> int:
-    """Return the bytes that the cache may take: what was asked for, and no more than the disk has room for."""
-    folder.mkdir(parents=True, exist_ok=True)
-    disk = shutil.disk_usage(folder)
-    room = int(disk.free - FREE_SHARE * disk.total)
-    if room >= cache_bytes:
-        return cache_bytes
-    return max(1, min(cache_bytes, room + folder_size(folder / BLOCKS)))

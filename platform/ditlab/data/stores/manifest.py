@@ -1,8 +1,7 @@
 """Manifests of stores: their records, their text, the fingerprint of contents, and the checks of all of it.
 
 `store.json` describes a plain store, `buckets.json` a bucketed one. A manifest is written with a checksum, and read
-with checks of version, types, checksum and fingerprint, of numbers that contradict each other, and of names that become
-paths.
+with checks of version, types, checksum and fingerprint, and of names that become paths.
 """
 
 from __future__ import annotations
@@ -11,18 +10,26 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from denoisers.contract import ANY
-from ditlab.data.stores.block_index import BlockLayout, entry_bytes
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.storage.plain_files import MIB, parse_json, read_plain
 
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
@@ -31,8 +38,6 @@ BUCKETS_NAME = "buckets.json"
 FORMAT_VERSION = 3
 """Version that is written and read: rows in blocks that are hashed one by one."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
-MOST = 2**60
-"""Largest number of rows, elements or bytes: what is computed from it fits 64 bits."""
 MANIFEST_BYTES = 64 * MIB
 """Most bytes of a manifest: a store of 60 TB has about as many."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
@@ -51,8 +56,6 @@ def folder_name(text: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
-Count = Annotated[int, Field(ge=0, le=MOST)]
-PositiveCount = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class ManifestRecord(BaseModel):
@@ -66,11 +69,11 @@ class Column(ManifestRecord):
 
     dtype: DType
     """Element type in the store; batches keep it until they are on the device."""
-    shape: tuple[Annotated[int, Field(le=MOST)], ...] = ()
+    shape: tuple[int, ...] = ()
     """Shape of a row; () is a scalar."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
-    num_classes: PositiveCount | None = None
+    num_classes: PositiveInt | None = None
     """Number of classes of class indices, which lie in [0, num_classes) and are counted in the manifest."""
     unit: str = ""
     """Meaning of the numbers: `pixel intensity`, `class index`."""
@@ -82,20 +85,15 @@ class Column(ManifestRecord):
     """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
 
     @model_validator(mode="after")
-    def _range_is_ordered(self) -> Column:
+    def _check(self) -> Column:
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
             raise ValueError(f"value_range={self.value_range} must be (low, high) with low < high")
-        return self
-
-    @model_validator(mode="after")
-    def _names_and_divisors_fit(self) -> Column:
         entries = self.shape[-1] if self.shape else 0
-        named = entries if self.num_classes is None else self.num_classes
+        named, where = (entries, "along the last axis") if self.num_classes is None else (self.num_classes, "classes")
         if self.names and len(self.names) != named:
-            where = "along the last axis" if self.num_classes is None else "classes"
             raise ValueError(f"names holds {len(self.names)}, and the column has {named} {where}")
         if len(set(self.names)) != len(self.names):
-            twice = next(name for name, times in Counter(self.names).items() if times > 1)
+            twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"names holds '{twice}' more than once")
         if self.divisors and len(self.divisors) != entries:
             raise ValueError(f"divisors holds {len(self.divisors)}, and the column has {entries} along the last axis")
@@ -129,8 +127,45 @@ class ColumnStatistics(ManifestRecord):
     mean: float
     std: float
     """Population standard deviation."""
-    class_counts: tuple[Count, ...] | None = None
+    class_counts: tuple[NonNegativeInt, ...] | None = None
     """Number of elements by class, for columns with `num_classes`."""
+
+
+class Moments(ManifestRecord):
+    """Count, extrema, mean, squared deviations and class counts of some rows of a column.
+
+    Means and squared deviations are merged as in Chan, Golub and LeVeque (1979), which loses no digits to large means.
+    """
+
+    count: int = 0
+    """Number of elements."""
+    min: float = 0.0
+    max: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Sum of squared deviations from the mean."""
+    class_counts: tuple[int, ...] | None = None
+    """Number of elements by class, for columns with `num_classes`."""
+
+    def merge(self, other: Moments) -> Moments:
+        """Return the moments of these rows and others."""
+        if not self.count:
+            return other
+        total, delta, counts = self.count + other.count, other.mean - self.mean, self.class_counts
+        if counts is not None and other.class_counts is not None:
+            counts = tuple(np.add(counts, other.class_counts).tolist())
+        return Moments(
+            count=total,
+            min=min(self.min, other.min),
+            max=max(self.max, other.max),
+            mean=self.mean + delta * other.count / total,
+            squares=self.squares + other.squares + delta * delta * self.count * other.count / total,
+            class_counts=counts,
+        )
+
+    def statistics(self) -> ColumnStatistics:
+        """Return the statistics of a store's column."""
+        return ColumnStatistics(**self.model_dump(exclude={"squares"}), std=math.sqrt(self.squares / self.count))
 
 
 class StoredColumn(Column):
@@ -140,30 +175,13 @@ class StoredColumn(Column):
     sha256: str
     """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
 
-    def check(self, key: str, rows: int) -> None:
-        """Raise ValueError, naming the column by `key`, for numbers that contradict each other."""
-        count, statistics, counts = rows * self.row_elements, self.statistics, self.statistics.class_counts or ()
-        if not 0 <= count <= MOST or min(self.shape, default=0) < 0:
-            raise ValueError(f"{key}.shape: below 0 or too large")
-        if statistics.count != count:
-            raise ValueError(f"{key}.statistics.count: {statistics.count:,}, and the column has {count:,} elements")
-        if statistics.min > statistics.max or statistics.std < 0:
-            raise ValueError(f"{key}.statistics: min is above max, or std below 0")
-        if len(counts) != (self.num_classes or 0):
-            raise ValueError(
-                f"{key}.statistics.class_counts: {len(counts):,} of them, and the column has "
-                f"{self.num_classes or 0:,} classes"
-            )
-        if counts and sum(counts) != count:
-            raise ValueError(f"{key}.statistics.class_counts: they sum to {sum(counts):,}, and should to {count:,}")
-
 
 class StoreShard(ManifestRecord):
     """Arrow IPC file: a record batch for each of its blocks."""
 
     file: PlainName
-    rows: PositiveCount
-    bytes: Count
+    rows: PositiveInt
+    bytes: NonNegativeInt
     sha256: str
     blocks: str
     """SHA-256 of its blocks' entries in the index file."""
@@ -207,13 +225,13 @@ class TextFacts(ManifestRecord):
 
     tokenizer: str
     """Name of the tokeniser for people: `bytes`, `bpe of 4,096`, `gpt2`."""
-    documents: PositiveCount
+    documents: PositiveInt
     """Documents that hold any text; each is followed by one end token."""
-    bytes: Count
+    bytes: NonNegativeInt
     """Bytes of all documents in UTF-8. End tokens stand for none."""
-    tokens: PositiveCount
+    tokens: PositiveInt
     """Tokens of all documents, end tokens included, before the last incomplete row was dropped."""
-    dropped: Count
+    dropped: NonNegativeInt
     """Tokens of that last row: fewer than a row has."""
 
     @property
@@ -229,10 +247,10 @@ class StoreManifest(ManifestRecord):
     version: Literal[3] = 3
     name: PlainName
     description: str
-    rows: PositiveCount
-    columns: dict[str, StoredColumn]
+    rows: PositiveInt
+    columns: Annotated[dict[str, StoredColumn], Field(min_length=1)]
     shards: tuple[StoreShard, ...]
-    block_rows: PositiveCount
+    block_rows: PositiveInt
     """Rows of a block; the last one of a shard may have fewer."""
     index: IndexFile
     """Places and hashes of the blocks."""
@@ -253,20 +271,9 @@ class StoreManifest(ManifestRecord):
         yield self.index.file, self.index.bytes, self.index.sha256
         yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
 
-    def check(self) -> None:
-        """Raise ValueError, naming the key, for numbers that contradict each other, and for another fingerprint."""
-        layout = BlockLayout.of([shard.rows for shard in self.shards], self.block_rows)
-        if layout.rows != self.rows:
-            raise ValueError(f"rows: {self.rows:,}, and the shards hold {layout.rows:,}")
-        if not self.columns:
-            raise ValueError("columns: there are none")
-        size = layout.num_blocks * entry_bytes(len(self.columns))
-        if self.index.bytes != size:
-            raise ValueError(f"index.bytes: {self.index.bytes:,}, and {layout.num_blocks:,} blocks take {size:,}")
-        for name, column in self.columns.items():
-            column.check(f"columns.{name}", self.rows)
-        if content_fingerprint(self.rows, self.columns, self.attachments) != self.fingerprint:
-            raise ValueError("its columns do not give its fingerprint")
+    def computed_fingerprint(self) -> str:
+        """Return the fingerprint that belongs to its columns."""
+        return content_fingerprint(self.rows, self.columns, self.attachments)
 
 
 def content_fingerprint(
@@ -299,11 +306,11 @@ class Bucket(ManifestRecord):
 
     folder: PlainName
     """Folder named after size and contents: `256x192-1a2b3c4d`."""
-    height: PositiveCount
+    height: PositiveInt
     """Height in pixels."""
-    width: PositiveCount
+    width: PositiveInt
     """Width in pixels."""
-    rows: PositiveCount
+    rows: PositiveInt
     fingerprint: str
     """Fingerprint of the store in the folder."""
 
@@ -320,10 +327,10 @@ class BucketsManifest(ManifestRecord):
     version: Literal[3] = 3
     name: PlainName
     description: str
-    buckets: tuple[Bucket, ...]
+    buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
     """Buckets by area, then height. Rows are numbered bucket after bucket."""
     source: Source
-    facts: dict[str, Count] = Field(default_factory=dict)
+    facts: dict[str, NonNegativeInt] = Field(default_factory=dict)
     """Counts of images that the importer left out or changed, by reason: `too small`."""
     notes: tuple[str, ...] = ()
     """Remarks on this import, for people, a line each."""
@@ -334,12 +341,9 @@ class BucketsManifest(ManifestRecord):
     checksum: str = ""
     """Checksum of all other keys: see `format_manifest`."""
 
-    def check(self) -> None:
-        """Raise ValueError where there are no buckets, and for another fingerprint."""
-        if not self.buckets:
-            raise ValueError("buckets: there are none")
-        if buckets_fingerprint(self.buckets) != self.fingerprint:
-            raise ValueError("its buckets do not give its fingerprint")
+    def computed_fingerprint(self) -> str:
+        """Return the fingerprint that belongs to its buckets."""
+        return buckets_fingerprint(self.buckets)
 
     @property
     def rows(self) -> int:
@@ -379,12 +383,11 @@ def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
 def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
     """Return True if the columns of all buckets are the same in all but sizes, as `merged_column` needs."""
 
-    def meaning(column: StoredColumn) -> tuple[object, ...]:
-        declared = (column.dtype, column.value_range, column.num_classes, column.names, column.divisors)
-        return (*declared, len(column.shape), column.statistics.class_counts is None)
+    def meanings(columns: Mapping[str, StoredColumn]) -> dict[str, object]:
+        declared = {"dtype", "value_range", "num_classes", "names", "divisors"}
+        return {name: (column.model_dump(include=declared), len(column.shape)) for name, column in columns.items()}
 
-    first = {name: meaning(column) for name, column in parts[0].items()}
-    return all({name: meaning(column) for name, column in part.items()} == first for part in parts[1:])
+    return all(meanings(part) == meanings(parts[0]) for part in parts[1:])
 
 
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
@@ -392,30 +395,15 @@ def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
 
     `parts` must agree in all but sizes.
     """
-    first = parts[0]
     assert columns_agree([{"": part} for part in parts]), "buckets hold different columns"
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
-    declared = first.model_dump(exclude={"shape", "statistics", "sha256"})
+    statistics = [part.statistics for part in parts]
+    moments = [Moments(**s.model_dump(exclude={"std"}), squares=s.count * s.std**2) for s in statistics]
     return StoredColumn(
-        **declared,
+        **parts[0].model_dump(exclude={"shape", "statistics", "sha256"}),
         shape=tuple(axis.pop() if len(axis) == 1 else ANY for axis in sizes),
-        statistics=_merged_statistics([part.statistics for part in parts]),
+        statistics=reduce(Moments.merge, moments).statistics(),
         sha256=hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest(),
-    )
-
-
-def _merged_statistics(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
-    count = sum(part.count for part in parts)
-    mean = math.fsum(part.count * part.mean for part in parts) / count
-    squares = math.fsum(part.count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
-    counts = [part.class_counts for part in parts if part.class_counts is not None]
-    return ColumnStatistics(
-        count=count,
-        min=min(part.min for part in parts),
-        max=max(part.max for part in parts),
-        mean=mean,
-        std=math.sqrt(squares / count),
-        class_counts=tuple(map(sum, zip(*counts, strict=True))) if counts else None,
     )
 
 
@@ -453,26 +441,28 @@ def read_manifest_bytes(file: Path) -> bytes:
 def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN) -> ManifestType:
     """Parse the manifest in a file's bytes.
 
-    Raises UserError, naming the place, where they hold none or one of another version, were altered, contradict
-    themselves, or name a file outside the store.
+    Raises UserError, naming the place, where they hold none or one of another version, were altered, or name a file
+    outside the store.
     """
     try:
-        keys = json.loads(content, object_pairs_hook=_unique_keys)
-        version = keys["version"]
-        if type(version) is not int or version != FORMAT_VERSION:
+        keys = parse_json(content)
+        if (version := keys["version"]) != FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {str(version)[:20]}, and this ditlab reads version {FORMAT_VERSION}; "
+                f"{place} is of format version {version!r:.20}, and this ditlab reads version {FORMAT_VERSION}; "
                 f"{remedy}."
             )
         manifest = kind.model_validate_json(content, strict=True)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's and json's are ValueErrors
-        raise UserError(f"{place} is not a store's manifest ({_problem(error)}); {remedy}.") from error
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors
+        problem = ("it has no " if isinstance(error, KeyError) else "") + first_line(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            problem = f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'].removeprefix('Value error, ')}"
+        problem = re.sub(r"[^ -~]", "?", problem)  # keys of the file may hold anything
+        raise UserError(f"{place} is not a store's manifest ({problem}); {remedy}.") from error
     if keys.pop("checksum", "") != _checksum(keys):
         raise UserError(f"{place} was altered: its content does not give its checksum; {remedy}.")
-    try:
-        manifest.check()
-    except ValueError as error:
-        raise UserError(f"{place} was altered: it contradicts itself ({_problem(error)}); {remedy}.") from error
+    if manifest.computed_fingerprint() != manifest.fingerprint:
+        raise UserError(f"{place} was altered: its content does not give its fingerprint; {remedy}.")
     return manifest
 
 
@@ -482,26 +472,3 @@ def _laid_out(keys: dict[str, Any]) -> bytes:
 
 def _checksum(keys: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) < len(pairs):
-        raise ValueError("it holds a key twice")
-    return keys
-
-
-def _problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        where = _printable(".".join(map(str, first["loc"])))[:100]
-        return f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else first["msg"]
-    if isinstance(error, KeyError):
-        return f"it has no {error}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return _printable(first_line(error))
-
-
-def _printable(text: str) -> str:
-    return re.sub(r"[^ -~]", "?", text)  # keys of the file may hold anything

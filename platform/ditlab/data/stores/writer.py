@@ -1,34 +1,190 @@
-"""Writer of Arrow stores: bounded memory, durable shards, the index file and the manifest last."""
+"""Writer of Arrow stores: shards block by block in bounded memory, the index file, and the manifest last.
+
+Shards may be written by any number of processes, and are joined under one manifest.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import uuid
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from ditlab.data.stores.block_index import DIGEST_BYTES, WHOLE_BYTES, block_rows, column_hash, entry_bytes
-from ditlab.data.stores.blocks import as_array, checked
+from ditlab.data.stores.block_index import (
+    WHOLE_BYTES,
+    BlockEntry,
+    block_rows,
+    column_hash,
+    unpack_entries,
+)
+from ditlab.data.stores.blocks import BlockCutter, arrow_schema, as_array, checked, digests, record_batch
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
     IndexFile,
+    ManifestRecord,
+    Moments,
     Source,
     StoredColumn,
     StoreManifest,
+    StoreShard,
     TextFacts,
     content_fingerprint,
     format_manifest,
     plain_name,
 )
-from ditlab.data.stores.shards import Moments, ShardSeries, WrittenShard, refused
 from ditlab.errors import UserError
-from ditlab.storage.files import replacing, sync_folder, write_durably
+from ditlab.storage.files import sync_file, sync_folder, write_durably, writing_into
 
-INDEX_PREFIX = "blocks-"
+SHARD_BYTES = 256 * 2**20
+"""Size from which a shard is closed."""
+_ARROW_MAGIC_BYTES = 8
+"""Bytes before the schema of an Arrow IPC file."""
+
+
+class WrittenShard(ManifestRecord):
+    """Shard on disk, with all that a manifest needs to know of it. It travels as JSON."""
+
+    shard: StoreShard
+    block_rows: int
+    """Rows of its blocks; the last one may have fewer."""
+    entries: str
+    """Its part of the index file, in base64."""
+    moments: dict[str, Moments]
+    """Moments of its columns, by name."""
+
+
+class ShardSeries:
+    """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time; all have names at the end alone.
+
+    Raises OSError as the disk does, and UserError for values that a column cannot hold.
+    """
+
+    def __init__(self, folder: Path, prefix: str, columns: Mapping[str, Column], rows_per_block: int):
+        self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
+        self._cutter, self._schema = BlockCutter(columns, rows_per_block), arrow_schema(columns)
+        self._files: list[Path] = []
+        """Shards under temporary names, the open one last."""
+        self._written: list[WrittenShard] = []
+        self._sink: pa.OSFile | None = None
+
+    def append(self, batch: Mapping[str, Any], most_bytes: int = SHARD_BYTES, most_rows: int | None = None) -> None:
+        """Append rows; a shard is closed once it has `most_bytes`, or `most_rows`, a multiple of the block's."""
+        for block in self._cutter.add(batch):
+            self._add(block)
+            if self._bytes >= most_bytes or (most_rows and self._rows >= most_rows):
+                self._close_shard()
+
+    def finish(self) -> list[WrittenShard]:
+        """Close the last shard, and give all their names: they stay."""
+        for block in self._cutter.rest():
+            self._add(block)
+        if self._sink is not None:
+            self._close_shard()
+        for file, written in zip(self._files, self._written, strict=True):
+            file.replace(self._folder / written.shard.file)
+        self._files = []
+        sync_folder(self._folder)
+        return self._written
+
+    def close(self) -> None:
+        """Remove what has no name yet. Closing twice is fine."""
+        if self._sink is not None:
+            self._sink.close()
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        self._sink, self._files = None, []
+
+    def _add(self, block: dict[str, np.ndarray]) -> None:
+        """Write a block, C-contiguous in its stored dtypes."""
+        if self._sink is None:
+            self._files.append(self._folder / f".{uuid.uuid4().hex}.partial")
+            self._sink = pa.OSFile(str(self._files[-1]), "wb")
+            self._stream = pa.ipc.new_file(self._sink, self._schema)
+            # the writer writes the schema together with the first block
+            self._rows, self._bytes = 0, _ARROW_MAGIC_BYTES + self._schema.serialize().size
+            self._entries, self._moments = b"", {name: Moments() for name in self._columns}
+        for name, values in block.items():
+            self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
+        self._stream.write_batch(record_batch(block, self._columns, self._schema))
+        end = self._sink.tell()
+        self._entries += BlockEntry(self._bytes, end - self._bytes, digests(block)).pack()
+        self._bytes, self._rows = end, self._rows + len(next(iter(block.values())))
+
+    def _close_shard(self) -> None:
+        assert self._sink is not None
+        self._stream.close()
+        self._sink.close()
+        self._sink, file = None, self._files[-1]
+        size = sync_file(file)
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        name = f"{self._prefix}-{len(self._written):05d}-{digest[:12]}.arrow"
+        blocks = hashlib.sha256(self._entries).hexdigest()
+        shard = StoreShard(file=name, rows=self._rows, bytes=size, sha256=digest, blocks=blocks)
+        entries = b64encode(self._entries).decode()
+        self._written.append(WrittenShard(shard=shard, block_rows=self._size, entries=entries, moments=self._moments))
+
+
+def write_shards(
+    folder: Path,
+    prefix: str,
+    columns: Mapping[str, Column],
+    batches: Iterable[Mapping[str, np.ndarray]],
+    most_bytes: int = SHARD_BYTES,
+    rows_per_block: int | None = None,
+) -> list[WrittenShard]:
+    """Write rows as shards of a store, durably; returns their records, which `finish_store` joins.
+
+    A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
+    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: of those
+    that `block_index.block_rows` gives). One block is held in memory. Equal rows give equal files. Where `batches`
+    raises, no file is left.
+
+    Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
+    """
+    rows = rows_per_block or block_rows(sum(column.row_bytes for column in columns.values()))
+    series = ShardSeries(folder, prefix, columns, rows)
+    with writing_into(folder):
+        try:
+            for batch in batches:
+                series.append(batch, most_bytes)
+            return series.finish()
+        finally:
+            series.close()
+
+
+def measure(name: str, column: Column, values: np.ndarray) -> Moments:
+    """Return the moments of rows, (rows, *shape), C-contiguous, one element at least.
+
+    Raises UserError for values that the column cannot hold.
+    """
+    low, high = float(values.min()), float(values.max())
+    classes, bounds, counts = column.num_classes, column.value_range, None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise UserError(f"column '{name}' holds NaN or infinities; a store takes finite numbers only.")
+    if classes is not None:
+        if low < 0 or high >= classes:
+            raise UserError(
+                f"column '{name}' holds classes {low:.0f} to {high:.0f}, but num_classes={classes} allows "
+                f"0 to {classes - 1}; the source is damaged or num_classes is wrong."
+            )
+        counts = tuple(np.bincount(values.reshape(-1), minlength=classes).tolist())
+    if bounds is not None and (low < bounds[0] or high > bounds[1]):
+        raise UserError(
+            f"column '{name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
+            "the source is damaged or value_range is wrong."
+        )
+    mean, squares = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64)) * values.size
+    return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
 
 
 class StoreWriter:
@@ -68,47 +224,51 @@ class StoreWriter:
         self._columns = dict(columns)
         self._name, self._source, self._description = plain_name(name), source, description
         self._attachments = {plain_name(file): content for file, content in (attachments or {}).items()}
-        self._shard_rows = rows_per_shard
-        self._block_rows = rows_per_block or rows_per_shard
+        self._shard_rows, self._block_rows = rows_per_shard, rows_per_block or rows_per_shard
         self._held: list[dict[str, np.ndarray]] = []
         self._held_bytes = 0
         self._series: ShardSeries | None = None
 
     def __enter__(self) -> StoreWriter:
         self._made_folder = not self.path.exists()
-        try:
+        with writing_into(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refused(self.path, error) from error
         if self._block_rows:
             self._begin(self._block_rows)
         return self
 
     def append(self, batch: Mapping[str, Any]) -> None:
         """Append rows: every column, an array or a tensor, as (rows, *shape) in its own dtype."""
-        try:
-            if self._series is None:
-                # Keep rows until they are more than one block may have; from then on write blocks.
-                for name, column in self._columns.items():
-                    checked(name, column, batch[name])
-                copied = {name: as_array(values).copy() for name, values in batch.items()}
-                self._held.append(copied)
-                self._held_bytes += sum(values.nbytes for values in copied.values())
-                if self._held_bytes > WHOLE_BYTES:
-                    self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
-            else:
+        with writing_into(self.path):
+            if self._series is not None:
                 self._series.append(batch, most_rows=self._shard_rows)
-        except OSError as error:
-            raise refused(self.path, error) from error
+                return
+            # Keep rows until they are more than one block may have; from then on write blocks.
+            for name, column in self._columns.items():
+                checked(name, column, batch[name])
+            self._held.append({name: as_array(values).copy() for name, values in batch.items()})
+            self._held_bytes += sum(values.nbytes for values in self._held[-1].values())
+            if self._held_bytes > WHOLE_BYTES:
+                self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             if error is None:
-                self._finish()
-        except OSError as refusal:
-            raise refused(self.path, refusal) from refusal
+                with writing_into(self.path):
+                    rows = sum(len(next(iter(held.values()))) for held in self._held)
+                    series = self._series or self._begin(max(1, rows))
+                    self.manifest = finish_store(
+                        self.path,
+                        self._columns,
+                        series.finish(),
+                        name=self._name,
+                        description=self._description,
+                        source=self._source,
+                        text=self.text,
+                        attachments=self._attachments,
+                    )
         finally:
             if self._series is not None:
                 self._series.close()
@@ -121,19 +281,6 @@ class StoreWriter:
         while self._held:
             series.append(self._held.pop(0))
         return series
-
-    def _finish(self) -> None:
-        series = self._series or self._begin(max(1, sum(len(next(iter(held.values()))) for held in self._held)))
-        self.manifest = finish_store(
-            self.path,
-            self._columns,
-            series.finish(),
-            name=self._name,
-            description=self._description,
-            source=self._source,
-            text=self.text,
-            attachments=self._attachments,
-        )
 
 
 def finish_store(
@@ -155,7 +302,25 @@ def finish_store(
     rows = sum(each.shard.rows for each in shards)
     if not rows:
         raise UserError(f"nothing to write to {path}: the source holds no rows; check the source.")
-    stored = {column: _stored(column, columns, shards) for column in columns}
+    parts = [b64decode(each.entries) for each in shards]
+    index = b"".join(parts)
+    digest = hashlib.sha256(index).hexdigest()
+
+    def blocks(column: str) -> Iterator[tuple[int, bytes]]:
+        place = sorted(columns).index(column)
+        for each, part in zip(shards, parts, strict=True):
+            for number, entry in enumerate(unpack_entries(part, len(columns))):
+                rows_left = each.shard.rows - number * each.block_rows
+                yield min(each.block_rows, rows_left), entry.digests[place]
+
+    stored = {
+        column: StoredColumn(
+            **columns[column].model_dump(),
+            statistics=reduce(Moments.merge, (each.moments[column] for each in shards)).statistics(),
+            sha256=column_hash(blocks(column)),
+        )
+        for column in columns
+    }
     attached = {plain_name(file): content for file, content in (attachments or {}).items()}
     hashes = {file: hashlib.sha256(content).hexdigest() for file, content in attached.items()}
     manifest = StoreManifest(
@@ -165,50 +330,17 @@ def finish_store(
         columns=stored,
         shards=tuple(each.shard for each in shards),
         block_rows=shards[0].block_rows,
-        index=_write_index(path, shards),
+        index=IndexFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
         source=source,
         text=text,
         attachments=hashes,
         fingerprint=content_fingerprint(rows, stored, hashes),
     )
-    sync_folder(path)
-    for file, content in {**attached, MANIFEST_NAME: format_manifest(manifest)}.items():
+    files = {manifest.index.file: index, **attached, MANIFEST_NAME: format_manifest(manifest)}
+    for file, content in files.items():
         write_durably(path / file, content)
-    remove_strays(path, manifest)
-    return manifest
-
-
-def remove_strays(path: Path, manifest: StoreManifest) -> None:
-    """Remove shards and index files that the manifest does not name; open maps of them stay valid."""
-    named = {shard.file for shard in manifest.shards} | {manifest.index.file}
-    for stray in (*path.glob("*.arrow"), *path.glob(f"{INDEX_PREFIX}*.bin")):
+    named = {manifest.index.file, *(shard.file for shard in manifest.shards)}
+    for stray in (*path.glob("*.arrow"), *path.glob("blocks-*.bin")):
         if stray.name not in named:
-            stray.unlink(missing_ok=True)
-
-
-def _write_index(path: Path, shards: Iterable[WrittenShard]) -> IndexFile:
-    digest = hashlib.sha256()
-    for each in shards:
-        digest.update(each.index)
-    name = f"{INDEX_PREFIX}{digest.hexdigest()[:12]}.bin"
-    with replacing(path / name) as file:
-        for each in shards:
-            file.write(each.index)
-        size = file.tell()
-    return IndexFile(file=name, bytes=size, sha256=digest.hexdigest())
-
-
-def _stored(name: str, columns: Mapping[str, Column], shards: Sequence[WrittenShard]) -> StoredColumn:
-    place = sorted(columns).index(name)
-    moments = Moments()
-    for each in shards:
-        moments = moments.merge(each.moments[name])
-    blocks = (block for each in shards for block in _digests(each, place, entry_bytes(len(columns))))
-    return StoredColumn(**columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks))
-
-
-def _digests(shard: WrittenShard, place: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the rows and the digest of one column in each block of a shard."""
-    index, start = shard.index, 16 + place * DIGEST_BYTES
-    for number, rows in enumerate(shard.rows_of_blocks):
-        yield rows, index[number * size + start : number * size + start + DIGEST_BYTES]
+            stray.unlink(missing_ok=True)  # open maps of it stay valid
+    return manifest

@@ -31,7 +31,7 @@ from ditlab.data.stores.manifest import (
     size_name,
 )
 from ditlab.errors import UserError
-from ditlab.storage.files import sync_folder, write_durably
+from ditlab.storage.files import sync_folder, write_durably, writing_into
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
     from ditlab.data.stores.bucketed_store import AnyStore
@@ -90,13 +90,11 @@ def write_store(
 
     if (path / BUCKETS_NAME).exists():
         raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
-    existed = (path / MANIFEST_NAME).exists()
-    try:
+    existed, before = (path / MANIFEST_NAME).exists(), ""
+    with suppress(UserError):
         there = Store.open(path, verify=False)
         there.verify()
         before = there.fingerprint
-    except UserError:
-        before = None
     with StoreWriter(
         path, columns, name=name, description=description, source=source, attachments=attachments
     ) as writer:
@@ -161,17 +159,21 @@ def place_buckets(
         },
         fingerprint=buckets_fingerprint(buckets),
     )
-    try:
-        moved = [_move(store, path, bucket) for (_, store), bucket in zip(ordered, buckets, strict=True)]
+    with writing_into(path):
+        moved = [_move(store, path / bucket.folder) for (_, store), bucket in zip(ordered, buckets, strict=True)]
         for file, content in (files or {}).items():
             write_durably(path / manifest.files[file], content)
         sync_folder(path)
         write_durably(path / BUCKETS_NAME, format_manifest(manifest))
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); free space there or choose another folder."
-        ) from error
-    _remove_strays(path, manifest, before)
+    # What the new manifest does not name goes; open maps of it stay valid.
+    named = {bucket.folder for bucket in buckets} | set(manifest.files.values())
+    for folder in path.iterdir():
+        if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
+            shutil.rmtree(folder, ignore_errors=True)
+    for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
+        left.unlink(missing_ok=True)
+    for file in set(before.files.values() if before else ()) - named:
+        (path / file).unlink(missing_ok=True)
     store = BucketedStore.open(path, verify=False)
     if before is None:
         return WrittenStore(store, "written")
@@ -185,28 +187,13 @@ def refuse_plain_store(path: Path) -> None:
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
 
 
-def _move(store: Store, path: Path, bucket: Bucket) -> bool:
-    """Move a store to its folder, unless that holds the same one intact. Return True if it was moved."""
-    from ditlab.data.stores.store import Store
-
-    folder = path / bucket.folder
+def _move(store: Store, folder: Path) -> bool:
+    """Move a store to a folder, unless that holds the same one intact. Return True if it was moved."""
     with suppress(UserError):
-        there = Store.open(folder, verify=False)
-        if there.fingerprint == bucket.fingerprint:
+        there = store.open(folder, verify=False)
+        if there.fingerprint == store.fingerprint:
             there.verify()
             return False
     shutil.rmtree(folder, ignore_errors=True)
     store.path.rename(folder)
     return True
-
-
-def _remove_strays(path: Path, manifest: BucketsManifest, before: BucketsManifest | None) -> None:
-    """Remove folders and files that the new manifest does not name; open maps of them stay valid."""
-    named = {bucket.folder for bucket in manifest.buckets} | set(manifest.files.values())
-    for folder in path.iterdir():
-        if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
-            shutil.rmtree(folder, ignore_errors=True)
-    for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
-        left.unlink(missing_ok=True)
-    for file in set(before.files.values() if before else ()) - named:
-        (path / file).unlink(missing_ok=True)

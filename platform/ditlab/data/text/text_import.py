@@ -16,7 +16,7 @@ from ditlab.data.block_imports.source_files import list_source, source_name, vis
 from ditlab.data.importing import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
-from ditlab.data.stores.shards import refused, write_shards
+from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.data.text.documents import BlockCorpus
 from ditlab.data.text.token_store import (
@@ -37,6 +37,7 @@ from ditlab.data.text.token_store import (
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
+from ditlab.storage.files import writing_into
 
 LISTED = 5
 """Files and documents that cannot be read, listed in a store's note."""
@@ -70,10 +71,8 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     folder = plan.folder(path)
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
     with unfinished_import(folder):
-        try:
+        with writing_into(path):
             tokenizer.save(folder)
-        except OSError as error:
-            raise refused(path, error) from error
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
         sums = total_counts(receipt.counts for receipt in receipts)
         if not sums.get(BYTES):

@@ -16,7 +16,7 @@ from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock
 from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import BadRecord, visible_name
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.shards import write_shards
+from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (

@@ -37,7 +37,7 @@ def test_rows_are_numbered_part_after_part(make_store):
     one, two = make_store(rows=20, name="one", rows_per_shard=7), make_store(rows=15, name="two", seed=1)
     joined = JoinedStore({"a": one, "b": two})
     assert len(joined) == 35 and joined.draw == "sample" and len(joined.parts) == 1
-    assert (joined.first_row("a"), joined.first_row("b")) == (0, 20)
+    assert joined.first_rows == {"a": 0, "b": 20}
     rows = np.array([34, 0, 19, 20, 7])
     for column in ("image", "label"):
         whole = torch.cat([one.tensor(column), two.tensor(column)])
@@ -70,7 +70,7 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
         (IMAGE.model_copy(update={"value_range": None}), "holds image without a range, data.parts.a in the range 0 to"),
         (IMAGE.model_copy(update={"dtype": "float32"}), "holds image as float32, data.parts.a as uint8; a model reads"),
         (IMAGE.model_copy(update={"shape": (3, 4)}), "holds image with 2 axes, data.parts.a with 3 axes"),
-        (IMAGE.model_copy(update={"names": tuple("wxyz")}), "has 4 names for image, data.parts.a 0"),
+        (IMAGE.model_copy(update={"names": tuple("wxyz")}), "holds image with 4 names, data.parts.a with 0 names"),
         (
             IMAGE.model_copy(update={"divisors": (1.0, 2, 1, 1)}),
             "holds image divided by (1.0, 2.0, 1.0, 1.0), data.par",
@@ -95,7 +95,7 @@ def test_names_and_numbers_of_classes_and_missing_columns(write):
     two = write("two", image=IMAGE, kind=kinds("cat", "cow"), label=Column(dtype="int64", num_classes=9))
     three = write("three", image=IMAGE)
     problems = JoinedStore({"a": one, "b": two}).problems
-    assert problems["kind"].startswith("data.parts.b has 'cow' as name 2 of kind, data.parts.a 'dog'; a model")
+    assert problems["kind"].startswith("data.parts.b holds kind with 'cow' as name 2, data.parts.a with 'dog'")
     assert problems["label"].startswith(
         "data.parts.b holds label with num_classes=9, data.parts.a with num_classes=2; a"
     )
@@ -111,7 +111,7 @@ def test_shapes_decide_what_draws(make_store, write, tmp_path):
     small, large = write("small", image=IMAGE), write("large", image=IMAGE.model_copy(update={"shape": (1, 6, 4)}))
     joined = JoinedStore({"a": small, "b": large})
     assert joined.draw == "batch" and joined.parts == (small, large)
-    assert joined.columns["image"].shape == (1, ANY, 4) and joined.first_number("b") == 1
+    assert joined.columns["image"].shape == (1, ANY, 4) and joined.first_numbers["b"] == 1
     assert joined.bucket_of(np.array([0, 5, 6])).tolist() == [0, 0, 1]
     assert JoinedStore({"a": small}).draw == "sample" and JoinedStore({"a": small}, "batch").draw == "batch"
     label = Column(dtype="int64", num_classes=2)
@@ -129,7 +129,7 @@ def test_shapes_decide_what_draws(make_store, write, tmp_path):
     ):
         JoinedStore({"a": sizes.parts[0], "b": sizes}, "sample")
     joined = JoinedStore({"a": sizes.parts[0], "b": sizes})
-    assert joined.draw == "batch" and len(joined.parts) == 4 and joined.first_number("b") == 1
+    assert joined.draw == "batch" and len(joined.parts) == 4 and joined.first_numbers["b"] == 1
     assert torch.equal(joined.gather("image", np.array([40, 41])), sizes.gather("image", np.array([0, 1])))
 
 

@@ -93,7 +93,7 @@ def test_maps_need_no_descriptors(cache):
     put(cache, key(1), content(1))
     before = len(list(Path("/proc/self/fd").iterdir()))
     maps = [cache.get(key(1)) for _ in range(100)]
-    assert len(list(Path("/proc/self/fd").iterdir())) == before and all(maps)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before and all(maps)
 
 
 def test_the_least_recently_used_goes_and_what_is_in_use_stays(cache, tmp_path):

@@ -17,10 +17,10 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.copies.MANIFEST_BYTES", 2**20)
+    monkeypatch.setattr("ditlab.storage.remote.MAX_SMALL_FILE", 2**20)
     store = make_store(rows=5)
     os.truncate(store.path / "store.json", 2**40)  # a file with holes
-    with pytest.raises(UserError, match=r"store\.json has more than 1,048,576 bytes, which no manifest has"):
+    with pytest.raises(UserError, match=r"cannot be read \(more than 1,048,576 bytes\)"):
         open_named_store("data.path", f"file://{store.path}", home)
 
 

@@ -13,9 +13,8 @@ import torch
 from ditlab.data.stores.block_index import unpack_entries
 from ditlab.data.stores.blocks import arrow_schema, read_block
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.shards import WrittenShard, write_shards
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import finish_store
+from ditlab.data.stores.writer import WrittenShard, finish_store, write_shards
 from ditlab.errors import UserError
 
 COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
