@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -18,8 +18,11 @@ from typing import Any, Literal
 import torch
 from torch import distributed
 
+from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import current_rank, is_peer_loss, release_process_group
 from ditlab.errors import RunFailed
+from ditlab.home import Home
+from ditlab.spec.experiment import Experiment, class_for
 
 CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error."""
@@ -83,6 +86,16 @@ def run_workers(
                 process.join()
             for connection in connections:
                 connection.close()
+
+
+def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home, DataSplits]:
+    """Open an experiment, the home of path `root` and the data in a worker's process, with the environment of a run."""
+    home, experiment = Home(Path(root)), class_for(spec).model_validate(dict(spec))
+    for name, value in home.cache_variables().items():
+        os.environ.setdefault(name, value)
+    os.environ.update(experiment.resources.network.environment())
+    # The process that began the group has opened the data before, and given their messages.
+    return experiment, home, open_data(experiment.data, home, verify=False, notify=lambda *_: None)
 
 
 def _context() -> Any:

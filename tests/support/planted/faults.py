@@ -182,7 +182,7 @@ FAULTS = (
         "EMA not loaded",
         _one(TRAINING + "state.py", 'saved.has("ema"))\n        self._load_buffers',
              "False)\n        self._load_buffers"),
-        "resume, average",
+        "resume, exponential average",
     ),
     Fault(
         "moments swapped at resume",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from textwrap import wrap
 from typing import Any
@@ -16,11 +16,6 @@ PHASES = (
     "resume", "labels", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
-
-ALIKE = "alike on all workers"
-"""Quantity of a gradient that is compared between the workers."""
-AGAIN = "the same inputs and draws again"
-"""Quantity of a loss that is no function of these where it differs."""
 MOST_COLUMNS = 80
 _PHASE, _WHAT = 21, 30
 
@@ -34,7 +29,7 @@ class ProofComparison:
     what: str
     """The quantity, in words."""
     distance: float
-    """How far the two are apart; 0 or 1 and more for what is compared to the bit (the number of differences)."""
+    """How far the two are apart; the number of differences for what is compared to the bit."""
     bound: float
     """Largest distance that rounding explains; 0 for what is compared to the bit."""
     detail: str = ""
@@ -58,20 +53,15 @@ class ProofComparison:
         return self.distance <= self.bound
 
     @property
-    def excess(self) -> float:
-        """Distance as a multiple of the bound; 0 for two zeros, infinite where only the bound is 0 or a NaN is met."""
-        if self.distance == 0:
-            return 0.0
-        if not math.isfinite(self.distance) or self.bound == 0:
-            return math.inf
-        return self.distance / self.bound
-
-    @property
     def relative(self) -> float:
         """Distance relative to the reference's own value, by which modules that are off are ranked."""
-        if math.isnan(self.distance):
-            return math.inf
-        return self.distance / self.size if self.size else self.distance
+        return math.inf if math.isnan(self.distance) else self.distance / (self.size or 1.0)
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Sort key by which the comparison that is furthest off, or closest to its bound, is the largest."""
+        excess = self.distance / self.bound if math.isfinite(self.distance) and self.bound else math.inf
+        return not self.holds, excess if self.distance else 0.0, self.relative
 
 
 class Findings:
@@ -83,28 +73,18 @@ class Findings:
         self._found: dict[tuple[str, str, str], ProofComparison] = {}
 
     def near(
-        self,
-        phase: str,
-        what: str,
-        distance: float,
-        bound: float,
-        detail: str = "",
-        module: str = "",
-        size: float = 0.0,
+        self, phase: str, what: str, distance: float, bound: float, detail: str = "", module: str = "", size: float = 0
     ) -> bool:
         """Compare a distance with its bound, by the fields of `ProofComparison`; return True if it holds."""
         new = ProofComparison(phase, what, distance, bound, detail, module, size, self.step, stage=self.stage)
         if self.step and not new.holds:
             new = replace(new, steps=(self.step,))
-        old = self._found.get((phase, what, module))
-        if old is not None:
-            is_older = not old.holds and old.stage < self.stage
-            kept = old if is_older or worst_of([old, new]) is old else new
-            self._found[phase, what, module] = replace(
-                kept, times=old.times + 1, steps=tuple(sorted({*old.steps, *new.steps}))
-            )
-        else:
-            self._found[phase, what, module] = new
+        old = self._found.setdefault((phase, what, module), new)
+        if old is not new:
+            is_first = not old.holds and old.stage < new.stage
+            kept = old if is_first or old.rank >= new.rank else new
+            steps = tuple(sorted({*old.steps, *new.steps}))
+            self._found[phase, what, module] = replace(kept, times=old.times + 1, steps=steps)
         return new.holds
 
     def same(self, phase: str, what: str, wrong: Collection[str], module: str = "") -> bool:
@@ -118,12 +98,10 @@ class Findings:
 
 def equal_values(one: Tensor, two: Tensor) -> bool:
     """Return True if two tensors are equal to the bit; NaN is equal to itself."""
-    return one.shape == two.shape and one.dtype == two.dtype and torch.equal(_bits(one), _bits(two))
-
-
-def _bits(values: Tensor) -> Tensor:
-    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return values.contiguous().view(whole[values.element_size()]) if values.is_floating_point() else values
+    if one.is_floating_point() and one.dtype == two.dtype:
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+        one, two = one.contiguous().view(bits), two.contiguous().view(bits)
+    return one.dtype == two.dtype and torch.equal(one, two)
 
 
 @dataclass(frozen=True)
@@ -156,7 +134,11 @@ class Proof:
         Within a phase what is compared to the bit comes first, in the order of its comparisons, then what is furthest
         off.
         """
-        return sorted((each for each in self.comparisons if not each.holds), key=_order)
+
+        def order(each: ProofComparison) -> tuple[int, int, float]:
+            return each.stage, PHASES.index(each.phase), -each.relative if each.bound else -math.inf
+
+        return sorted((each for each in self.comparisons if not each.holds), key=order)
 
     @property
     def num(self) -> int:
@@ -165,27 +147,22 @@ class Proof:
 
     @property
     def first_off(self) -> str:
-        """Sentence on the first phase that is off, and its module where it has one; empty where all holds."""
+        """Sentence on the first phase that is off, with its module and steps; empty where all holds."""
         if not self.off:
             return ""
         first = self.off[0]
-        of_phase = [each for each in self.comparisons if (each.phase, each.what) == (first.phase, first.what)]
-        num_off = sum(not each.holds for each in of_phase)
-        where, steps = "", ""
-        if first.steps and len(first.steps) < first.times:
-            shown = ", ".join(map(str, first.steps[:12])) + (", ..." if len(first.steps) > 12 else "")
-            steps = f" in step{'s' if len(first.steps) > 1 else ''} {shown}"
+        sentence = f"First off: {first.phase}" + (f", {first.what}" if first.what != first.phase else "")
         if first.module:
-            others = f", the furthest of {num_off} modules that are off" if num_off > 1 else ""
-            where = f" of {first.module}{others}"
-            if num_off == len(of_phase) > 1:
-                where = f" of all {num_off} modules, furthest {first.module}"
+            num = sum((each.phase, each.what) == (first.phase, first.what) for each in self.off)
+            others = f", the furthest of {num} modules that are off" if num > 1 else ""
+            sentence += f" of {first.module}{others}"
+        if 0 < len(first.steps) < first.times:
+            shown = ", ".join(map(str, first.steps[:12])) + (", ..." if len(first.steps) > 12 else "")
+            sentence += f" in step{'s' if len(first.steps) > 1 else ''} {shown}"
         amount = f"by {first.distance:.3g} where rounding explains {first.bound:.3g}"
         if first.bound == 0:
             amount = f"in {first.distance:.0f} places" if first.distance >= 1 else f"by {first.distance:.3g}"
-        detail = f" ({first.detail})" if first.detail else ""
-        what = "" if first.what in (first.phase, "") else f", {first.what}"
-        return f"First off: {first.phase}{what}{where}{steps}, {amount}{detail}."
+        return f"{sentence}, {amount}{f' ({first.detail})' if first.detail else ''}."
 
     @property
     def verdict(self) -> str:
@@ -201,69 +178,43 @@ class Proof:
         """Clause on the whole for a tag: verdict, engine, code and date."""
         facts, off = self.made_by, f"{len(self.off):,} of {len(self.comparisons):,} quantities are off"
         verdict = f"holds, {self.num:,} comparisons" if self.holds else off
-        parts = [verdict, self.engine, self.scaled_down.rstrip(".")]
         code = f"code {facts['code'][:12]}, torch {facts['torch']}, {facts['date']}" if facts else ""
-        return "; ".join(filter(None, [*parts, code]))
-
-    def rows(self) -> list[list[ProofComparison]]:
-        """Return the comparisons of each quantity, over modules, in the order of `PHASES`."""
-        groups: dict[tuple[str, str], list[ProofComparison]] = {}
-        for each in self.comparisons:
-            groups.setdefault((each.phase, each.what), []).append(each)
-        return sorted(groups.values(), key=lambda group: _place(group[0].phase))
+        return "; ".join(filter(None, [verdict, self.engine, self.scaled_down.rstrip("."), code]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
+        comparisons = [
+            {
+                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in (asdict(each) | {"holds": each.holds}).items()
+            }
+            for each in self.comparisons
+        ]
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
             "twin": self.scaled_down, "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
-            "untold": list(self.untold),
-            "comparisons": [
-                {
-                    name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                    for name, value in asdict(each).items()
-                } | {"holds": each.holds}
-                for each in self.comparisons
-            ],
+            "untold": list(self.untold), "comparisons": comparisons,
         }  # fmt: skip
 
 
-def worst_of(comparisons: Sequence[ProofComparison]) -> ProofComparison:
-    """Return the comparison that is furthest off, or closest to its bound where all hold."""
-    return max(comparisons, key=lambda each: (not each.holds, each.excess, each.relative))
-
-
-def _order(each: ProofComparison) -> tuple[int, int, float]:
-    """Return the sort key of what is off; see `Proof.off`."""
-    return each.stage, _place(each.phase), -each.relative if each.bound else -math.inf
-
-
-def _place(phase: str) -> int:
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
-
-
 def proof_lines(proof: Proof) -> list[str]:
-    """Return the lines of a proof: what was proved, a line for each quantity, the verdict."""
-    head = f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"
-    smaller = _folded(proof.scaled_down) if proof.scaled_down else []
-    title = _folded(f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.")
-    untold = [line for sentence in proof.untold for line in _folded(sentence)]
-    return [*title, *smaller, head, *map(_row_line, proof.rows()), *untold, *_folded(proof.verdict)]
-
-
-def _row_line(group: Sequence[ProofComparison]) -> str:
-    """Format a quantity's comparisons as a line: the one that is closest to its bound, or furthest beyond."""
-    worst, num = worst_of(group), sum(each.times for each in group)
-    number = f" ({num:,})" if num > 1 else ""
-    what = worst.what if len(worst.what) + len(number) < _WHAT else f"{worst.what[: _WHAT - len(number) - 2]}…"
-    off = sum(not each.holds for each in group)
-    bound = "exact" if worst.bound == 0 else f"{worst.bound:.1e}"
-    distance = "0" if worst.distance == 0 else f"{worst.distance:.1e}"
-    return (
-        f"  {worst.phase:<{_PHASE}}{what + number:<{_WHAT}}{distance:>9}{bound:>9}  {f'OFF: {off}' if off else 'holds'}"
+    """Return the lines of a proof: what was proved, a line for each quantity over its modules, the verdict."""
+    groups: dict[tuple[str, str], list[ProofComparison]] = {}
+    for each in sorted(proof.comparisons, key=lambda each: PHASES.index(each.phase)):
+        groups.setdefault((each.phase, each.what), []).append(each)
+    lines = [f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"]
+    for group in groups.values():
+        worst, num = max(group, key=lambda each: each.rank), sum(each.times for each in group)
+        number = f" ({num:,})" if num > 1 else ""
+        what = worst.what if len(worst.what) + len(number) < _WHAT else f"{worst.what[: _WHAT - len(number) - 2]}…"
+        off = sum(not each.holds for each in group)
+        bound = "exact" if worst.bound == 0 else f"{worst.bound:.1e}"
+        distance = "0" if worst.distance == 0 else f"{worst.distance:.1e}"
+        verdict = f"OFF: {off}" if off else "holds"
+        lines.append(f"  {worst.phase:<{_PHASE}}{what + number:<{_WHAT}}{distance:>9}{bound:>9}  {verdict}")
+    before = [f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.", proof.scaled_down]
+    first, last = (
+        [line for text in texts for line in wrap(text, MOST_COLUMNS, subsequent_indent="  ")]
+        for texts in (before, [*proof.untold, proof.verdict])
     )
-
-
-def _folded(text: str) -> list[str]:
-    """Break a line between words, so that it fits; a path longer than a line is broken too."""
-    return wrap(text, MOST_COLUMNS, subsequent_indent="  ")
+    return [*first, *lines, *last]

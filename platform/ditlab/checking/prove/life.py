@@ -28,19 +28,17 @@ from ditlab.checking.prove.reference import (
     ReferenceNoise,
     ReferenceTrainer,
     Whole,
-    seed_of,
 )
-from ditlab.checking.prove.steps import DEVIATIONS, MARGIN, StepComparer
+from ditlab.checking.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import fixed_noise
+from ditlab.inputs.noise import derived_seed
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
-from ditlab.training.evaluation import part_objectives
+from ditlab.training.evaluation import metrics_by_part, part_objectives
 from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import TrainingState
@@ -52,17 +50,10 @@ MOST_DRAWN = 1000
 """Furthest step for a mixture, whose order draws for every step before."""
 LOSS_SCALE = 2.0**8
 """Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
-ALWAYS = 2**31 - 1
-"""Steps in a row without a finite loss that a proof passes over."""
 MOST_HELD_OUT, MOST_SAMPLING_STEPS = 16, 4
 """Held-out samples that are evaluated, and steps of the sampler for the one sample."""
 ROWS, PASSES = 32, 16
 """Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
-STATE = {
-    "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
-    "ema": "average", "buffer": "buffers",
-}  # fmt: skip
-"""Fields of a state, in words."""
 
 
 @dataclass(frozen=True)
@@ -99,31 +90,25 @@ class RunStages:
         return cls(fresh, begun, saved, min(saved + LOST, begun + later), begun + later)
 
 
-def observed_experiment(experiment: Experiment) -> Experiment:
-    """Return the experiment with each step logged, without evaluations, few held-out samples and steps of a sampler,
-    from fresh weights, whatever the losses."""
-    changes = {
-        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
-        "evaluation.limit": min(MOST_HELD_OUT, experiment.evaluation.limit), "checkpoint.every": None,
-        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
-        "training.non_finite.limit": ALWAYS, "start": None,
-    }  # fmt: skip
-    if "steps" in type(experiment.sampling).model_fields:
-        steps = getattr(experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
-        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
-    return experiment.replace_all(changes)
-
-
 def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofComparison], list[str]]:
     """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
-    Returns this worker's comparisons, all workers' together being the proof, and what half precision cannot tell.
-    Raises what training raises.
+    Each step is logged, none evaluated; held-out samples and steps of a sampler are few, and weights fresh. Returns
+    this worker's comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what
+    training raises.
     """
-    channel = ControlChannel(rank)
-    experiment = observed_experiment(run.experiment)
-    store = CheckpointStore.at(folder / "checkpoints")
+    changes = {
+        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+        "evaluation.limit": min(MOST_HELD_OUT, run.experiment.evaluation.limit), "checkpoint.every": None,
+        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+        "training.non_finite.limit": 2**31 - 1, "start": None,
+    }  # fmt: skip
+    if "steps" in type(run.experiment.sampling).model_fields:
+        steps = getattr(run.experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
+        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
+    experiment, store = run.experiment.replace_all(changes), CheckpointStore.at(folder / "checkpoints")
     own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
+    channel = ControlChannel(rank)
     proof = _RunProof(own, rank, channel)
     untold = proof.run()
     channel.close()
@@ -136,16 +121,19 @@ class _RunProof:
     def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel) -> None:
         self._run, self._rank, self._channel, self.findings = run, rank, channel, Findings()
         self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
+        self._kind = "ema" if run.experiment.training.ema is not None else "master"
+        """Field of a state whose weights an evaluation, and sampling, take."""
         self._stages = stages = RunStages.of(run.experiment, run.plan)
         self._exact = {1, 2, stages.begun + 1, stages.begun + 2, stages.killed + 1, stages.last}
         """Steps that are computed in two precisions."""
-        self._recorder = StepRecorder(channel, self._compare, self._measured)
+        measured = self._comparer.measured if self._comparer else lambda step, values: None
+        self._recorder = StepRecorder(channel, self._compare, measured)
         self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
         self._slope: tuple[int, Whole] | None = None
 
     def run(self) -> list[str]:
         """Train, compare, and return what cannot be told."""
-        stages, comparer = self._stages, self._comparer
+        stages, comparer, experiment = self._stages, self._comparer, self._run.experiment
         trainer = self._trainer(process_seed=1)
         try:
             trainer.resume()
@@ -153,7 +141,10 @@ class _RunProof:
             masters = self._whole(begun, "master")
             if comparer:
                 comparer.compare_plan(masters, stages.last)
-            self._compare_fields(begun)
+            moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
+            due = ["master", *moments, *(["ema"] if self._kind == "ema" else [])]
+            missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
+            self.findings.same("resume", "parts of the state saved", missing)
             trainer.train_span(stages.fresh)
             if stages.last > stages.fresh:
                 self._perturb(trainer.state, stages.begun)
@@ -171,7 +162,7 @@ class _RunProof:
             trainer.resume()
             if stages.killed > stages.saved:
                 self.findings.stage += 1
-                self._compare_states(saved, CopiedState.of(trainer.state))
+                self._compare_states(saved, CopiedState.of(trainer.state), "after loading")
                 self._compare_saved_weights(saved)
                 self._train_again(trainer, lost)
                 self.findings.stage += 1
@@ -203,10 +194,6 @@ class _RunProof:
             self._slope = whole.step, {**whole.before["master"], **whole.before.get("buffer", {})}
         self._comparer.compare(whole, whole.step + 1 in self._exact)
 
-    def _measured(self, step: int, values: Mapping[str, float]) -> None:
-        if self._comparer:
-            self._comparer.measured(step, values)
-
     def _whole(self, state: CopiedState, kind: str) -> Whole:
         """Put the workers' slices of one field together, flat tensors by name, with buffers. All workers call."""
         own = {key: value for key, value in state.tensors.items() if key[0] in (kind, "buffer")}
@@ -222,31 +209,26 @@ class _RunProof:
         given = CopiedState.of(state).perturbed(experiment.seed, step, experiment.batch.size, scalars)
         state.load(given, given.scalars, step, given.position)
         self.findings.stage += 1
-        self._compare_states(given, CopiedState.of(state))
+        self._compare_states(given, CopiedState.of(state), "after loading")
         self.findings.stage += 1
         if self._comparer:
             self._comparer.jump(step)
 
-    def _compare_fields(self, state: CopiedState) -> None:
-        """Compare the fields that a worker's part of a state holds with those that the spec asks for."""
-        experiment = self._run.experiment
-        moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
-        wanted = ["master", *moments, *(["ema"] if experiment.training.ema else [])]
-        missing = [STATE[kind] for kind in wanted if state.tensors and not state.has(kind)]
-        self.findings.same("resume", "parts of the state saved", missing)
-
-    def _compare_states(self, one: CopiedState, two: CopiedState, when: str = "after loading") -> None:
+    def _compare_states(self, one: CopiedState, two: CopiedState, when: str) -> None:
         """Compare each field of two states, naming the first tensor that differs; then the scalars."""
-        every, both = {**one.tensors, **two.tensors}, one.tensors.keys() & two.tensors.keys()
-        for kind in dict.fromkeys(key[0] for key in every):
-            keys = [key for key in every if key[0] == kind]
-            differing = [key for key in keys if key not in both or not equal_values(one.tensors[key], two.tensors[key])]
-            where = [f"first in {key[1]}" for key in differing]
-            self.findings.same("resume", f"{STATE.get(kind, kind)} {when}", where)
-        places = {"step": (one.step, two.step), "position": (one.position, two.position)}
-        scalars = {name: (one.scalars.get(name), two.scalars.get(name)) for name in {**one.scalars, **two.scalars}}
-        pairs = (places | scalars).items()
-        wrong = [f"{name} {first} and {second}" for name, (first, second) in pairs if first != second]
+        differing: dict[str, list[str]] = {}
+        for key in {**one.tensors, **two.tensors}:
+            pair = one.tensors.get(key), two.tensors.get(key)
+            is_same = pair[0] is not None and pair[1] is not None and equal_values(pair[0], pair[1])
+            differing.setdefault(key[0], []).extend([] if is_same else [f"first in {key[1]}"])
+        for kind, where in differing.items():
+            self.findings.same("resume", f"{FIELDS.get(kind, kind)} {when}", where)
+        first, second = ({"step": each.step, "position": each.position, **each.scalars} for each in (one, two))
+        wrong = [
+            f"{name} {first.get(name)} and {second.get(name)}"
+            for name in {**first, **second}
+            if first.get(name) != second.get(name)
+        ]
         self.findings.same("resume", f"counters {when}", wrong)
 
     def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
@@ -273,7 +255,7 @@ class _RunProof:
 
     def _compare_saved_weights(self, saved: CopiedState) -> None:
         """Compare the weights that sampling opens with those of the state's average. All workers call."""
-        weights = self._whole(saved, "ema" if self._run.experiment.training.ema is not None else "master")
+        weights = self._whole(saved, self._kind)
         if not self._rank.is_first:
             return
         try:
@@ -288,27 +270,26 @@ class _RunProof:
 
     def _compare_evaluation(self, trainer: Trainer) -> None:
         """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
-        run, state, kind = self._run, trainer.state, "ema" if self._run.experiment.training.ema else "master"
+        run, state, size = self._run, trainer.state, trainer.share.pass_size
         before = _with_own_weights(state)
         with seen_labels(state.module.network) as measured:
-            metrics = trainer.evaluation.evaluate(state, trainer.share.pass_size)
-        after = _with_own_weights(state)
+            metrics = trainer.evaluation.evaluate(state, size)
+        after = _with_own_weights(state).tensors
         with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
             sample = draw_sample(run, trainer.inputs, state.network)
-        averaged, trained = self._whole(before, kind), self._whole(before, "master")
-        keys = before.tensors
-        changed = [key for key, values in keys.items() if not equal_values(values, after.tensors[key])]
-        where = [f"first {key[0]} of {key[1]}" for key in changed]
-        self.findings.same("evaluation", "weights, average and moments after it", where)
-        if self._comparer is None:
-            return
-        reader = EvaluationComparer(
-            run, self._comparer.reference, trainer.inputs, trainer.share.pass_size, self.findings
-        )
-        reader.compare_metrics(metrics, averaged, trained if kind == "ema" else None)
-        reader.compare_sample(sample, averaged)
-        reader.compare_labels(measured, sampled, averaged)
-        reader.compare_dropout(averaged)
+        averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
+        changed = [
+            f"first {kind} of {name}"
+            for (kind, name, start), values in before.tensors.items()
+            if not equal_values(values, after[kind, name, start])
+        ]
+        self.findings.same("evaluation", "weights, average and moments after it", changed)
+        if self._comparer is not None:
+            reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings)
+            reader.compare_metrics(metrics, averaged, trained if self._kind == "ema" else None)
+            reader.compare_sample(sample, averaged)
+            reader.compare_labels(measured, sampled, averaged)
+            reader.compare_dropout(averaged)
 
 
 def _with_own_weights(state: TrainingState) -> CopiedState:
@@ -336,13 +317,15 @@ def seen_labels(network: nn.Module) -> Iterator[list[tuple[int, ...]]]:
         hook.remove()
 
 
+def _sampler(run: TrainingRun) -> Any:
+    experiment = run.experiment
+    return experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, run.data.text)
+
+
 def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Tensor]) -> Tensor:
     """Draw one sample as an evaluation's grid does, from the same noise at every call."""
-    experiment = run.experiment
-    sampler: Any = experiment.family.build_sampler(
-        experiment.sampling, experiment.model, experiment.objective, run.data.text
-    )
-    generator = torch.Generator(inputs.device).manual_seed(seed_of(experiment.seed, "samples"))
+    sampler = _sampler(run)
+    generator = torch.Generator(inputs.device).manual_seed(derived_seed(run.experiment.seed, "samples"))
     conditions = sample_conditions(sampler, 1, rows_for_samples(run.data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
     values: Tensor = sampler.sample(network, tensors, conditions.num, generator).values
@@ -358,9 +341,7 @@ class EvaluationComparer:
         self._run, self._reference, self._inputs = run, reference, inputs
         self._pass_size, self._findings = pass_size, findings
         self._dtype = PRECISIONS[run.experiment.training.precision]
-        fields = {field.name: field for field in run.experiment.model.batch_fields()}
-        self._fields = fields
-        self._null = fields["label"].num_classes if "label" in fields else None
+        self._fields = {field.name: field for field in run.experiment.model.batch_fields()}
 
     def _model(self, weights: Whole, dtype: torch.dtype) -> ReferenceModel:
         model = self._reference.model(weights, dtype)
@@ -368,12 +349,24 @@ class EvaluationComparer:
         return model
 
     def compare_metrics(self, found: dict[str, float], averaged: Whole, trained: Whole | None) -> None:
-        """Compare each metric with that of plain networks of the same weights, in two precisions.
+        """Compare each metric with that of plain networks of the same weights, in two precisions, in one process.
 
         `trained`: the weights in training, whose metrics an evaluation under an average must not give.
         """
-        own, plain_ones = (self.held_out_means(self._model(averaged, dtype)) for dtype in (self._dtype, torch.float64))
-        others = self.held_out_means(self._model(trained, self._dtype)) if trained else {}
+        alone = Rank(0, 1, 0, self._inputs.device)
+        objectives = part_objectives(self._run.experiment, self._run.data)
+
+        def means(weights: Whole, dtype: torch.dtype) -> dict[str, float]:
+            model = self._model(weights, dtype)
+            values = metrics_by_part(
+                model.network, model.objective, self._run.data, objectives, self._inputs, self._pass_size,
+                self._run.experiment.evaluation.limit, alone, ControlChannel(alone),
+            )  # fmt: skip
+            return {f"eval/{name}": value for name, value in values.items()}
+
+        with torch.no_grad():
+            own, plain_ones = means(averaged, self._dtype), means(averaged, torch.float64)
+            others = means(trained, self._dtype) if trained else {}
         relative = max((abs(own[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
         for name in sorted({**own, **found}):
             plain, reference = plain_ones.get(name, math.nan), own.get(name, math.nan)
@@ -383,36 +376,7 @@ class EvaluationComparer:
             away, note = abs(value - reference), ""
             if not away <= bound and abs(value - other) <= bound:
                 note = "the figure is that of the weights in training, not of their average"
-            elif abs(other - reference) <= 2 * bound:
-                note = "average and weights differ too little in this figure to be told apart"
             self._findings.near("evaluation", name, away, bound, note)
-
-    def held_out_means(self, model: ReferenceModel) -> dict[str, float]:
-        """Compute the held-out metrics that an evaluation reports, batch after batch, under their MLflow names."""
-        limit, data = self._run.experiment.evaluation.limit, self._run.data
-        if data.mixture is None:
-            sums, num = self._held_out_sums(data.held_out, limit, model)
-            return {f"eval/{name}": value for name, value in _summary(sums, num, model.objective).items()}
-        objectives, total = part_objectives(self._run.experiment, data), 0.0
-        found, whole = dict[str, float](), dict[str, float]()
-        for part, count in data.mixture.measured(limit).items():
-            sums, num = self._held_out_sums(data.mixture.parts[part].held_out, count, model)
-            own = _summary(sums, num, objectives.get(part, model.objective))
-            found |= {f"eval/{part}/{name}": value for name, value in own.items()}
-            whole = {name: whole.get(name, 0.0) + sums.get(name, 0.0) for name in {**whole, **sums}}
-            total += num
-        return {f"eval/{name}": value for name, value in _summary(whole, total, model.objective).items()} | found
-
-    def _held_out_sums(self, view: View, limit: int, model: ReferenceModel) -> tuple[dict[str, float], float]:
-        sums, num, inputs = dict[str, float](), 0.0, self._inputs
-        for rows in view.batches(self._pass_size, limit):
-            raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
-            batch = inputs.prepare_batch(raw, view.columns)
-            values = model.objective.metrics(model.network, batch, fixed_noise(rows.first, inputs.device, rows.bucket))
-            num += len(rows.indices)
-            for name, value in values.items():
-                sums[name] = sums.get(name, 0.0) + len(rows.indices) * float(value)
-        return sums, num
 
     def compare_sample(self, found: Tensor, weights: Whole) -> None:
         """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
@@ -425,15 +389,15 @@ class EvaluationComparer:
                 draw_sample(self._run, self._inputs, self._model(weights, dtype).network)
                 for dtype in (self._dtype, torch.float64)
             )
-        if not found.is_floating_point():
+        if found.is_floating_point():
+            scale = other.double().norm()
+            away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, other))
+            self._findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
+        else:
             differing, by_chance = (float((one != own).sum()) for one in (found, other))
             if self._dtype != torch.float32:
                 by_chance = MARGIN * max(by_chance, 1)
             self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
-            return
-        scale = other.double().norm()
-        away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, other))
-        self._findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
 
     def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], weights: Whole) -> None:
         """Compare the labels that networks were called with: in training's loss the batch's, but for
@@ -441,37 +405,33 @@ class EvaluationComparer:
 
         `measured`, `sampled`: those that the engine's network saw.
         """
-        if self._null is None:
+        if "label" not in self._fields:
             return
-        null, run, model = self._null, self._run, self._model(weights, torch.float32)
-        data = run.data
+        run, data, model = self._run, self._run.data, self._model(weights, torch.float32)
+        null = self._fields["label"].num_classes or 0
         views = [part.held_out for part in data.mixture.parts.values()] if data.mixture else [data.held_out]
         held_out = {
             tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
             for view in views
             for rows in view.batches(self._pass_size, run.experiment.evaluation.limit)
         }
-        wrong = [each for each in measured if each not in held_out]
-        wrong += [()] if held_out and not measured else []
-        self._findings.same("labels", "of held-out metrics", list(map(_shown, wrong)))
-        batch, noise = self._training_rows(0)
+        wrong = {"of held-out metrics": [each for each in measured if each not in held_out]}
+        wrong["of held-out metrics"] += [()] if held_out and not measured else []
         with seen_labels(model.network) as trained, torch.no_grad():
-            model.objective.loss(model.network, batch, noise)
-        labels = tuple(int(each) for each in self._run.data.train.gather("label", np.arange(ROWS) % len(data.train)))
-        wrong = [each for each in trained if any(a not in (b, null) for a, b in zip(each, labels, strict=False))]
-        wrong += [()] if not trained else []
-        self._findings.same("labels", "of training", list(map(_shown, wrong)))
-        sampler: Any = run.experiment.family.build_sampler(
-            run.experiment.sampling, run.experiment.model, run.experiment.objective, data.text
-        )
-        asked = null - 1
+            model.objective.loss(model.network, *self._training_rows(0))
+        labels = tuple(int(each) for each in data.train.gather("label", np.arange(ROWS) % len(data.train)))
+        others = [each for each in trained if any(a not in (b, null) for a, b in zip(each, labels, strict=False))]
+        wrong["of training"] = others if trained else [()]
+        sampler, asked = _sampler(run), null - 1
         conditions = sampler.conditions(2, SampleRequest(label=asked))
         with seen_labels(model.network) as drawn:
             sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
         seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
-        wrong = [(one,) for label, one in sorted(seen) if one not in (label, null)]
-        wrong += [()] if not {(0, 0), (asked, asked)} <= seen else []
-        self._findings.same("labels", "of samples", list(map(_shown, wrong)))
+        wrong["of samples"] = [(one,) for label, one in sorted(seen) if one not in (label, null)]
+        wrong["of samples"] += [()] if not {(0, 0), (asked, asked)} <= seen else []
+        for what, found in wrong.items():
+            saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
+            self._findings.same("labels", what, saw)
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""
@@ -481,44 +441,33 @@ class EvaluationComparer:
         return inputs.prepare_batch(raw, view.columns), noise
 
     def compare_dropout(self, weights: Whole) -> None:
-        """Compare who lost its condition, in passes of training's own loss under fresh draws."""
+        """Compare who lost its condition, in passes of training's own loss under fresh draws.
+
+        A sample has lost it where another one changes none of what the network predicts: the next class or byte, or
+        features of the other sign.
+        """
         spec = self._run.experiment.model
         rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
-        rate = max(rates, default=0.0) if len(self._fields) > 1 else 0.0
-        if rate:
-            model = self._model(weights, torch.float32)
-            dropped = torch.stack([self._dropped(model, number) for number in range(PASSES)]).float()
-            compare_decisions(dropped, rate, self._findings)
-
-    def _dropped(self, model: ReferenceModel, number: int) -> Tensor:
-        """Return which samples (ROWS,) bool of a pass lost their condition: another one does not change them."""
-        batch, noise = self._training_rows(number)
-        one, other = (_predictions(model, each, noise) for each in (batch, self._other_conditions(batch)))
-        return torch.stack([(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]).all(0).cpu()
-
-    def _other_conditions(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a batch with other conditions: the next class or byte, features of the other sign."""
-        changed = dict(batch)
-        for name, values in batch.items():
-            if name == "image" or name not in self._fields or values.dtype == torch.bool:
-                continue
-            classes = self._fields[name].num_classes
-            if classes and values.ndim > 1:
-                changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
-            elif classes:
-                changed[name] = (values + 1) % classes
-            elif values.is_floating_point():
-                changed[name] = 1 - values
-        return changed
-
-
-def _shown(labels: tuple[int, ...]) -> str:
-    return f"the network saw {', '.join(map(str, labels[:8]))}" if labels else "the network saw none"
-
-
-def _summary(sums: dict[str, float], num: float, objective: Any) -> dict[str, float]:
-    found: dict[str, float] = objective.summary({name: value / num for name, value in sums.items()}) if num else {}
-    return found
+        rate = max(rates, default=0.0)
+        if not rate or len(self._fields) < 2:
+            return
+        model, passes = self._model(weights, torch.float32), []
+        for number in range(PASSES):
+            batch, noise = self._training_rows(number)
+            changed = dict(batch)
+            for name, values in batch.items():
+                if name == "image" or name not in self._fields or values.dtype == torch.bool:
+                    continue
+                if (classes := self._fields[name].num_classes) and values.ndim > 1:
+                    changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
+                elif classes:
+                    changed[name] = (values + 1) % classes
+                elif values.is_floating_point():
+                    changed[name] = 1 - values
+            one, other = (_predictions(model, each, noise) for each in (batch, changed))
+            alike = [(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]
+            passes.append(torch.stack(alike).all(0).cpu())
+        compare_decisions(torch.stack(passes).float(), rate, self._findings)
 
 
 def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
@@ -545,9 +494,7 @@ def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: Referen
     hook = model.network.register_forward_hook(  # a prediction may come with further tensors
         lambda _, inputs, output: kept.append(output if isinstance(output, Tensor) else output[0])
     )
-    try:
-        with torch.no_grad():
-            model.objective.loss(model.network, batch, noise)
-    finally:
-        hook.remove()
+    with torch.no_grad():
+        model.objective.loss(model.network, batch, noise)
+    hook.remove()
     return kept

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.reference import ReferenceNoise, Whole, seed_of
+from ditlab.checking.prove.reference import Whole
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.deepspeed_internals import held_shard
 from ditlab.engine.distributed import ControlChannel
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import TrainingState
 
@@ -55,20 +56,21 @@ class CopiedState:
         Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an average is all but
         the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
         """
-
-        def normal(kind: str, name: str, start: int, values: Tensor) -> Tensor:
-            generator = torch.Generator().manual_seed(seed_of(seed, "prove", kind, name))
-            return torch.randn(start + values.numel(), generator=generator)[start:]
-
         found = dict(self.tensors)
         for (kind, name, start), values in self.tensors.items():
-            drawn = normal(kind, name, start, values)
+            drawn, moved = (
+                torch.randn(
+                    start + values.numel(),
+                    generator=torch.Generator().manual_seed(derived_seed(seed, "prove", each, name)),
+                )[start:]
+                for each in (kind, "master")
+            )
             if kind == "exp_avg_sq":
                 found[kind, name, start] = GRADIENTS**2 * (0.5 + drawn.abs())
             elif kind in ("exp_avg", "momentum"):
                 found[kind, name, start] = GRADIENTS * drawn
             elif kind != "buffer":
-                masters = self.tensors["master", name, start] + WEIGHTS * normal("master", name, start, values)
+                masters = self.tensors["master", name, start] + WEIGHTS * moved
                 found[kind, name, start] = masters if kind == "master" else masters + AVERAGES * drawn
         later = {name: scalars.get(name, value) for name, value in self.scalars.items()}
         return CopiedState(found, later, step, step * batch_size)
@@ -87,6 +89,7 @@ class RecordedPass:
     total: float
     """Weighted sum of the components."""
     components: dict[str, float]
+    """Loss components."""
 
 
 @dataclass
@@ -127,19 +130,22 @@ class WholeStep:
     disagreeing: list[str]
     """Parameters of which two workers hold the same slice with other gradients."""
 
-
-def join_steps(parts: Sequence[RecordedStep]) -> WholeStep:
-    """Put the workers' parts of a step together."""
-    first = parts[0]
-    gradients, disagreeing = join_slices([part.gradients for part in parts])
-    before, after = (join_slices([each.tensors for each in states])[0] for states in zip(
-        *((part.before, part.after) for part in parts), strict=True
-    ))  # fmt: skip
-    stale = {when: sorted({name for part in parts for name in part.stale[when]}) for when in ("before", "after")}
-    apart = {name for part in parts for name in part.computed if part.computed[name] != first.computed.get(name)}
-    stale["after"] = sorted({*stale["after"], *apart})
-    passes = [each for part in parts for each in part.passes]
-    return WholeStep(first.before.step, before, after, gradients.get("gradient", {}), first, passes, stale, disagreeing)
+    @classmethod
+    def of(cls, parts: Sequence[RecordedStep]) -> WholeStep:
+        """Put the workers' parts of a step together."""
+        first = parts[0]
+        gradients, disagreeing = join_slices([part.gradients for part in parts])
+        before, _ = join_slices([part.before.tensors for part in parts])
+        after, _ = join_slices([part.after.tensors for part in parts])
+        stale = {when: {name for part in parts for name in part.stale[when]} for when in ("before", "after")}
+        stale["after"] |= {
+            name for part in parts for name in part.computed if part.computed[name] != first.computed.get(name)
+        }
+        return cls(
+            first.before.step, before, after, gradients.get("gradient", {}), first,
+            [each for part in parts for each in part.passes], {when: sorted(names) for when, names in stale.items()},
+            disagreeing,
+        )  # fmt: skip
 
 
 def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, Whole], list[str]]:
@@ -160,16 +166,15 @@ def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, 
 
 
 def tensor_digest(values: Tensor) -> str:
-    """Return a digest of a tensor's shape, dtype and bytes."""
-    plain = values.detach().cpu().contiguous()
-    raw = plain.view(torch.uint8).numpy().tobytes() if plain.numel() and plain.ndim else repr(plain.tolist()).encode()
-    return hashlib.blake2b(raw, digest_size=8, person=str(plain.dtype)[-16:].encode()).hexdigest()
+    """Return a digest of a tensor's dtype and bytes."""
+    raw = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.blake2b(raw, digest_size=8, person=str(values.dtype)[-16:].encode()).hexdigest()
 
 
 def sample_digests(batch: Mapping[str, Tensor], names: Collection[str]) -> list[str]:
     """Return a digest of each sample of a prepared batch, over the named fields."""
     fields = [batch[name].detach().cpu() for name in sorted(names) if name in batch]
-    return [":".join(tensor_digest(row.reshape(-1)) for row in rows) for rows in zip(*fields, strict=True)]
+    return [":".join(map(tensor_digest, rows)) for rows in zip(*fields, strict=True)]
 
 
 def prepared_digests(batch: Mapping[str, Tensor], inputs: ModelInputs) -> dict[str, str]:
@@ -178,7 +183,7 @@ def prepared_digests(batch: Mapping[str, Tensor], inputs: ModelInputs) -> dict[s
 
 
 class RecordingNoise:
-    """Noise source whose draws are kept as digests."""
+    """Noise source whose draws are kept as digests by name."""
 
     def __init__(self, noise: Any, draws: dict[str, str]) -> None:
         self._noise, self._draws = noise, draws
@@ -188,13 +193,13 @@ class RecordingNoise:
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1) of a shape."""
-        return self._kept(name, self._noise.uniform(name, shape))
+        values: Tensor = self._noise.uniform(name, shape)
+        self._draws[name] = tensor_digest(values.float())
+        return values
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw N(0, 1) of a shape."""
-        return self._kept(name, self._noise.normal(name, shape))
-
-    def _kept(self, name: str, values: Tensor) -> Tensor:
+        values: Tensor = self._noise.normal(name, shape)
         self._draws[name] = tensor_digest(values.float())
         return values
 
@@ -244,7 +249,7 @@ class StepRecorder(StepHook):
         if step in self.keeps:
             self.kept[step] = record
         if self._stepper.rank.is_first:
-            self._compare(join_steps(parts))
+            self._compare(WholeStep.of(parts))
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
         self._measured(step, values)
@@ -265,9 +270,8 @@ class StepRecorder(StepHook):
         if next(self._counts):  # or it keeps step with workers of one micro-batch more
             components = {name: float(value.detach()) for name, value in output[1].items()}
             samples = sample_digests(batch, self._stepper.inputs.names_read)
-            self._record.passes.append(
-                RecordedPass(draw_key(noise), samples, draws, float(output[0].detach()), components)
-            )
+            total = float(output[0].detach())
+            self._record.passes.append(RecordedPass(draw_key(noise), samples, draws, total, components))
 
     def _keep_gradients(self, adam: Any, *_: Any) -> None:
         """Keep gradients and settings of the groups that are stepped; ZeRO-3 steps one at a time."""
@@ -276,14 +280,13 @@ class StepRecorder(StepHook):
         for group in adam.param_groups:
             for flat in group["params"]:
                 index = index_of[id(flat)]
-                for name in partitions.members[index]:
-                    record.rates[name] = float(group["lr"]), float(group["weight_decay"])
-                if flat.grad is None:
-                    continue
-                gradient = flat.grad.detach().contiguous()
-                for part in partitions.slices_of[index]:
-                    values = part.of(gradient).float().to("cpu", copy=True)
-                    record.gradients["gradient", part.name, part.start] = values
+                settings = float(group["lr"]), float(group["weight_decay"])
+                record.rates |= dict.fromkeys(partitions.members[index], settings)
+                if flat.grad is not None:
+                    gradient = flat.grad.detach().contiguous()
+                    for part in partitions.slices_of[index]:
+                        values = part.of(gradient).float().to("cpu", copy=True)
+                        record.gradients["gradient", part.name, part.start] = values
         scale = getattr(adam, "grad_scale", None)
         record.divisor = 1.0 if scale is None else float(scale)
 
@@ -293,35 +296,12 @@ def _stale(state: TrainingState, held: CopiedState) -> list[str]:
 
     With ZeRO-3 these are the shards between passes.
     """
-    computed = dict(state.module.named_parameters())
-    wrong = []
+    computed, wrong = dict(state.module.named_parameters()), []
     for (kind, name, start), master in held.tensors.items():
-        if kind != "master":
-            continue
-        shard = held_shard(computed[name])
-        if shard is not None:
-            values = shard.detach().to("cpu").view(-1)[: master.numel()]
-        else:
-            values = computed[name].detach().to("cpu").reshape(-1)[start : start + master.numel()]
-        if not torch.equal(values, master.to(values.dtype)):
-            wrong.append(name)
+        if kind == "master":
+            shard = held_shard(computed[name])
+            values = computed[name].reshape(-1)[start:] if shard is None else shard.view(-1)
+            values = values.detach().to("cpu")[: master.numel()]
+            if not torch.equal(values, master.to(values.dtype)):
+                wrong.append(name)
     return wrong
-
-
-@dataclass(frozen=True)
-class DueMicroBatch:
-    """Samples that a forward pass should consume, by spec, order and store, and their random numbers."""
-
-    batch: dict[str, Tensor]
-    """All that the loss reads."""
-    noise: ReferenceNoise
-    samples: list[str]
-    """Digest of each sample."""
-
-
-def by_module(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the parameters of each module, in the order given."""
-    modules: dict[str, list[str]] = {}
-    for name in names:
-        modules.setdefault(name.rpartition(".")[0], []).append(name)
-    return modules

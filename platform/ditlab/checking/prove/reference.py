@@ -2,13 +2,12 @@
 
 Loss and gradient are autograd's on one micro-batch after the other, random numbers those of the spec's keys, and
 AdamW, Muon, clipping, averages and schedules are written as in their papers, in float64. Settings are read from the
-spec as written (`Experiment.to_dict`), not from what the engine makes of it. The network and the loss are the family's
-own: a mistake in them is one of the reference too.
+spec as written (`Experiment.to_dict`). The network with its roles and the loss are the family's own: a mistake in them
+is one of the reference too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import RoledNetwork, TextCodec
+from denoisers.contract import TextCodec
+from denoisers.parameters import parameter_roles
+from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -28,7 +29,6 @@ FLOAT32 = UNITS[torch.float32]
 CPU = torch.device("cpu")
 CLIP_TINY = 1e-6
 """Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 Whole = dict[str, Tensor]
 """Whole tensors by parameter, flat."""
 
@@ -36,12 +36,6 @@ Whole = dict[str, Tensor]
 def joint_norm(parts: Iterable[Tensor]) -> float:
     """Return the L2 norm over all values of some tensors, summed in float64."""
     return float(sum(float(each.double().square().sum()) for each in parts)) ** 0.5
-
-
-def seed_of(*key: str | int) -> int:
-    """Return the 63-bit seed of a key: the first eight bytes, big-endian, of BLAKE2b over its parts with `/` between
-    them, halved."""
-    return int.from_bytes(hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest(), "big") >> 1
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class ReferenceNoise:
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
-        generator.manual_seed(seed_of(self.seed, self.stream, self.step, self.micro_index, name))
+        generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
         whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
         return whole[self.start : self.start + shape[0]].to(self.dtype)
 
@@ -87,41 +81,24 @@ class ParameterSettings:
     is_orthogonalised: bool
     """True for Muon's own parameters, False for AdamW's."""
     num_parts: int
-    """Matrices of equal size, one below the other, that a fused weight consists of."""
     is_transposed: bool
-    """True where the first two axes are (inputs, outputs)."""
+    """Both as in `denoisers.parameters.ParameterRole`."""
 
 
 def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[str, ParameterSettings]:
-    """Return the settings of each trained parameter by name: its role by `denoisers.contract.Role`, then the fields
-    `lr`, `adamw_lr`, `lr_factors`, `weight_decay` and `no_decay` of the optimiser's section."""
-    declared = {
-        id(part): role
-        for owner in module.modules()
-        if isinstance(owner, RoledNetwork)
-        for role, modules in owner.role_modules().items()
-        for each in modules
-        for part in each.modules()
-    }
-    found = {}
-    for path, owner in module.named_modules():
-        for name, parameter in owner.named_parameters(recurse=False):
-            kinds = (
-                ("norm", isinstance(owner, NORMS)), ("bias", name == "bias"),
-                (declared.get(id(owner)), id(owner) in declared), ("embedding", isinstance(owner, nn.Embedding)),
-                ("convolution", hasattr(owner, "transposed")), ("matrix", isinstance(owner, nn.Linear)),
-                ("scalar", parameter.numel() == 1), ("embedding", True),
-            )  # fmt: skip
-            role = next(role for role, holds in kinds if holds)
+    """Return the settings of each trained parameter by name: its role, then the fields `lr`, `adamw_lr`, `lr_factors`,
+    `weight_decay` and `no_decay` of the optimiser's section."""
+    roles, found = parameter_roles(module), {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            role = roles[name].role
             is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
             base = optimizer["lr"] if is_muon else optimizer.get("adamw_lr") or optimizer["lr"]
             decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
-            parts = getattr(owner, "fused_parts", 1) if role == "matrix" else 1
-            transposed = role == "convolution" and getattr(owner, "transposed", False)
-            if parameter.requires_grad:
-                found[f"{path}.{name}"] = ParameterSettings(
-                    str(role), parameter.shape, base * optimizer["lr_factors"][role], decay, is_muon, parts, transposed
-                )
+            found[name] = ParameterSettings(
+                role, parameter.shape, base * optimizer["lr_factors"][role], decay, is_muon,
+                roles[name].num_parts, roles[name].is_transposed,
+            )  # fmt: skip
     return found
 
 
@@ -200,9 +177,9 @@ class ReferenceTrainer:
         """Build network and objective with the weights of the experiment's seed."""
         experiment = self.experiment
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(experiment.seed, "objective"))
+            torch.manual_seed(derived_seed(experiment.seed, "objective"))
             objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, self._text)
-            torch.manual_seed(seed_of(experiment.seed, "weights"))
+            torch.manual_seed(derived_seed(experiment.seed, "weights"))
             network: Any = experiment.family.build_network(experiment.model)
         model = ReferenceModel(network, objective)
         model.module.to(self._device, dtype)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,8 @@ from torch import Tensor
 
 from denoisers.contract import RetiringObjective
 from ditlab.averages import START
-from ditlab.checking.prove.findings import AGAIN, ALIKE, Findings, equal_values
-from ditlab.checking.prove.observing import (
-    DueMicroBatch,
-    RecordingNoise,
-    WholeStep,
-    by_module,
-    draw_key,
-    prepared_digests,
-    sample_digests,
-)
+from ditlab.checking.prove.findings import Findings, equal_values
+from ditlab.checking.prove.observing import RecordingNoise, WholeStep, draw_key, prepared_digests, sample_digests
 from ditlab.checking.prove.reference import (
     FLOAT32,
     MOMENTS,
@@ -37,11 +30,11 @@ from ditlab.checking.prove.reference import (
     Whole,
     clip,
     joint_norm,
-    seed_of,
 )
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import Rank
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
+from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
 
 MARGIN = 4.0
@@ -51,7 +44,7 @@ RATE_ROUNDING = 128 * UNITS[torch.float64]
 MOST_COMPARED = 2_000_000
 """Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
 MOST_STEPS = 100_000
-"""Steps of a plan whose rates are compared one by one; of a longer one, its first ones and as many over the whole."""
+"""Steps of a plan whose rates are compared; of a longer one, as many over the whole."""
 WIDTH = 1e-6
 """Standard deviation of a weight's displacement. On the families' smallest networks the rest is then 6e-11 to 1e-7 of
 a slope near 1, and the rounding about as small; ten times the width has 100 times the rest."""
@@ -61,26 +54,36 @@ SCALE = 0.05
 """Factor on a module's gradient, less one, that half precision must not hide over a run's steps."""
 LEAST = 1000
 """Parameters of a module whose gradient's scale is measured by itself; smaller ones are measured by group."""
-WORDS = {
-    "master": "by module", "exp_avg": "first moment", "exp_avg_sq": "second moment", "momentum": "momentum",
-    "ema": "exponential",
+FIELDS = {
+    "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
+    "ema": "exponential average", "buffer": "buffers",
 }  # fmt: skip
-"""Name in a finding of each field of a state."""
+"""Fields of a state, in words."""
 DEVIATIONS = 5.0
 """Standard errors by which chance may move a mean: one in two million is further out."""
+
+
+@dataclass(frozen=True)
+class DueMicroBatch:
+    """Samples that a forward pass should consume, by spec, order and store, and their random numbers."""
+
+    batch: dict[str, Tensor]
+    """All that the loss reads."""
+    noise: ReferenceNoise
+    samples: list[str]
+    """Digest of each sample."""
 
 
 class StepComparer:
     """Comparison of a run's steps, on the first worker, and what is measured over all of them."""
 
     def __init__(self, run: TrainingRun, rank: Rank, findings: Findings) -> None:
-        experiment, plan, device = run.experiment, run.plan, rank.device
-        self._run, self._device, self._findings = run, device, findings
-        self._on_gpu = device.type == "cuda"
-        self.reference = ReferenceTrainer(experiment, plan.total_steps, plan.epoch_steps, device, run.data.text)
+        experiment, plan, self._device = run.experiment, run.plan, rank.device
+        self._run, self._findings, self._on_gpu = run, findings, rank.device.type == "cuda"
+        self.reference = ReferenceTrainer(experiment, plan.total_steps, plan.epoch_steps, rank.device, run.data.text)
         self._dtype = PRECISIONS[experiment.training.precision]
         self._objective = self.reference.build().objective
-        self.inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, device, home=run.home)
+        self.inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
         self._order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)
         self._rounding: dict[str, float] = {}
         """Largest relative rounding of loss components and modules' gradients that exact steps have shown."""
@@ -98,8 +101,7 @@ class StepComparer:
         self._findings.step = whole.step + 1
         self._reported[whole.step + 1] = {}
         due = self.due(whole.step)
-        self._compare_state_before(whole)
-        self._compare_consumed(whole, due)
+        self._compare_before(whole, due)
         if not whole.stale["before"]:  # or what loss and gradient are of is not what the masters say
             self._compare_passes(whole, due, is_exact)
         if whole.gradients or self._dtype != torch.float16:  # or the scaled gradient overflowed: rightly skipped
@@ -143,44 +145,38 @@ class StepComparer:
             }
             noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, device)
             batch = inputs.prepare_batch(raw, view.columns)
-            wrong += self._wrong_fields(batch, raw)
+            for each in inputs.fields:
+                if each.name not in batch:
+                    continue  # an encoder reads it
+                own, stored, (low, high) = batch[each.name].cpu(), raw[each.name].double(), each.value_range or (0, 0)
+                if source := each.value_range and view.columns[each.name].value_range:
+                    stored = low + (stored - source[0]) * (high - low) / (source[1] - source[0])
+                stored = stored[:, : own.shape[1]] if own.ndim > 1 else stored  # padding is cut
+                if not torch.allclose(own.double(), stored, rtol=1e-6, atol=1e-6 if own.is_floating_point() else 0.0):
+                    wrong.append(f"{each.name} is not the column's")
             batch |= prepare_on_host(objective, raw, view.columns, inputs, noise)  # type: ignore[arg-type]
             found.append(DueMicroBatch(batch, noise, sample_digests(batch, inputs.names_read)))
         self._findings.same("draws", "fields as the store has them", wrong)
         return found
 
-    def _wrong_fields(self, batch: Mapping[str, Tensor], raw: Mapping[str, Tensor]) -> Iterator[str]:
-        """Yield a clause for each field of a batch that is not the store's column, mapped onto the field's range."""
-        for each in self.inputs.fields:
-            if each.name not in batch:
-                continue  # an encoder reads it
-            own, stored = batch[each.name].cpu(), raw[each.name].double()
-            source, target = self._run.data.train.columns[each.name].value_range, each.value_range
-            if source and target:
-                stored = target[0] + (stored - source[0]) * (target[1] - target[0]) / (source[1] - source[0])
-            stored = stored[:, : own.shape[1]] if own.ndim > 1 else stored
-            if not torch.allclose(own.double(), stored, rtol=1e-6, atol=1e-6 if own.is_floating_point() else 0.0):
-                yield f"{each.name} is not the column's"
-
-    def _compare_state_before(self, whole: WholeStep) -> None:
-        """Compare a step's state with that after the step before, the updates so far, and the weights computed with."""
+    def _compare_before(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
+        """Compare a step's state with that after the step before, the updates so far, the weights computed with, the
+        keys of its draws and its samples."""
         findings, own = self._findings, whole.first.before.scalars["adam_step"]
         if self._previous and self._previous[0] == whole.step:
-            findings.same("moments", "state since the step before", changed_tensors(self._previous[1], whole.before))
+            changed = changed_tensors(self._previous[1], whole.before)
+            findings.same("moments", "state since the step before", changed)
         detail = f"{own:g} in place of {self._num_updates}"
         findings.near("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
         for when, stale in whole.stale.items():
             modules = list(by_module(stale))
             wrong = [f"{when} the step: first {name}" for name in stale]
             findings.same("master weights", "weights computed with", wrong, modules[0] if len(modules) == 1 else "")
-
-    def _compare_consumed(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
-        """Compare keys of draws, then samples, of a step's passes."""
         expected, found = {draw_key(micro.noise): micro for micro in due}, [each.key for each in whole.passes]
-        wrong = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
-        places = [f"micro-batch {key[3]} from sample {key[5]}, step {key[2] + 1}" for key in wrong]
-        self._findings.same("draws", "keys of random numbers", places)
-        if wrong:
+        keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
+        places = [f"micro-batch {key[3]} from sample {key[5]}, step {key[2] + 1}" for key in keys]
+        findings.same("draws", "keys of random numbers", places)
+        if keys:
             parts = (sorted(one for part in each for one in part.samples) for each in (whole.passes, due))
             others = [] if next(parts) == next(parts) else ["other samples"]
         else:
@@ -190,7 +186,7 @@ class StepComparer:
                 for place, (one, two) in enumerate(zip(each.samples, expected[each.key].samples, strict=True))
                 if one != two
             ]
-        self._findings.same("draws", "samples and their order", others)
+        findings.same("draws", "samples and their order", others)
 
     def _compare_passes(self, whole: WholeStep, due: Sequence[DueMicroBatch], is_exact: bool) -> None:
         """Compare draws, loss components and gradients of a step's passes."""
@@ -231,21 +227,20 @@ class StepComparer:
 
         A loss is a function of its inputs and keyed draws: it keeps no state, and draws from no other source.
         """
-        state = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        try:
-            for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
-                seed_generator(seed_of("prove", micro.noise.step) % 2**31)
-            model = self.reference.model(weights, self._dtype, is_new=True)
-            total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
-        finally:
-            torch.set_rng_state(state[0])
-            np.random.set_state(state[1])
-            random.setstate(state[2])
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
+            seed_generator(derived_seed("prove", micro.noise.step) % 2**31)
+        model = self.reference.model(weights, self._dtype, is_new=True)
+        total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
         # On a GPU some kernels sum in any order.
         bound = MARGIN * UNITS[self._dtype] * abs(total) if self._on_gpu else 0.0
+        is_same = total == before or (math.isnan(total) and math.isnan(before))
         detail = f"{before:.9g}, then {total:.9g}: the loss has a state, or draws random numbers without a key"
-        away = 0.0 if total == before or (math.isnan(total) and math.isnan(before)) else abs(total - before)
-        self._findings.near("loss", AGAIN, away, bound, detail if away else "")
+        away = 0.0 if is_same else abs(total - before)
+        self._findings.near("loss", "the same inputs and draws again", away, bound, "" if is_same else detail)
 
     def _bound(self, key: str, apart: float, size: float, is_exact: bool) -> float:
         """Return what rounding explains: of two precisions, the distance that they have; else the largest so far."""
@@ -277,7 +272,7 @@ class StepComparer:
             if self._dtype != torch.float32 and size:
                 along = [sum(float(each[name] @ plain[name]) for name in names) for each in (found, low.gradients)]
                 self._ratios.setdefault(module, []).append((along[0] - along[1], size**2))
-        self._findings.same("gradient", ALIKE, [f"first {name}" for name in whole.disagreeing])
+        self._findings.same("gradient", "alike on all workers", [f"first {name}" for name in whole.disagreeing])
 
     def compare_scales(self) -> list[str]:
         """Compare the scale of each module's gradient over all steps, in half precision; return what cannot be told.
@@ -323,7 +318,9 @@ class StepComparer:
         """Compare the slope of the loss along a random direction over the named weights."""
         directions = {}
         for name in names:
-            generator = torch.Generator().manual_seed(seed_of(self._run.experiment.seed, "prove", "direction", name))
+            generator = torch.Generator().manual_seed(
+                derived_seed(self._run.experiment.seed, "prove", "direction", name)
+            )
             directions[name] = torch.randn(gradients[name].numel(), generator=generator, dtype=torch.float64)
 
         def loss(width: float) -> float:
@@ -347,7 +344,7 @@ class StepComparer:
         """Compare the factor and the statistics of clipping, within the rounding of the norm."""
         spec, before = self.reference.spec["training"]["clip"], whole.first.before.scalars
         norm, num = joint_norm(whole.gradients.values()), sum(each.numel() for each in whole.gradients.values())
-        away = norm_bound(norm, num)
+        away = MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))
         self._reported[whole.step + 1]["grad_norm"] = norm, away
         (factor, statistics), *near = (clip(spec, max(0.0, norm + shift), before) for shift in (0.0, -away, away))
         bound = max(abs(each - factor) for each, _ in near) + MARGIN * FLOAT32 * factor
@@ -385,22 +382,22 @@ class StepComparer:
         due = self.reference.update(whole.step, number, before, clipped, after["master"], kernel, begun)
         for kind, values in due.values.items():
             phase = "update" if kind == "master" else "moments" if kind in MOMENTS else "average"
-            what = WORDS.get(kind) or kind.replace("power_", "power-function, ")
+            what = "by module" if kind == "master" else FIELDS.get(kind, kind.replace("power_", "power-function, "))
             for module, names in by_module(values).items():
                 own = {name: after.get(kind, {}).get(name, torch.full_like(values[name], math.nan)) for name in names}
-                distance = joint_norm(own[name].double() - values[name] for name in names)
                 bound = MARGIN * FLOAT32 * joint_norm(due.scales[kind][name] for name in names)
                 if kind == "master":
-                    # Weights stored more coarsely are a finding of their own: the update is judged by what it could be.
-                    coarse = {name: stored_dtype(own[name]) for name in names if own[name].numel() > 1}
-                    unit = max([FLOAT32, *(UNITS[dtype] for dtype in coarse.values())])
-                    bound += MARGIN * unit * joint_norm(own.values())
+                    bound += MARGIN * FLOAT32 * joint_norm(own.values())
                     wrong = [
-                        f"{name} holds {str(dtype).removeprefix('torch.')}"
-                        for name, dtype in coarse.items()
-                        if dtype != torch.float32 and stored_dtype(values[name].float()) == torch.float32
+                        f"{name} holds {dtype}"
+                        for name in names
+                        if own[name].numel() > 1
+                        and (dtype := stored_dtype(own[name])) != "float32"
+                        and stored_dtype(values[name].float()) == "float32"
                     ]
-                    findings.same("master weights", "held in float32", wrong, module)
+                    if not findings.same("master weights", "held in float32", wrong, module):
+                        continue  # its update is rounded with it
+                distance = joint_norm(own[name].double() - values[name] for name in names)
                 moved = joint_norm(due.changes[kind][name] for name in names)
                 findings.near(phase, what, distance, bound, "", module, moved)
         missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
@@ -419,9 +416,8 @@ class StepComparer:
             if name not in masters or not torch.equal(masters[name], fresh[name].cpu().to(self._dtype).float())
         ]
         findings.same("master weights", "those of the seed at the start", wrong)
-        total, steps = plan.total_steps, np.arange(plan.total_steps)
-        if total > MOST_STEPS:
-            steps = np.unique(np.append(steps[:MOST_STEPS], np.linspace(0, total - 1, MOST_STEPS).astype(np.int64)))
+        total = plan.total_steps
+        steps = np.linspace(0, total - 1, min(total, MOST_STEPS)).astype(np.int64)
         base, spec = self.reference.spec["optimizer"]["lr"], experiment.schedule
         due = base * self.reference.rates(steps)
         loop = [learning_rate(spec, experiment.optimizer.lr, int(step), total, plan.epoch_steps) for step in steps]
@@ -453,6 +449,14 @@ def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:
     return {**groups, "small modules": left} if left else groups
 
 
+def by_module(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parameters of each module, in the order given."""
+    modules: dict[str, list[str]] = {}
+    for name in names:
+        modules.setdefault(name.rpartition(".")[0], []).append(name)
+    return modules
+
+
 def changed_tensors(one: Mapping[str, Whole], two: Mapping[str, Whole]) -> list[str]:
     """Return `FIELD of NAME` for each tensor that is not the same in two states, to the bit."""
     pairs = sorted({(kind, name) for state in (one, two) for kind, whole in state.items() for name in whole})
@@ -464,12 +468,7 @@ def changed_tensors(one: Mapping[str, Whole], two: Mapping[str, Whole]) -> list[
     ]
 
 
-def norm_bound(norm: float, num: int) -> float:
-    """Return by how much a norm of so many values may be off in float32."""
-    return MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))
-
-
-def stored_dtype(values: Tensor) -> torch.dtype:
+def stored_dtype(values: Tensor) -> str:
     """Return the coarsest precision that holds all of some float32 values exactly."""
-    coarse = (torch.bfloat16, torch.float16)
-    return next((each for each in coarse if torch.equal(values.to(each).to(values.dtype), values)), torch.float32)
+    coarse = (name for name in ("bfloat16", "float16") if torch.equal(values.to(getattr(torch, name)).float(), values))
+    return next(coarse, "float32")

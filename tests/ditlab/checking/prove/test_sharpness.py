@@ -136,7 +136,7 @@ def a_loss_with_its_own_draws(patch: Any) -> None:
 
 
 FAULTS = [
-    (every_fifth_average, r"average, exponential.* in steps 1, 6, 11, 16"),
+    (every_fifth_average, r"average, exponential average.* in steps 1, 6, 11, 16"),
     (every_seventh_clipping, r"clipping, factor in steps 7, 19"),
     (even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"),
     (later_rates, r"learning rate, of each parameter in steps 3, 4, 5"),
