@@ -232,9 +232,16 @@ class Figure:
     @property
     def alternative_text(self) -> str:
         """`alt`, or a sentence for each panel from its kind, title and labels: at most 1,000 characters."""
-        sentences = [self.alt] if self.alt else [self.title, *map(_describe, self.panels)]
-        text = " ".join(_sentence(each) for each in sentences if each.strip())
+        texts = [self.alt] if self.alt else [self.title, *map(_describe, self.panels)]
+        # Control characters and halves of pairs stand in no file of text.
+        texts = [" ".join("".join(c if c.isprintable() else " " for c in each).split()) for each in texts]
+        text = " ".join(each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each)
         return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
+
+
+def evenly_spaced(last: int, num: int) -> list[int]:
+    """Return at most `num` different integers from 0 to `last`, both included, evenly spaced."""
+    return sorted({round(number * last / (num - 1)) for number in range(num)})
 
 
 _KINDS = {
@@ -262,9 +269,3 @@ def _describe(panel: Panel) -> str:
     elif isinstance(panel, ImageGrid):
         about += f", {len(panel.images)} images"
     return f"{about}: {', '.join(named)}" if named else about
-
-
-def _sentence(text: str) -> str:
-    # Control characters and halves of pairs stand in no file of text.
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if text.endswith((".", "!", "?")) else f"{text}."

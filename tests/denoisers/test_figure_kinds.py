@@ -8,7 +8,12 @@ import torch
 
 from denoisers.figure_kinds.attention import catch_attention, patterns_figure, plain_patterns
 from denoisers.figure_kinds.embeddings import rotary_similarity
-from denoisers.figure_kinds.flow import (
+from denoisers.figure_kinds.network import principal_components
+from denoisers.figures import Curve, Figure, Lines
+from denoisers.layers.attention import GatedAttention, SelfAttention
+from denoisers.layers.rope import rotate, rotation
+from denoisers.processes.flow import point_velocity
+from denoisers.processes.flow_figures import (
     STRIP_NOISE,
     FlowProbe,
     denoising_figure,
@@ -18,11 +23,6 @@ from denoisers.figure_kinds.flow import (
     receptive_field_figure,
     time_density,
 )
-from denoisers.figure_kinds.network import principal_components
-from denoisers.figures import Curve, Figure, Lines
-from denoisers.layers.attention import GatedAttention, SelfAttention
-from denoisers.layers.rope import rotate, rotation
-from denoisers.processes.flow import point_velocity
 from denoisers.processes.specs import LogitNormalTime, UniformTime
 from support.figures import check_figure
 from support.models.figure_networks import SETTINGS, figure_network
@@ -141,13 +141,13 @@ def test_attention_parts_make_the_layers_output():
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
     plain = SelfAttention(8, 2)
     (parts,) = catch_attention([plain], lambda: plain(x, mask=mask, rope=rope))
-    mixed = torch.from_numpy(parts.mixed).transpose(0, 1).flatten(1)
+    mixed = torch.from_numpy(parts.weights @ parts.v).transpose(0, 1).flatten(1)
     torch.testing.assert_close(plain.out(mixed), plain(x, mask=mask, rope=rope)[0])
     assert np.isnan(parts.scores[:, 0, 1:]).all() and (parts.weights[:, 0, 1:] == 0).all()
     gated = GatedAttention(8, 4, 2)
     keys = torch.tensor([[True] * 4 + [False]] * 2)
     (parts,) = catch_attention([gated], lambda: gated(x, key_mask=keys))
-    mixed = torch.from_numpy(parts.mixed).transpose(0, 1) * gated.gates(x)[0]
+    mixed = torch.from_numpy(parts.weights @ parts.v).transpose(0, 1) * gated.gates(x)[0]
     torch.testing.assert_close(gated.out(mixed.flatten(1)), gated(x, key_mask=keys)[0])
     assert (parts.weights[..., -1] == 0).all()
 

@@ -18,19 +18,18 @@ from denoisers.figure_kinds.attention import (
     patterns_figure,
 )
 from denoisers.figure_kinds.embeddings import time_figure
-from denoisers.figure_kinds.flow import draw_features_of, flow_schedule_figure, velocity_makers
-from denoisers.figure_kinds.network import (
-    cut_patches,
-    modulation_figure,
-    pass_figure,
-    shape_text,
-    with_patch_lines,
-)
+from denoisers.figure_kinds.network import cut_patches, modulation_figure, pass_figure, with_patch_lines
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
 from denoisers.layers.embeddings import table, table_2d
 from denoisers.processes.flow import interpolate
-from denoisers.processes.flow_figures import to_grey, to_pictures
+from denoisers.processes.flow_figures import (
+    draw_features_of,
+    flow_schedule_figure,
+    to_grey,
+    to_pictures,
+    velocity_makers,
+)
 
 TIME = 0.25
 """The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
@@ -44,7 +43,7 @@ def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
         "patches": draw_patches,
         "positions": lambda inputs: positions_figure(inputs.trained(DiT).spec),
         "attention": draw_attention,
-        "attention_steps": draw_attention_steps,
+        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs)[1], tokens="patch"),
         "attention_patterns": draw_attention_patterns,
         "adaln": draw_adaln,
         "features": draw_features,
@@ -53,8 +52,11 @@ def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
 
 def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
     """Draw the kinds that need no weights: `patches` of a ring, tables, the noise schedule, the forward pass."""
+    line = torch.linspace(-1, 1, spec.image_size)
+    radius = (line[:, None].square() + line.square()).sqrt()
+    ring = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2  # shaded inside
     return {
-        "patches": patches_figure(ring(spec), spec),
+        "patches": patches_figure((2 * ring.clamp(0, 1) - 1).expand(spec.channels, -1, -1), spec),
         "positions": positions_figure(spec),
         "attention_patterns": patterns_figure(None, spec.num_rows, spec.num_rows),
         "time_embedding": time_figure(spec.width, spec.time_scale),
@@ -83,21 +85,16 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
     picture = to_pictures(image[None])[0]
     rows, size = spec.num_rows, spec.patch_size
     shape = f"{spec.image_size} x {spec.image_size} x {spec.channels}"
+    title = f"In sequence: {rows**2} patches of {size * size * spec.channels} numbers"
     panels: list[Panel] = [
         ImageGrid(picture[None], columns=1, title=f"Image: {shape}"),
         ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=f"{rows**2} patches of {size} x {size}"),
-        ImageGrid(
-            cut_patches(picture, size),
-            captions=[str(index) for index in range(rows**2)],
-            columns=rows,
-            title=f"In sequence: {rows**2} patches of {size * size * spec.channels} numbers",
-        ),
+        ImageGrid(cut_patches(picture, size), [str(index) for index in range(rows**2)], rows, title),
     ]
     if projection is not None:
         title = f"Learned projection: {projection.shape[0]} -> {projection.shape[1]}"
-        panels.append(
-            Heatmap(projection, title, "embedding dimension", "number in the patch", diverging=True, unit="weight")
-        )
+        labels = ("embedding dimension", "number in the patch")
+        panels.append(Heatmap(projection, title, *labels, diverging=True, unit="weight"))
     return Figure(panels, title="An image as a sequence of patches")
 
 
@@ -108,57 +105,31 @@ def positions_figure(spec: DiTSpec) -> Figure:
     positions = table_2d(rows, rows, width).numpy()
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
+    to_centre = similarity[centre[0] * rows + centre[1]].reshape(rows, rows)
     panels = [
         Heatmap(axis, f"One axis: {rows} x {width // 2}", "dimension", "row or column", diverging=True, unit="value"),
         Heatmap(positions, f"The grid: {rows**2} x {width}", "dimension", "patch", diverging=True, unit="value"),
         Heatmap(similarity, "Similarity of every two patches", "patch", "patch", unit="cosine"),
-        Heatmap(
-            similarity[centre[0] * rows + centre[1]].reshape(rows, rows),
-            "Similarity to the centre patch",
-            "column",
-            "row",
-            mark=centre,
-            unit="cosine",
-        ),
+        Heatmap(to_centre, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),
     ]
     return Figure(panels, title="Where each patch is: fixed sinusoids of its row and column")
 
 
-def ring(spec: DiTSpec) -> Tensor:
-    """Make an image of a ring with a shaded inside, (C, S, S) in [-1, 1], for figures without data."""
-    line = torch.linspace(-1, 1, spec.image_size)
-    radius = (line[:, None].square() + line.square()).sqrt()
-    image = torch.exp(-(((radius - 0.6) / 0.12) ** 2)) + 0.25 * (radius < 0.6) * (line + 1) / 2
-    return (2 * image.clamp(0, 1) - 1).expand(spec.channels, -1, -1)
-
-
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
-    spec = inputs.trained(DiT).spec
-    image = inputs.batch["image"][:1]
+    rows = inputs.trained(DiT).spec.num_rows
     x, layers = _attend(inputs)
-    picture = to_grey(image)[0]
+    picture = to_grey(inputs.batch["image"][:1])[0]
     shown = np.stack([picture, to_grey(x)[0]])
     panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
-    panels += image_attention_panels([each.weights for each in layers], picture, spec.num_rows, spec.num_rows)
+    panels += image_attention_panels([each.weights for each in layers], picture, rows, rows)
     return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
-
-
-def draw_attention_steps(inputs: FigureInputs) -> Figure:
-    """Draw `attention_steps`: one head of the middle layer from its input to its output, for a noised image."""
-    return attention_steps_figure(_attend(inputs)[1], tokens="patch")
 
 
 def draw_attention_patterns(inputs: FigureInputs) -> Figure:
     """Draw `attention_patterns`: plain patterns, and how similar every head is to each of them."""
-    _, layers = _attend(inputs)
     rows = inputs.trained(DiT).spec.num_rows
-    return patterns_figure([each.weights for each in layers], rows, rows)
-
-
-def attention_maps(network: DiT, x: Tensor, t: Tensor, label: Tensor | None = None) -> np.ndarray:
-    """Attention weights of the first image, (layers, heads, queries N, keys N), computed beside the forward pass."""
-    return np.stack([each.weights for each in _parts(network, x, t, label)])
+    return patterns_figure([each.weights for each in _attend(inputs)[1]], rows, rows)
 
 
 def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
@@ -167,13 +138,8 @@ def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
-    return x, _parts(network, x, t, label)
-
-
-def _parts(network: DiT, x: Tensor, t: Tensor, label: Tensor | None) -> list[AttentionParts]:
     attentions = [block.attention for block in network.transformer_blocks()]
-    with torch.no_grad():
-        return catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
+    return x, catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -191,7 +157,7 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
 def forward_pass_figure(spec: DiTSpec) -> Figure:
     """Draw the boxes from image to velocity, and the conditioning by time and class beside them."""
     num, width, patch = spec.num_rows**2, spec.width, spec.patch_size**2 * spec.channels
-    image = shape_text((spec.channels, spec.image_size, spec.image_size))
+    image = " x ".join(map(str, spec.image_shape))
     zero = spec.adaln == "zero"
     gate = "gate · " if zero else ""
     steps = [
@@ -204,15 +170,10 @@ def forward_pass_figure(spec: DiTSpec) -> Figure:
         ("LayerNorm, head", f"Linear {width} → {patch}, starts at 0"),
         ("Unpatchify: velocity v", image),
     ]
-    label = [] if spec.num_classes is None else [("+ class embedding", f"{spec.num_classes} classes and none")]
     conditions = [
         ("Time t", "0: data, 1: noise"),
         ("Sinusoid", f"{width} numbers"),
-        (f"MLP{' + class' if label else ''}: condition c", f"{width} → {spec.condition_width}"),
+        (f"MLP{'' if spec.num_classes is None else ' + class'}: condition c", f"{width} → {spec.condition_width}"),
         ("adaLN", "scale, shift, gate of each branch" if zero else "scale, shift of each branch"),
     ]
-    alt = (
-        f"Diagram of the diffusion transformer: image, {num} patches, embedding and positions, {spec.depth} blocks of "
-        "attention and MLP modulated by time, head, velocity."
-    )
-    return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT", alt)
+    return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
-from denoisers.dlm.attention_masks import dense_mask
-from denoisers.dlm.network import DLM
-from denoisers.dlm.noising import TokenNoise
-from denoisers.dlm.reverse_process import log_scores
+from denoisers.dlm.network import DLM, dense_mask
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_kinds.attention import (
     AttentionParts,
@@ -25,10 +22,13 @@ from denoisers.figure_kinds.attention import (
 from denoisers.figure_kinds.embeddings import rotary_figure, time_figure
 from denoisers.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Curve, Figure, Heatmap, Lines, Text
+from denoisers.figures import Curve, Figure, Heatmap, Lines, Text, evenly_spaced
 from denoisers.layers.adaln import split_six
-from denoisers.processes.score_entropy import expected_zero_score_entropy
+from denoisers.processes.score_entropy import expected_zero_score_entropy, log_scores
 from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_probability, posterior, sigma_schedule
+
+if TYPE_CHECKING:
+    from denoisers.dlm.objective import TokenNoise
 
 NUM_LEVELS = 16
 ROUNDS = 2
@@ -46,7 +46,6 @@ ATTENTION_TIME = 0.5
 """Time t of the text whose attention is drawn."""
 MAX_ATTENDED_TOKENS = 128
 MAX_VECTORS = 400
-SPACE, NEWLINE = "␣", "↵"
 
 
 def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[str, FigureMaker]:
@@ -58,7 +57,7 @@ def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[
         "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
         "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
         "attention": partial(draw_attention, noise=noise),
-        "attention_steps": partial(draw_attention_steps, noise=noise),
+        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, noise)),
         "adaln": partial(draw_adaln, noise=noise),
         "features": partial(draw_features, text=text),
     }
@@ -118,22 +117,23 @@ def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> 
 
     Frames `in_blocks` leave out later blocks; long ones show their end, other long frames their beginning.
     """
-    panels = [Text([_read(tokens, text) for tokens in samples.values], title="Samples")]
+
+    def read(tokens: Tensor) -> str:
+        ids = tokens.tolist()
+        return " ".join(map(str, ids)) if text is None else text.decode(ids)
+
+    panels = [Text([read(tokens) for tokens in samples.values], title="Samples")]
     if "frames" in samples.fields:
-        frames = zip(*(samples.fields[name] for name in ("frames", "noise", "written")), strict=True)
         passages = []
-        for tokens, noise, written in frames:
-            passage = _read(tokens[: int(written)], text)
+        for tokens, noise, written in zip(
+            *(samples.fields[key] for key in ("frames", "noise", "written")), strict=True
+        ):
+            passage = read(tokens[: int(written)])
             if len(passage) > EXCERPT:
                 passage = f"... {passage[-EXCERPT:]}" if in_blocks else f"{passage[:EXCERPT]} ..."
             passages.append(f"[sigma {float(noise):.3g}] {passage}")
         panels.append(Text(passages, title="How noise becomes the first sample"))
     return Figure(panels, columns=1)
-
-
-def _read(tokens: Tensor, text: TextCodec | None) -> str:
-    ids = tokens.tolist()
-    return " ".join(map(str, ids)) if text is None else text.decode(ids)
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -149,26 +149,23 @@ def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     samples = inputs.sampler.sample(inputs.network, conditions, 1, inputs.generator, trajectory=True)
     assert samples.trajectory is not None
     frames = samples.trajectory[:, 0].cpu()  # (frames, L)
-    last = len(frames) - 1
-    shown = sorted({round(step) for step in np.linspace(0, last, NUM_FRAMES)})
-    final = frames == frames[-1]
-    at_rest = final.flip(0).cumprod(0).flip(0).bool()  # from here on as in the end
+    steps = np.arange(len(frames))
+    shown = evenly_spaced(len(frames) - 1, NUM_FRAMES)
+    at_rest = (frames == frames[-1]).flip(0).cumprod(0).flip(0).float()  # 1 from here on as in the end
     num = min(MAX_TOKENS, frames.shape[1])
     table = Heatmap(
-        at_rest[shown, :num].float().numpy(),
+        at_rest[shown, :num].numpy(),
         f"The first {num} of {frames.shape[1]} tokens (bright: as in the end, from here on)",
         "token",
         "step",
         limits=(0.0, 1.0),
         y_names=[str(step) for step in shown],
         unit="has its last value",
-        cell_texts=[[token_text(token, text) for token in frames[step, :num].tolist()] for step in shown],
+        cell_texts=[token_texts(frames[step, :num], text) for step in shown],
     )
-    steps = np.arange(last + 1)
-    changed = (frames[1:] != frames[:-1]).float().mean(1).numpy()
     curves = [
-        Curve(steps, at_rest.float().mean(1).numpy(), "have their last value"),
-        Curve(steps[1:], changed, "change in this step"),
+        Curve(steps, at_rest.mean(1).numpy(), "have their last value"),
+        Curve(steps[1:], (frames[1:] != frames[:-1]).float().mean(1).numpy(), "change in this step"),
     ]
     lines = Lines(curves, "All tokens of the sample", "step", "share of tokens")
     return Figure([table, lines], title="A text token by token, from noise", columns=1)
@@ -179,53 +176,47 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
     network = inputs.trained(DLM)
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
-    moved, guessed, texts, guesses, names = [], [], [], [], []
-    num = first = 0
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
+    texts, guesses, names = [], [], []
     for time in DENOISING_TIMES:
         inputs.generator.set_state(state)  # a token that has moved stays so as noise rises
         sigma = noise.schedule.sigma_at(time)
         noised = noise_sequence(network, x0, sigma, noise.schedule, inputs.generator)
-        with torch.no_grad():
-            output = network(noised.x, noised.sigma, documents=noise.documents(x0))
-        first, num = noised.first, min(MAX_TOKENS, x0.shape[1] - noised.first)
-        place = slice(first, first + num)
-        scores = log_scores(output[0, place].float(), noised.x[0, place], noise.score)
-        likeliest = posterior(scores, noised.x[0, place], torch.tensor(sigma).to(scores)).argmax(-1)
-        moved.append((noised.x[0, place] == x0[0, place]).float().cpu().numpy())
-        guessed.append((likeliest == x0[0, place]).float().cpu().numpy())
-        texts.append([token_text(token, text) for token in noised.x[0, place].tolist()])
-        guesses.append([token_text(token, text) for token in likeliest.tolist()])
+        output = network(noised.x, noised.sigma, documents=noise.documents(x0))
+        shown = slice(noised.first, noised.first + min(MAX_TOKENS, x0.shape[1] - noised.first))
+        x, clean = noised.x[0, shown], x0[0, shown]
+        scores = log_scores(output[0, shown].float(), x, noise.score)
+        likeliest = posterior(scores, x, torch.tensor(sigma).to(scores)).argmax(-1)
+        rows.append(((x == clean).float().cpu().numpy(), (likeliest == clean).float().cpu().numpy()))
+        texts.append(token_texts(x, text))
+        guesses.append(token_texts(likeliest, text))
         names.append(f"t={time:g}, sigma={sigma:.2g}")
-    right = [float(each.mean()) for each in guessed]
-    common = {"limits": (0.0, 1.0), "y_names": names, "unit": "as in the text"}
-    title = f"Tokens {first} to {first + num - 1}, noised"
-    shares = ", ".join(f"{share:.0%}" for share in right)
+    moved, guessed = (np.stack(each) for each in zip(*rows, strict=True))
+    right = ", ".join(f"{float(each.mean()):.0%}" for each in guessed)
+    common: dict[str, Any] = {"limits": (0.0, 1.0), "y_names": names, "unit": "as in the text"}
+    title = f"Tokens {shown.start} to {shown.stop - 1}, noised"
+    guess_title = f"The likeliest token at each place (right: {right})"
     panels = [
-        Heatmap(np.stack(moved), title, "token", "noise", cell_texts=texts, **common),  # type: ignore[arg-type]
-        Heatmap(np.stack(guessed), f"The likeliest token at each place (right: {shares})", "token", "noise",
-                cell_texts=guesses, **common),  # type: ignore[arg-type]
-    ]  # fmt: skip
+        Heatmap(moved, title, "token", "noise", cell_texts=texts, **common),
+        Heatmap(guessed, guess_title, "token", "noise", cell_texts=guesses, **common),
+    ]
     return Figure(panels, title="A held-out text at rising noise, and the network's guess", columns=1)
 
 
 def noise_schedule_figure(schedule: SigmaSchedule, vocabulary: int, name: str) -> Figure:
     """Draw sigma(t), the share of tokens that have moved, and d sigma/dt, by which losses are weighted."""
-    t = torch.linspace(0, 1, 201, dtype=torch.float64)
-    sigma, rate = schedule.sigma(t), schedule.rate(t)
+    times = torch.linspace(0, 1, 201, dtype=torch.float64)
+    sigma = schedule.sigma(times)
     moved = move_probability(sigma)
     other = moved * (vocabulary - 1) / vocabulary
-    label = "time t"
+    t, label = times.numpy(), "time t"
+    shares = [Curve(t, moved.numpy(), "have jumped, 1 - e^-sigma"), Curve(t, other.numpy(), "differ from x_0")]
+    rate = Curve(t, schedule.rate(times).numpy())
     panels = [
-        Lines([Curve(t.numpy(), sigma.numpy())], f"Noise: {name}", label, "sigma(t)", log_y=True),
-        Lines(
-            [
-                Curve(t.numpy(), moved.numpy(), "have jumped, 1 - e^-sigma"),
-                Curve(t.numpy(), other.numpy(), "differ from x_0"),
-            ],
-            "Tokens that noise has reached", label, "share of tokens",
-        ),
-        Lines([Curve(t.numpy(), rate.numpy())], "Weight of the loss", label, "d sigma/dt", log_y=True),
-    ]  # fmt: skip
+        Lines([Curve(t, sigma.numpy())], f"Noise: {name}", label, "sigma(t)", log_y=True),
+        Lines(shares, "Tokens that noise has reached", label, "share of tokens"),
+        Lines([rate], "Weight of the loss", label, "d sigma/dt", log_y=True),
+    ]
     span = f"sigma from {schedule.sigma_min:g} to {schedule.sigma_max:g}"
     return Figure(panels, title=f"Noise of tokens by time, {span}", columns=3)
 
@@ -237,11 +228,6 @@ def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     return sequence_attention_figure(layers, "token", title)
 
 
-def draw_attention_steps(inputs: FigureInputs, noise: TokenNoise) -> Figure:
-    """Draw `attention_steps`: one head of the middle layer from its input to its output."""
-    return attention_steps_figure(_attend(inputs, noise))
-
-
 def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     network = inputs.trained(DLM)
     block = network.spec.block_size or 1
@@ -249,9 +235,7 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     x0 = inputs.batch["tokens"][:1, :num]
     noised = noise_sequence(network, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule, inputs.generator)
     attentions = [each.attention for each in network.transformer_blocks()]
-    with torch.no_grad():
-        documents = noise.documents(x0)
-        return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=documents))
+    return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=noise.documents(x0)))
 
 
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -265,35 +249,30 @@ def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
 
 def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     """Draw `features`: principal components of the learned vectors of tokens that occur in held-out text."""
-    network = inputs.trained(DLM)
     tokens, counts = inputs.batch["tokens"].unique(return_counts=True)
     tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]  # the commonest first
-    vectors = network.embedding.weight.detach()[tokens].float().cpu().numpy()
-    names = [token_text(token, text) for token in tokens.tolist()]
-    return vectors_figure(vectors, names, f"the vectors of {len(vectors)} tokens of held-out text", 120)
+    vectors = inputs.trained(DLM).embedding.weight.detach()[tokens].float().cpu().numpy()
+    what = f"the vectors of {len(vectors)} tokens of held-out text"
+    return vectors_figure(vectors, token_texts(tokens, text), what, 120)
 
 
 def attention_mask_figure(spec: DLMSpec) -> Figure:
     """Draw which tokens attend to which, block by block: in sampling, and in training beside a clean copy."""
     assert spec.block_size is not None
     shown = min(spec.length, max(4, 128 // spec.block_size) * spec.block_size)
-    one, two = (dense_mask(shown, spec.block_size, copies, None, torch.device("cpu")) for copies in (1, 2))
-    assert two is not None, "two copies hide something from each other"
-    one = torch.ones(shown, shown, dtype=torch.bool) if one is None else one
-    panels = [
-        _mask_panel(one, "Sampling: a block sees itself and earlier ones", ""),
-        _mask_panel(two, "Training: noisy blocks see earlier clean ones", f"; from {shown} on: noisy copy"),
-    ]
+    panels = []
+    for copies, title, remark in (
+        (1, "Sampling: a block sees itself and earlier ones", ""),
+        (2, "Training: noisy blocks see earlier clean ones", f"; from {shown} on: noisy copy"),
+    ):
+        mask = dense_mask(shown, spec.block_size, copies, None, torch.device("cpu"))
+        values = np.ones((shown, shown), np.float32) if mask is None else mask.float().numpy()
+        labels = (f"key (token{remark})", f"query (token{remark})")
+        panels.append(Heatmap(values, title, *labels, limits=(0.0, 1.0), unit="attends"))
     return Figure(panels, title=f"Block-causal attention, model.block_size={spec.block_size}")
 
 
-def _mask_panel(mask: Tensor, title: str, remark: str) -> Heatmap:
-    labels = (f"key (token{remark})", f"query (token{remark})")
-    return Heatmap(mask.float().numpy(), title, labels[0], labels[1], limits=(0.0, 1.0), unit="attends")
-
-
-@dataclass(frozen=True)
-class NoisedSequence:
+class NoisedSequence(NamedTuple):
     """One noised sequence: L tokens, N segments with a noise level of their own."""
 
     x: Tensor
@@ -308,24 +287,22 @@ def noise_sequence(
     network: DLM, x0: Tensor, sigma: float, schedule: SigmaSchedule, generator: torch.Generator
 ) -> NoisedSequence:
     """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones."""
-    block = network.spec.block_size
+    length = x0.shape[1]
+    block = min(network.spec.block_size or length, length)
     move, jump = torch.rand(2, *x0.shape, generator=generator, device=generator.device).to(x0.device)
-    if block is None or block >= x0.shape[1]:
-        levels = torch.full((1, 1), sigma, device=x0.device)
-        return NoisedSequence(corrupt(x0, levels, move, jump, network.spec.vocabulary), levels, 0)
-    first = x0.shape[1] - block
-    levels = torch.full((1, x0.shape[1] // block), schedule.sigma_min, device=x0.device)
+    levels = torch.full((1, length // block), schedule.sigma_min, device=x0.device)
     levels[:, -1] = sigma
     noised = corrupt(x0, levels[:, -1:], move, jump, network.spec.vocabulary)
+    first = length - block
     return NoisedSequence(torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
 
 
-def token_text(token: int, text: TextCodec | None) -> str:
-    """Return a token's text with visible blanks, or its number where there is no tokeniser."""
+def token_texts(tokens: Tensor, text: TextCodec | None) -> list[str]:
+    """Return each token's text with visible blanks, or its number where there is no tokeniser."""
     if text is None:
-        return str(token)
-    shown = text.decode([token])
-    return shown.replace("\n", NEWLINE).replace("\t", "→").replace(" ", SPACE) or "·"
+        return [str(token) for token in tokens.tolist()]
+    blanks = str.maketrans({"\n": "↵", "\t": "→", " ": "␣"})
+    return [text.decode([token]).translate(blanks) or "·" for token in tokens.tolist()]
 
 
 def forward_pass_figure(spec: DLMSpec) -> Figure:
@@ -348,8 +325,4 @@ def forward_pass_figure(spec: DLMSpec) -> Figure:
         ("MLP, SiLU: condition c", f"{spec.time_width} → {spec.condition_width}"),
         ("adaLN-Zero", "shift, scale, gate of each branch"),
     ]
-    alt = (
-        f"Diagram of the language model: noisy tokens, embedding, {spec.depth} blocks of rotary attention and SwiGLU "
-        "modulated by the noise level, log scores of every token."
-    )
-    return pass_figure(steps, conditions, (3, 4, 6), "The forward pass of the language model", alt)
+    return pass_figure(steps, conditions, (3, 4, 6), "The forward pass of the language model")

@@ -1,43 +1,193 @@
 """The language model's sampler: tokens from noise, around prompts if there are any, at once or block by block.
 
-In block sampling each block is drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section 3). Frames
-keep the tokens after each denoising step.
+Steps of the reverse process are those of Lou et al. 2024 (arXiv:2310.16834, section 4). In block sampling each block is
+drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section 3). B batch, T or L tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_label
-from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples, TextCodec
+from denoisers.contract import DEFAULT_REQUEST, Prompt, SampleRequest, Samples, TextCodec
 from denoisers.dlm.figures import sample_figure
-from denoisers.dlm.prompts import Clamp, clamp_prompts, place_prompts
-from denoisers.dlm.reverse_process import (
-    Predict,
-    ReverseStep,
-    constant_sigma,
-    denoise,
-    reverse_steps,
-    starting_tokens,
-    uniform_tokens,
-)
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.figures import Figure
+from denoisers.figures import Figure, evenly_spaced
 from denoisers.layers.attention import KVCache
-from denoisers.processes.draws import SampleDraws
+from denoisers.processes.draws import SampleDraws, check_noise_shape
+from denoisers.processes.score_entropy import ScoreName, log_scores
+from denoisers.processes.uniform_graph import posterior, reverse_rate, sigma_schedule
 
+LAST_TIME = 1e-5
+"""Last time of the steps, as in the paper's public code."""
+CHUNK_ENTRIES = 2**21
+"""Probabilities that are computed at once: 8 MiB of float32 a tensor, of which a few live at a time."""
 MAX_OUTPUT_VALUES = 2**29
 """Values of the network's output for one batch: 2 GiB in float32, ten sequences of 1024 tokens out of 50257."""
-BlockCallback = Callable[[Tensor, float, int], None]
-"""Called after each denoising step with all tokens (B, L), the active block's sigma, and that block's end."""
 NUM_FRAMES = 8
 """Frames of the first sample."""
+NAME_LENGTH = 40
+"""Characters of a prompt that messages show."""
+TransitionProbabilities = Callable[[Tensor, Tensor], Tensor]
+"""Weights of every next token, (N, V), with any positive sum, from the network's output (N, V) and tokens (N,)."""
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """Tokens of a sample that stay fixed."""
+
+    tokens: Tensor
+    """(B, L) int64; meaningless where the mask is false."""
+    mask: Tensor
+    """(B, L) bool: true where a token stays fixed."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return x (B, L) with the fixed tokens in their places."""
+        return torch.where(self.mask, self.tokens, x)
+
+    def part(self, first: int, end: int) -> Clamp:
+        """Return the clamp of tokens first .. end - 1."""
+        return Clamp(self.tokens[:, first:end], self.mask[:, first:end])
+
+    @property
+    def whole(self) -> bool:
+        """True if every token stays fixed."""
+        return bool(self.mask.all())
+
+
+def clamp_prompts(prompts: Sequence[Prompt], text: TextCodec | None, length: int, option: str, num: int) -> Clamp:
+    """Clamp the prompts' tokens in each of `num` samples of `length` tokens, the value of `option`.
+
+    Raises ValueError for a prompt that cannot be read or does not fit, and for an overlap.
+    """
+    tokens, mask = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.bool)
+    placed = sorted(
+        (_place(prompt, text, length, f"{option}={length}") for prompt in prompts), key=lambda each: each[0]
+    )
+    for first, prompt, _ in placed:
+        tokens[first : first + len(prompt)] = torch.tensor(prompt)
+        mask[first : first + len(prompt)] = True
+    for (first, prompt, name), (next_first, next_prompt, next_name) in pairwise(placed):
+        end = first + len(prompt)
+        if next_first < end:
+            raise ValueError(
+                f"{name} (tokens {first} to {end - 1}) and {next_name} (tokens {next_first} to "
+                f"{next_first + len(next_prompt) - 1}) overlap; set the position of the second to {end} or more."
+            )
+    return Clamp(tokens.repeat(num, 1), mask.repeat(num, 1))
+
+
+def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tuple[int, list[int], str]:
+    """Return a prompt's first position in a sample of `size` tokens, its tokens, and its name in messages."""
+    shown = prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
+    name = f"prompt={shown!r}"
+    if text is None:
+        raise ValueError(
+            f"{name} cannot be read, as no tokeniser came with the data (tokenizer.json); import the data again with "
+            "one, or leave the prompt out."
+        )
+    tokens = text.encode(prompt.text)
+    if not tokens:
+        raise ValueError(f"{name} holds no token; give it text, or leave it out.")
+    if not -size <= prompt.position < size:
+        raise ValueError(
+            f"position={prompt.position} of {name} lies outside a sample ({length}); "
+            f"set it to a number from {-size} to {size - 1}."
+        )
+    if len(tokens) > size:
+        raise ValueError(
+            f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size} or fewer."
+        )
+    first = prompt.position % size
+    if first + len(tokens) > size:
+        raise ValueError(
+            f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample has {size - first} left "
+            f"({length}); set its position to {size - len(tokens)} (or {-len(tokens)}, from the end), or shorten it."
+        )
+    return first, tokens, name
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """One evaluation of the network, and the draw of tokens from its output."""
+
+    sigma: float
+    """Noise level of the network's evaluation."""
+    sigma_after: float
+    """Noise level of the drawn tokens."""
+    probabilities: TransitionProbabilities
+
+
+def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[ReverseStep, ...]:
+    """Build the steps from t = 1 on: `spec.num_steps`, and the denoising one behind them if `spec.denoise`.
+
+    Times are evenly spaced. `euler` and `analytic` evaluate the network at the beginning of each step to t = 1e-5;
+    `categorical`, which draws guess after guess, does so at t = 1e-5 as well and has no denoising step.
+    """
+    schedule, score, num_steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
+    if spec.solver == "categorical":
+        levels = schedule.sigma(torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)).tolist()
+        return tuple(ReverseStep(sigma, sigma, categorical_probabilities) for sigma in levels)
+    times = torch.linspace(1, LAST_TIME, num_steps + 1, dtype=torch.float64)
+    sigma, rate = schedule.sigma(times).tolist(), schedule.rate(times).tolist()
+    steps = []
+    for now, after, slope in zip(sigma[:-1], sigma[1:], rate[:-1], strict=True):
+        if spec.solver == "euler":
+            probabilities = euler_probabilities(slope * (1 - LAST_TIME) / num_steps, score)
+        else:
+            probabilities = analytic_probabilities(now - after, score)
+        steps.append(ReverseStep(now, after, probabilities))
+    if spec.denoise:
+        steps.append(ReverseStep(sigma[-1], 0.0, analytic_probabilities(sigma[-1], score)))
+    return tuple(steps)
+
+
+def euler_probabilities(step: float, score: ScoreName) -> TransitionProbabilities:
+    """One-hot + step times the reverse rate, 0 where that is negative; step = dt d sigma/dt."""
+
+    def probabilities(output: Tensor, x: Tensor) -> Tensor:
+        change = step * reverse_rate(log_scores(output, x, score), x)
+        return change.scatter_add(-1, x[..., None], torch.ones_like(change[..., :1])).clamp(min=0)
+
+    return probabilities
+
+
+def analytic_probabilities(step: float, score: ScoreName) -> TransitionProbabilities:
+    """Staggered scores times the transposed transition, from one noise level to the one `step` below."""
+    return lambda output, x: posterior(log_scores(output, x, score), x, output.new_full((), step))
+
+
+def categorical_probabilities(output: Tensor, x: Tensor) -> Tensor:
+    """softmax(output), whatever x: a heuristic, no reverse process.
+
+    With log scores it is a token's law given all others, at the noise level of the evaluation: all tokens are redrawn
+    at once, each given the others' previous values. One alone would be a Gibbs step. The drawn tokens hold that noise;
+    no step removes it.
+    """
+    return output.softmax(-1)
+
+
+def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
+    """Draw tokens (B, T) from the network's output (B, T, V), tokens x and U[0, 1), (B, T) each.
+
+    By the inverse of the cumulative sum, in float64: of 50,257 tokens most have a probability of 1e-8 or less in a
+    step, and float32 sums to 1 by steps of 6e-8. In chunks of tokens, so that no second tensor as large as `output` is
+    held. Never draws a token of probability 0.
+    """
+    size = max(1, CHUNK_ENTRIES // output.shape[-1])
+    drawn = []
+    for part, tokens, at in zip(*(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True):
+        weights = probabilities(part.to(torch.promote_types(part.dtype, torch.float32)), tokens)
+        summed = weights.cumsum(-1, dtype=torch.float64)
+        token = torch.searchsorted(summed, (at * summed[:, -1])[:, None], right=True)[:, 0]
+        drawn.append(token.clamp(max=weights.shape[-1] - 1))  # NaN lies above nothing
+    return torch.cat(drawn).view_as(x)
 
 
 class DLMSampler:
@@ -50,16 +200,10 @@ class DLMSampler:
         self, spec: DLMSamplingSpec, model: DLMSpec, objective: DLMObjectiveSpec, text: TextCodec | None
     ) -> None:
         """`text` encodes prompts and decodes samples."""
+        self._spec, self._model, self._text = spec, model, text
         self._steps = reverse_steps(spec, objective)
+        self._sigma_min = objective.noise.sigma_min
         self._length = spec.length or model.length
-        self._length_option = "sampling.length" if spec.length else "model.length"
-        self._vocabulary = model.vocabulary
-        self._text = text
-        self._blocks: BlockSampler | None = None
-        if spec.block is not None:
-            assert model.block_size is not None
-            sigma_min = objective.noise.sigma_min
-            self._blocks = BlockSampler(self._steps, model.block_size, model.depth, sigma_min, spec.block.cache)
         self.max_batch_size: int | None = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
@@ -70,8 +214,8 @@ class DLMSampler:
         check_no_label(request)
         if not request.prompts:
             return {}
-        placed = place_prompts(request.prompts, self._text, self._length, self._length_option)
-        clamp = clamp_prompts(placed, num, self._length)
+        option = "sampling.length" if self._spec.length else "model.length"
+        clamp = clamp_prompts(request.prompts, self._text, self._length, option, num)
         return {"tokens": clamp.tokens, "given": clamp.mask}
 
     @torch.no_grad()
@@ -87,8 +231,9 @@ class DLMSampler:
         """Draw tokens (num, L) int64. Frames begin with uniform tokens around the prompts, then there is one a step.
 
         Every sample has its own generator, seeded from `generator`, for its noise and one draw a token and step.
-        `noise` (num, L) int64, tokens in place of the uniform ones, stands around the prompts.
-        `fields` hold at most eight frames of the first sample, evenly spaced over all steps: see `Frames.fields`.
+        `noise` (num, L) int64, tokens in place of the uniform ones, stands around the prompts. `fields` hold at most
+        eight frames of the first sample, evenly spaced over all steps: `frames` (F, L), the sigma of the active tokens
+        `noise` (F,), and the number of active and finished tokens `written` (F,).
 
         A prompt's tokens stand among noisy ones, and the network is evaluated at the noise level of these: its scores
         are those of noisy sequences that hold the prompt, and only towards sigma = 0 those of sequences that began with
@@ -96,112 +241,92 @@ class DLMSampler:
         """
         device = next(network.parameters()).device
         draws = SampleDraws(num, generator, device)
-        x = uniform_tokens(draws, num, self._length, self._vocabulary)
+        x = (draws.uniform((num, self._length), torch.float64) * self._model.vocabulary).long()
         if noise is not None:
-            x = starting_tokens(noise, x, self._vocabulary)
+            x = starting_tokens(noise, x, self._model.vocabulary)
+        conditions = {name: values.to(device) for name, values in conditions.items()}
         clamp = Clamp(torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool))
         if conditions:
-            clamp = Clamp(conditions["tokens"].to(device), conditions["given"].to(device))
+            clamp = Clamp(conditions["tokens"], conditions["given"])
         x = clamp.apply(x)
-        length, blocks = x.shape[1], self._blocks
-        frames = Frames(len(self._steps) if blocks is None else blocks.num_steps(clamp), trajectory)
-        frames.add(x, self._steps[0].sigma, length)
-        if blocks is None:
+        size = self._length if self._spec.block is None else self._model.block_size
+        assert size is not None, "a model without blocks is not sampled block by block"
+        parts = {first: clamp.part(first, first + size) for first in range(0, self._length, size)}
+        to_draw = [first for first, part in parts.items() if self._spec.block is None or not part.whole]
+        frames = Frames(len(self._steps) * len(to_draw), trajectory)
+        frames.add(x, self._steps[0].sigma, self._length)
+        cache = KVCache(self._model.depth, self._length)
+        for first, part in parts.items():
+            end = first + size
+            for step in self._steps if first in to_draw else ():
+                block = x[:, first:end]
+                uniform = draws.uniform(block.shape, torch.float64)
+                output = self._evaluate(network, x, first, end, step.sigma, cache)
+                block = part.apply(draw_tokens(step.probabilities, output, block, uniform))
+                del output  # (B, T, V): nothing holds it when the next one is computed
+                x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
+                frames.add(x, step.sigma_after, end)
+            if self._spec.block is not None and self._spec.block.cache and end < self._length:
+                self._commit(network, x[:, first:end], cache)
+        return Samples(x, conditions, frames.trajectory(), dict(frames.fields()))
 
-            def predict(tokens: Tensor, sigma: float) -> Tensor:
-                output: Tensor = network(tokens, constant_sigma(network, num, sigma))
-                return output
-
-            x = denoise(predict, x, self._steps, clamp, draws, partial(frames.add, num_written=length))
-        else:
-            x = blocks.sample(network, x, clamp, draws, frames.add)
-        on_device = {name: values.to(device) for name, values in conditions.items()}
-        return Samples(x, on_device, frames.trajectory(), dict(frames.fields()))
-
-    def show(self, samples: Samples) -> Figure:
-        """Show the samples as text, and the frames of the first one."""
-        return sample_figure(samples, self._text, in_blocks=self._blocks is not None)
-
-
-@dataclass(frozen=True)
-class BlockSampler:
-    """Denoising of one block after another; finished blocks are clean, at noise `sigma_min`."""
-
-    steps: Sequence[ReverseStep]
-    """Denoising steps of each block."""
-    block_size: int
-    depth: int
-    """Blocks of the network."""
-    sigma_min: float
-    cached: bool
-    """True if keys and values of finished blocks are kept, not computed again at every step."""
-
-    def num_steps(self, clamp: Clamp) -> int:
-        """Number of denoising steps over all blocks that are not wholly clamped."""
-        firsts = range(0, clamp.mask.shape[1], self.block_size)
-        return len(self.steps) * sum(not clamp.part(first, first + self.block_size).whole for first in firsts)
-
-    def sample(self, network: nn.Module, x: Tensor, clamp: Clamp, draws: SampleDraws, record: BlockCallback) -> Tensor:
-        """Denoise tokens (B, L) around clamped ones. A wholly clamped block is only added to the cache."""
-        length = x.shape[1]
-        cache = KVCache(self.depth, length)
-        for first in range(0, length, self.block_size):
-            end = first + self.block_size
-            before, behind, block_clamp = x[:, :first], x[:, end:], clamp.part(first, end)
-            block = x[:, first:end]
-            if not block_clamp.whole:
-                predict = self._predict(network, before, cache)
-                record_whole = partial(_record_whole, record, before, behind)
-                block = denoise(predict, block, self.steps, block_clamp, draws, record_whole)
-                x = torch.cat((before, block, behind), dim=1)
-            if self.cached and end < length:
-                self._commit(network, block, cache)
-        return x
-
-    def _predict(self, network: nn.Module, before: Tensor, cache: KVCache) -> Predict:
-        """Evaluation of a block behind finished blocks `before` (B, ...)."""
-        num = len(before)
-        if self.cached:
-            return lambda block, sigma: network(block, constant_sigma(network, num, sigma), cache=cache)
-
-        def predict(block: Tensor, sigma: float) -> Tensor:
-            fresh = KVCache(self.depth, before.shape[1] + self.block_size)
-            if before.shape[1]:
-                self._commit(network, before, fresh)
-            output: Tensor = network(block, constant_sigma(network, num, sigma), cache=fresh)
-            return output
-
-        return predict
+    def _evaluate(self, network: nn.Module, x: Tensor, first: int, end: int, sigma: float, cache: KVCache) -> Tensor:
+        """Evaluate the network at tokens first .. end - 1 of x, behind finished ones if it samples block by block."""
+        given = {} if self._spec.block is None else {"cache": cache}
+        if self._spec.block is not None and not self._spec.block.cache:
+            given["cache"] = KVCache(self._model.depth, end)
+            if first:
+                self._commit(network, x[:, :first], given["cache"])
+        output: Tensor = network(x[:, first:end], constant_sigma(network, len(x), sigma), **given)
+        return output
 
     def _commit(self, network: nn.Module, finished: Tensor, cache: KVCache) -> None:
         """Add keys and values of finished tokens to the cache."""
-        network(finished, constant_sigma(network, len(finished), self.sigma_min), cache=cache, commit=True)
+        network(finished, constant_sigma(network, len(finished), self._sigma_min), cache=cache, commit=True)
+
+    def show(self, samples: Samples) -> Figure:
+        """Show the samples as text, and the frames of the first one."""
+        return sample_figure(samples, self._text, in_blocks=self._spec.block is not None)
 
 
-def _record_whole(record: BlockCallback, before: Tensor, behind: Tensor, block: Tensor, sigma: float) -> None:
-    record(torch.cat((before, block, behind), dim=1), sigma, before.shape[1] + block.shape[1])
+def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
+    """Return given tokens on the device of `like`, tokens of the same shape.
+
+    Raises ValueError for another shape and for tokens that the vocabulary does not have.
+    """
+    check_noise_shape(noise, like.shape)
+    if noise.dtype != torch.int64 or not bool(((noise >= 0) & (noise < vocabulary)).all()):
+        held = f"{noise.dtype}".removeprefix("torch.")
+        raise ValueError(
+            f"noise must hold tokens from 0 to {vocabulary - 1} as int64 (model.vocabulary={vocabulary}), and holds "
+            f"{held} from {noise.min().item():g} to {noise.max().item():g}; draw it with torch.randint."
+        )
+    return noise.to(like.device)
+
+
+def constant_sigma(network: nn.Module, num: int, sigma: float) -> Tensor:
+    """One sigma for every sample, (num,), in float32 or the network's better dtype, on its device."""
+    parameter = next(network.parameters())
+    return torch.full((num,), sigma, dtype=torch.promote_types(parameter.dtype, torch.float32), device=parameter.device)
 
 
 class Frames:
     """Recorder of the initial noise and of the tokens after every step."""
 
     def __init__(self, num_steps: int, trajectory: bool) -> None:
-        last = NUM_FRAMES - 1
-        self._recorded_steps = {round(number * num_steps / last) for number in range(NUM_FRAMES)}
+        self._recorded_steps = evenly_spaced(num_steps, NUM_FRAMES)
         self._step = 0
         self._all: list[Tensor] | None = [] if trajectory else None
-        self._first: list[Tensor] = []
-        self._sigma: list[float] = []
-        self._num_written: list[int] = []
+        self._first: list[tuple[Tensor, float, int]] = []
 
     def add(self, x: Tensor, sigma: float, num_written: int) -> None:
         """Record tokens (num, L), the sigma of the active ones, and the number of active and finished tokens."""
         if self._all is not None:
             self._all.append(x)
         if self._step in self._recorded_steps:
-            self._first.append(x[0].clone())  # on its device: a copy to the host would wait for it
-            self._sigma.append(sigma)
-            self._num_written.append(num_written)
+            self._first.append(
+                (x[0].clone(), sigma, num_written)
+            )  # on its device: a copy to the host would wait for it
         self._step += 1
 
     def trajectory(self) -> Tensor | None:
@@ -210,5 +335,6 @@ class Frames:
 
     def fields(self) -> dict[str, Tensor]:
         """Return the first sample's arguments of `add`: `frames` (F, L), `noise` (F,) and `written` (F,), F <= 8."""
-        noise = torch.tensor(self._sigma, dtype=torch.float64)
-        return {"frames": torch.stack(self._first).cpu(), "noise": noise, "written": torch.tensor(self._num_written)}
+        tokens, sigma, written = zip(*self._first, strict=True)
+        noise = torch.tensor(sigma, dtype=torch.float64)
+        return {"frames": torch.stack(tokens).cpu(), "noise": noise, "written": torch.tensor(written)}

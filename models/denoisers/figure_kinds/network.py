@@ -6,11 +6,10 @@ conditions them beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from denoisers.figures import (
@@ -40,14 +39,13 @@ ENLARGEMENT = 4
 """Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(NamedTuple):
     """Principal components of vectors."""
 
     scores: np.ndarray
-    """(num, components), in the order of falling variance."""
+    """(num, components), in the order of falling variance; 0 in components beyond the vectors' rank."""
     shares: np.ndarray
-    """Share of the variance of each component, (components,)."""
+    """Share of the variance of each component that there is."""
 
 
 def principal_components(vectors: np.ndarray, num: int = NUM_SHARES) -> Components:
@@ -57,7 +55,16 @@ def principal_components(vectors: np.ndarray, num: int = NUM_SHARES) -> Componen
     signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])
     signs[signs == 0] = 1
     total = max(float((spread**2).sum()), 1e-30)
-    return Components((left * spread * signs)[:, :num], (spread**2 / total)[:num])
+    scores = (left * spread * signs)[:, :num]
+    return Components(np.pad(scores, ((0, 0), (0, num - scores.shape[1]))), (spread**2 / total)[:num])
+
+
+def component_colours(scores: np.ndarray) -> np.ndarray:
+    """Turn scores (num, components) into colours in [0, 1], (num, 3): the first three as red, green and blue."""
+    shown = scores[:, :3]
+    low, high = np.quantile(shown, 0.01, axis=0), np.quantile(shown, 0.99, axis=0)
+    colours: np.ndarray = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    return colours
 
 
 def token_features_figure(
@@ -69,18 +76,18 @@ def token_features_figure(
     """
     num = min(NUM_PICTURES, len(tokens))
     found = principal_components(tokens.reshape(-1, tokens.shape[-1]))
-    colours = np.zeros((len(found.scores), 3))
-    shown = found.scores[:, :3]
-    low, high = np.quantile(shown, 0.01, axis=0), np.quantile(shown, 0.99, axis=0)
-    colours[:, : shown.shape[1]] = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    maps = colours.reshape(len(tokens), rows, columns, 3)[:num]
     height, width = pictures.shape[1:3]
+    maps = component_colours(found.scores).reshape(len(tokens), rows, columns, 3)[:num]
     maps = maps.repeat(height // rows, axis=1).repeat(width // columns, axis=2)
     seen = pictures[:num] if pictures.ndim == 4 else pictures[:num, ..., None].repeat(3, axis=3)
-    title = "What the network sees, and its tokens' first three components as red, green and blue"
+    x, y = principal_components(tokens.mean(axis=1), 2).scores.T
+    names = np.array(labels or [""] * len(tokens))
+    groups = [PointGroup(x[names == name], y[names == name], str(name)) for name in np.unique(names)]
+    title = "Mean token of each image, by class" if labels else "Mean token of each image"
+    grid_title = "What the network sees, and its tokens' first three components as red, green and blue"
     panels: list[Panel] = [
-        ImageGrid(np.concatenate((seen, maps)), columns=num, title=title),
-        _by_label(tokens.mean(axis=1), labels),
+        ImageGrid(np.concatenate((seen, maps)), columns=num, title=grid_title),
+        Points(groups, title, "first component", "second component"),
         shares_bars(found.shares),
     ]
     return Figure(panels, title=f"Principal components of the tokens {where}", columns=1 if num > 4 else 2)
@@ -88,32 +95,18 @@ def token_features_figure(
 
 def shares_bars(shares: np.ndarray) -> Bars:
     """Draw each component's share of the variance."""
-    texts = [f"{share:.0%}" for share in shares]
-    return Bars([str(number + 1) for number in range(len(shares))], shares, "Variance by component",
-                "share of the variance", "component", texts)  # fmt: skip
-
-
-def _by_label(means: np.ndarray, labels: Sequence[str]) -> Points:
-    scores = principal_components(means, 2).scores
-    scores = np.pad(scores, ((0, 0), (0, 2 - scores.shape[1])))
-    groups = []
-    for label in sorted(set(labels)) or [""]:
-        chosen = np.array([each == label for each in labels]) if labels else np.ones(len(means), dtype=bool)
-        groups.append(PointGroup(scores[chosen, 0], scores[chosen, 1], label))
-    title = "Mean token of each image, by class" if labels else "Mean token of each image"
-    return Points(groups, title, "first component", "second component")
+    numbers, texts = [str(number + 1) for number in range(len(shares))], [f"{share:.0%}" for share in shares]
+    return Bars(numbers, shares, "Variance by component", "share of the variance", "component", texts)
 
 
 def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_shown: int = 200) -> Figure:
     """Draw the first two components of vectors (num, D) with the text of each, and the variance by component."""
     found = principal_components(vectors)
-    scores = np.pad(found.scores, ((0, 0), (0, max(0, 2 - found.scores.shape[1]))))[:num_shown]
     shown = [text or "·" for text in texts[:num_shown]]
-    panel = Points(
-        [PointGroup(scores[:, 0], scores[:, 1], texts=shown)], f"The first {len(shown)} of {len(vectors)}",
-        "first component", "second component",
-    )  # fmt: skip
-    return Figure([panel, shares_bars(found.shares)], title=f"Principal components of {what}")
+    group = PointGroup(*found.scores[:num_shown, :2].T, texts=shown)
+    title = f"The first {len(shown)} of {len(vectors)}"
+    points = Points([group], title, "first component", "second component")
+    return Figure([points, shares_bars(found.shares)], title=f"Principal components of {what}")
 
 
 def modulation_figure(
@@ -123,35 +116,40 @@ def modulation_figure(
 
     `modulations` (times, dimensions) are those of the blocks; `t` (times,) rises evenly.
     """
-    times = t.cpu().numpy()
-    blocks = [{name: each.detach().float().cpu().numpy() for name, each in modulation._asdict().items()}
-              for modulation in modulations]  # fmt: skip
-    middle = len(blocks) // 2
-    symbol = x_label.split()[-1]
-    width = blocks[middle]["scale"].shape[1]
+    times, symbol = t.cpu().numpy(), x_label.split()[-1]
+    blocks = [
+        {name: each.detach().float().cpu().numpy() for name, each in modulation._asdict().items()}
+        for modulation in modulations
+    ]
+    middle = blocks[len(blocks) // 2]
+    scale, numbers = middle["scale"], np.arange(1, len(blocks) + 1)
+    width = scale.shape[1]
     extent = (float(times[0]), float(times[-1]), float(width), 0.0)
     panels: list[Panel] = [
         Heatmap(values.T, f"{name}({symbol})", x_label, "dimension", extent, diverging=True, unit=name)
-        for name, values in blocks[middle].items()
+        for name, values in middle.items()
     ]
-    scale, numbers = blocks[middle]["scale"], np.arange(1, len(blocks) + 1)
-    dimensions = range(0, width, max(1, width // NUM_DIMENSIONS))
+    dimensions = range(0, width, max(1, width // NUM_DIMENSIONS))[:NUM_DIMENSIONS]
     few = [Curve(times, scale[:, dimension], f"dimension {dimension}") for dimension in dimensions]
-    means = [Curve(times, each.mean(axis=1), name, each.std(axis=1)) for name, each in blocks[middle].items()]
+    means = [Curve(times, each.mean(axis=1), name, each.std(axis=1)) for name, each in middle.items()]
     # standard deviation over time, averaged over dimensions: 0 means that a block ignores time
-    moves = [Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name) for name in blocks[0]]
+    moves = [Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name) for name in middle]
     panels += [
-        Lines(few[:NUM_DIMENSIONS], "Scale of a few dimensions", x_label, "scale"),
+        Lines(few, "Scale of a few dimensions", x_label, "scale"),
         Lines(means, "Mean over dimensions, with their standard deviation", x_label, "value"),
-        Lines(moves, f"How much each block's modulation moves with {symbol}", "block",
-              f"standard deviation over {symbol}"),
-    ]  # fmt: skip
-    title = f"adaLN before {branch} in block {middle + 1} of {len(blocks)}, over {x_label}"
-    return Figure(panels, title=title, columns=len(blocks[middle]))
+        Lines(
+            moves,
+            f"How much each block's modulation moves with {symbol}",
+            "block",
+            f"standard deviation over {symbol}",
+        ),
+    ]
+    title = f"adaLN before {branch} in block {len(blocks) // 2 + 1} of {len(blocks)}, over {x_label}"
+    return Figure(panels, title=title, columns=len(middle))
 
 
 def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) -> list[Tensor]:
-    """Run `forward` without gradients and return the output of each module, in the modules' order.
+    """Run `forward` and return the output of each module, in the modules' order.
 
     Each module has to run in it, with a tensor as output; of one that runs several times, the last output is returned.
     """
@@ -162,17 +160,14 @@ def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) 
 
     handles = [module.register_forward_hook(keep) for module in modules]
     try:
-        with torch.no_grad():
-            forward()
+        forward()
     finally:
         for handle in handles:
             handle.remove()
     return [kept[module] for module in modules]
 
 
-def pass_figure(
-    steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str, alt: str
-) -> Figure:
+def pass_figure(steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str) -> Figure:
     """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last condition.
 
     The first and the last step are data; the condition's arrows lead to the steps `conditioned`, by index.
@@ -181,18 +176,10 @@ def pass_figure(
     boxes = [
         Box(text, detail, 0, row, "data" if row in (0, last) else "layer") for row, (text, detail) in enumerate(steps)
     ]
-    arrows = [Arrow(row, row + 1) for row in range(last)]
-    start = len(boxes)
     boxes += [Box(text, detail, 1, row, "condition") for row, (text, detail) in enumerate(conditions)]
-    arrows += [Arrow(start + row, start + row + 1) for row in range(len(conditions) - 1)]
+    arrows = [Arrow(row, row + 1) for row in range(len(boxes) - 1) if row != last]
     arrows += [Arrow(len(boxes) - 1, step) for step in conditioned]
-    return Figure([Diagram(boxes, arrows)], title=title, columns=1, alt=alt)
-
-
-def shape_text(shape: Mapping[str, int] | Sequence[int]) -> str:
-    """Write a shape as `28 x 28 x 1`."""
-    sizes = shape.values() if isinstance(shape, Mapping) else shape
-    return " x ".join(str(size) for size in sizes)
+    return Figure([Diagram(boxes, arrows)], title=title, columns=1)
 
 
 def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,14 +17,8 @@ from denoisers.figure_kinds.attention import (
     image_attention_panels,
 )
 from denoisers.figure_kinds.embeddings import rotary_similarity, time_figure
-from denoisers.figure_kinds.flow import (
-    FlowProbe,
-    denoising_figure,
-    flow_schedule_figure,
-    loss_by_time_figure,
-    receptive_field_figure,
-)
 from denoisers.figure_kinds.network import (
+    component_colours,
     cut_patches,
     modulation_figure,
     module_outputs,
@@ -36,13 +28,22 @@ from denoisers.figure_kinds.network import (
 )
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
-from denoisers.layers.adaln import SandwichBlock
 from denoisers.layers.attention import GatedAttention
-from denoisers.pixelhdm.network import TIME_SCALE, PixelBlock, PixelHDM
+from denoisers.pixelhdm.network import TIME_SCALE, PixelHDM
 from denoisers.pixelhdm.sampling import PixelHDMSampler
 from denoisers.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.processes.flow import endpoints, interpolate, point_velocity
-from denoisers.processes.flow_figures import to_grey, to_pictures, trajectory_figure
+from denoisers.processes.flow_figures import (
+    TIME_LABELS,
+    FlowProbe,
+    denoising_figure,
+    flow_schedule_figure,
+    loss_by_time_figure,
+    receptive_field_figure,
+    to_grey,
+    to_pictures,
+    trajectory_figure,
+)
 from denoisers.processes.flow_sampling import SCHEDULES, Guidance
 from denoisers.processes.frequency_loss import frequency_weights, quantisation_tables
 
@@ -72,7 +73,7 @@ MAX_IMAGES = 16
 def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
     """Return the makers of a trained network's figures by kind."""
     return {
-        "samples": draw_samples,
+        "samples": lambda inputs: inputs.sampler.show(_draw(inputs, NUM_SAMPLES)),
         "trajectory": draw_trajectory,
         "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
         "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
@@ -103,25 +104,19 @@ def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
     return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
 
 
-def draw_samples(inputs: FigureInputs) -> Figure:
-    """Draw `samples`: one for each of the batch's first captions, at the sampler's size."""
-    return inputs.sampler.show(_draw(inputs, NUM_SAMPLES))
-
-
 def draw_trajectory(inputs: FigureInputs) -> Figure:
     """Draw `trajectory`: a few samples at several times from noise to image, and at all times as an animation."""
     samples = _draw(inputs, NUM_TRAJECTORIES, trajectory=True)
     assert samples.trajectory is not None and isinstance(inputs.sampler, PixelHDMSampler)
-    times = inputs.sampler.times().tolist()
-    projected = [1.0] if inputs.sampler.spec.final_projection else []
-    return trajectory_figure(samples.trajectory, [*times, *projected])
+    times = [*inputs.sampler.times().tolist(), 1.0]  # the last one of the final projection, if there is one
+    return trajectory_figure(samples.trajectory, times[: len(samples.trajectory)])
 
 
 def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
-    """Draw samples of the batch's first captions: at most `most`, and no more than one batch of the sampler."""
+    """Draw samples of the batch's first captions, at most `most`, at the sampler's size."""
     sampler = inputs.sampler
     assert isinstance(sampler, PixelHDMSampler)
-    num = min(most, len(inputs.batch["image"]), sampler.max_batch_size or most)
+    num = min(most, len(inputs.batch["image"]))
     conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
     if "caption" in conditions:
         conditions["prompt"] = conditions["caption"]
@@ -135,72 +130,56 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
     Means over the patches of the batch's first images, noised; text is left out.
     """
     network = inputs.trained(PixelHDM)
-    paths = {
-        "Patch path": [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))],
-        "Pixel path": [block.compaction.attention for block in cast("list[PixelBlock]", list(network.pixel_blocks))],
-    }
     batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
     image = batch["image"]
     noise = inputs.noise_like(image)
-    by_time = [_mean_gates(network, list(paths.values()), batch, noise, time) for time in GATE_TIMES]
-    panels = [
-        _gates_panel(by_time[number][path], f"{name}, t = {time:g}")
-        for path, name in enumerate(paths)
-        for number, time in enumerate(GATE_TIMES)
-    ]
-    return Figure(panels, title="How open attention's gates are (0.5 before training)", columns=len(GATE_TIMES))
-
-
-def _mean_gates(
-    network: PixelHDM, paths: list[list[GatedAttention]], batch: Mapping[str, Tensor], noise: Tensor, time: float
-) -> list[np.ndarray]:
-    """Mean gates (blocks, heads) of every path in a forward pass at one time."""
-    num_patches = noise[0, 0].numel() // network.spec.patch_size**2
-    means: dict[nn.Module, Tensor] = {}
-
-    def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        assert isinstance(module, GatedAttention)
-        gates = module.gates(args[0][:, -num_patches:])  # text, where there is any, stands first
-        means[module] = gates.float().mean((0, 1, 3))
-
-    handles = [attention.register_forward_pre_hook(keep) for path in paths for attention in path]
-    try:
+    num_patches = image[0, 0].numel() // network.spec.patch_size**2
+    paths: dict[str, list[GatedAttention]] = {
+        "Patch path": [block.attention for block in network.patch_path()],
+        "Pixel path": [block.compaction.attention for block in network.pixel_path()],
+    }
+    panels: list[Panel] = []
+    for time in GATE_TIMES:
         t = torch.full((len(noise),), time, device=noise.device)
-        network(interpolate(batch["image"], noise, t, noise_at=0), t, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [torch.stack([means[attention] for attention in path]).cpu().numpy() for path in paths]
-
-
-def _gates_panel(gates: np.ndarray, title: str) -> Heatmap:
-    blocks, heads = ([str(number + 1) for number in range(size)] for size in gates.shape)
-    return Heatmap(gates, title, "head", "block", limits=(0.0, 1.0), x_names=heads, y_names=blocks, unit="mean gate")
+        z_t = interpolate(image, noise, t, noise_at=0)
+        for name, attentions in paths.items():
+            gates = module_outputs([each.gate for each in attentions], partial(network, z_t, t, batch))
+            by_head = [
+                gate[:, -num_patches:].sigmoid().unflatten(-1, (each.num_heads, -1)).float().mean((0, 1, 3))
+                for gate, each in zip(gates, attentions, strict=True)  # text, where there is any, stands first
+            ]
+            means = torch.stack(by_head).cpu().numpy()
+            blocks, heads = ([str(number + 1) for number in range(size)] for size in means.shape)
+            title, limits = f"{name}, t = {time:g}", (0.0, 1.0)
+            panels.append(
+                Heatmap(means, title, "head", "block", limits=limits, x_names=heads, y_names=blocks, unit="mean gate")
+            )
+    title = "How open attention's gates are (0.5 before training)"
+    return Figure([*panels[::2], *panels[1::2]], title=title, columns=len(GATE_TIMES))
 
 
 def frequency_weights_figure(quality: int) -> Figure:
     """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
     steps, weights = quantisation_tables(quality), frequency_weights(quality).values.numpy()
-    axes = ("horizontal frequency", "vertical frequency")
-    largest_step = float(max(table.max() for table in steps))
-    panels = [
-        Heatmap(table.numpy(), f"Quantisation steps of {name}", *axes, limits=(1.0, largest_step), unit="step")
+    maps = {
+        f"Quantisation steps of {name}": (table.numpy(), (1.0, float(max(each.max() for each in steps))), "step")
         for name, table in (("Y", steps.luma), ("Cb and Cr", steps.chroma))
-    ]
-    panels += [
-        Heatmap(
-            table, f"Weights of errors in {name} (mean 1)", *axes, limits=(0.0, float(weights.max())), unit="weight"
-        )
+    }
+    maps |= {
+        f"Weights of errors in {name} (mean 1)": (table, (0.0, float(weights.max())), "weight")
         for name, table in (("Y", weights[0]), ("Cb and Cr", weights[1]))
+    }
+    panels = [
+        Heatmap(table, title, "horizontal frequency", "vertical frequency", limits=limits, unit=unit)
+        for title, (table, limits, unit) in maps.items()
     ]
     return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
-    network = inputs.trained(PixelHDM)
     z_t, layers = _attend(inputs)
-    rows, columns = (side // network.spec.patch_size for side in z_t.shape[2:])
+    rows, columns = (side // inputs.trained(PixelHDM).spec.patch_size for side in z_t.shape[2:])
     num = rows * columns
     picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(z_t)[0]
     names = ["image", f"what the network sees, t = {1 - NOISE:g}"]
@@ -219,13 +198,10 @@ def draw_attention_steps(inputs: FigureInputs) -> Figure:
     return attention_steps_figure(_attend(inputs)[1], "patch block", "temperature · cos(Q, K)")
 
 
-def _attend(inputs: FigureInputs) -> tuple[torch.Tensor, list[AttentionParts]]:
+def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, 1)
-    attentions = [block.attention for block in cast("list[SandwichBlock]", list(network.patch_blocks))]
-    with torch.no_grad():
-        layers = catch_attention(attentions, lambda: network(noised.z_t, noised.t, noised.condition))
-    return noised.z_t, layers
+    return noised[0], catch_attention([block.attention for block in network.patch_path()], lambda: network(*noised))
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -233,7 +209,7 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
     network = inputs.trained(PixelHDM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.time(t)
-    modulations = [block.adaln(condition)[0] for block in cast("list[SandwichBlock]", list(network.patch_blocks))]
+    modulations = [block.adaln(condition)[0] for block in network.patch_path()]
     return modulation_figure(modulations, t, "time t", "attention in the patch path")
 
 
@@ -241,27 +217,24 @@ def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the patch path's tokens, of images a quarter of which is noise."""
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, NUM_IMAGES)
-    rows, columns = (side // network.spec.patch_size for side in noised.z_t.shape[2:])
-    (tokens,) = block_outputs(network, [network.patch_blocks[-1]], noised)
+    rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
+    (tokens,) = module_outputs([network.patch_blocks[-1]], lambda: network(*noised))
     patches = tokens[:, -rows * columns :].float().cpu().numpy()  # text stands first
     where = f"behind the patch path, t = {1 - NOISE:g}"
-    return token_features_figure(patches, rows, columns, to_pictures(noised.z_t), (), where)
+    return token_features_figure(patches, rows, columns, to_pictures(noised[0]), (), where)
 
 
 def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure:
     """Draw `paths`: a few images through both paths, each block's output as its first three components in colours."""
     network = inputs.trained(PixelHDM)
     size = network.spec.patch_size
-    state = inputs.generator.get_state()
-    noised = noise_images(inputs, 2 * NOISE, NUM_ROWS)
-    inputs.generator.set_state(state)
-    probe = velocity_probe(inputs, objective, NUM_ROWS)
-    rows, columns = (side // size for side in noised.z_t.shape[2:])
-    patch_blocks, pixel_blocks = list(network.patch_blocks), list(network.pixel_blocks)
-    chosen = sorted({0, len(patch_blocks) // 2, len(patch_blocks) - 1})
-    outputs = block_outputs(network, [*(patch_blocks[number] for number in chosen), *pixel_blocks], noised)
-    images = probe.image
-    names, stages = ["image", "what the network sees"], [to_pictures(images), to_pictures(noised.z_t)]
+    z_t, t, condition = noise_images(inputs, 2 * NOISE, NUM_ROWS)
+    rows, columns = (side // size for side in z_t.shape[2:])
+    chosen = sorted({0, len(network.patch_blocks) // 2, len(network.patch_blocks) - 1})
+    modules: list[nn.Module] = [*(network.patch_blocks[number] for number in chosen), *network.pixel_blocks, network]
+    *outputs, predicted = module_outputs(modules, lambda: network(z_t, t, condition))
+    names = ["image", "what the network sees"]
+    stages = [to_pictures(condition["image"]), to_pictures(z_t)]
     for number, tokens in zip(chosen, outputs, strict=False):
         names.append(f"patch block {number + 1}")
         patches = _colours(tokens[:, -rows * columns :]).reshape(-1, rows, columns, 3)
@@ -270,8 +243,7 @@ def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure
         names.append(f"pixel block {number + 1}")
         grid = _colours(pixels).reshape(-1, rows, columns, size, size, 3)
         stages.append(grid.swapaxes(2, 3).reshape(-1, rows * size, columns * size, 3))
-    x_t = interpolate(probe.image, probe.noise, noised.t, noise_at=0)
-    _, guess = endpoints(x_t, probe.velocity(x_t, noised.t), noised.t)
+    _, guess = endpoints(z_t, _as_velocity(predicted.to(z_t), z_t, t, objective), t)
     names.append("guess of the image")
     stages.append(to_pictures(guess))
     every = np.stack(stages, axis=1).reshape(-1, *stages[0].shape[1:])  # image by image
@@ -282,12 +254,7 @@ def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure
 
 def _colours(values: Tensor) -> np.ndarray:
     """First three principal components of (B, ..., D) as colours in [0, 1]: (B * ..., 3)."""
-    flat = values.float().flatten(0, -2).cpu().numpy()
-    scores = principal_components(flat, 3).scores
-    scores = np.pad(scores, ((0, 0), (0, 3 - scores.shape[1])))
-    low, high = np.quantile(scores, 0.01, axis=0), np.quantile(scores, 0.99, axis=0)
-    colours: np.ndarray = ((scores - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    return colours
+    return component_colours(principal_components(values.float().flatten(0, -2).cpu().numpy(), 3).scores)
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
@@ -296,65 +263,49 @@ def draw_patches(inputs: FigureInputs) -> Figure:
     spec, size = network.spec, network.spec.patch_size
     picture = to_pictures(inputs.batch["image"][:1])[0]
     height, width = picture.shape[:2]
-    patches = cut_patches(picture, size)
-    squeeze = network.patch_embedding.squeeze.weight.detach().float().cpu().numpy()
-    expand = network.patch_embedding.expand.weight.detach().float().cpu().numpy()
+    patches, numbers = cut_patches(picture, size), size * size * CHANNELS
     shown = min(len(patches), MAX_SHOWN)
-    numbers = size * size * CHANNELS
     more = "" if shown == len(patches) else f" (the first {shown})"
+    in_place = f"Patch path: {len(patches)} patches of {size} x {size}"
+    in_sequence = f"In sequence{more}: {numbers} numbers each"
     panels: list[Panel] = [
         ImageGrid(picture[None], columns=1, title=f"Image, pixel path: {height * width} pixels of {CHANNELS} numbers"),
-        ImageGrid(
-            with_patch_lines(picture, size)[None], columns=1,
-            title=f"Patch path: {len(patches)} patches of {size} x {size}",
+        ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=in_place),
+        ImageGrid(patches[:shown], [str(index) for index in range(shown)], max(1, width // size), in_sequence),
+    ]
+    for linear, title, y_label in (
+        (network.patch_embedding.squeeze, f"Bottleneck: {numbers} -> {spec.bottleneck_width}", "number in the patch"),
+        (
+            network.patch_embedding.expand,
+            f"Then SiLU, {spec.bottleneck_width} -> {spec.width}",
+            "number in the bottleneck",
         ),
-        ImageGrid(
-            patches[:shown], [str(index) for index in range(shown)], max(1, width // size),
-            f"In sequence{more}: {numbers} numbers each",
-        ),
-        _weights(squeeze, f"Bottleneck: {numbers} -> {spec.bottleneck_width}", "number in the patch"),
-        _weights(expand, f"Then SiLU, {spec.bottleneck_width} -> {spec.width}", "number in the bottleneck"),
-    ]  # fmt: skip
+    ):
+        weight = linear.weight.detach().float().cpu().numpy()
+        extent = (0.0, float(weight.shape[0]), float(weight.shape[1]), 0.0)
+        panels.append(Heatmap(weight.T, title, "output", y_label, extent, diverging=True, unit="weight"))
     return Figure(panels, title="An image as patches and as pixels", columns=3)
-
-
-def _weights(values: np.ndarray, title: str, y_label: str) -> Heatmap:
-    outputs, entries = values.shape
-    extent = (0.0, float(outputs), float(entries), 0.0)
-    return Heatmap(values.T, title, "output", y_label, extent, diverging=True, unit="weight")
 
 
 def positions_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row and column."""
-    names = ("text position", "row", "column")
-    widths = spec.mrope_widths
-    distance = np.arange(DISTANCES)
-    by_width = {
-        width: ", ".join(name for name, each in zip(names, widths, strict=True) if each == width) for width in widths
-    }
-    share = np.array(widths) / sum(widths)
+    names, widths = ("text position", "row", "column"), spec.mrope_widths
+    distance, share = np.arange(DISTANCES), np.array(widths) / sum(widths)
+    curves = []
+    for width in dict.fromkeys(widths):
+        label = ", ".join(name for name, each in zip(names, widths, strict=True) if each == width)
+        curves.append(Curve(distance, rotary_similarity(distance, width, spec.rope_base), label))
     side = min(16, spec.max_patches)
-    rows, columns = np.indices((side, side))
-    centre = (side // 2, side // 2)
-    similarity = (
-        share[0]
-        + share[1] * rotary_similarity(rows - centre[0], widths[1], spec.rope_base)
-        + share[2] * rotary_similarity(columns - centre[1], widths[2], spec.rope_base)
-    )
+    rows, columns = np.indices((side, side)) - side // 2
+    similarity = share[0] + share[1] * rotary_similarity(rows, widths[1], spec.rope_base)
+    similarity = similarity + share[2] * rotary_similarity(columns, widths[2], spec.rope_base)
+    texts, centre = [f"{each:.0%}" for each in share], (side // 2, side // 2)
+    labels = ("distance on the axis", "cosine of these entries")
     panels: list[Panel] = [
-        Bars(
-            names, np.array(widths), f"A head's {sum(widths)} entries", "entries",
-            texts=[f"{each:.0%}" for each in share],
-        ),
-        Lines(
-            [
-                Curve(distance, rotary_similarity(distance, width, spec.rope_base), name)
-                for width, name in by_width.items()
-            ],
-            "Equal vectors, turned by one axis", "distance on the axis", "cosine of these entries",
-        ),
+        Bars(names, np.array(widths), f"A head's {sum(widths)} entries", "entries", texts=texts),
+        Lines(curves, "Equal vectors, turned by one axis", *labels),
         Heatmap(similarity, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),
-    ]  # fmt: skip
+    ]
     return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
 
 
@@ -367,15 +318,14 @@ def draw_guidance(inputs: FigureInputs) -> Figure:
 def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:
     """Draw the guidance scale of every schedule at the spec's scale, bound and interval, its own schedule first."""
     t = np.linspace(0, 1, NUM_GUIDANCE_TIMES)
-    names = sorted(SCHEDULES, key=lambda name: name != spec.guidance_schedule)
     curves = []
-    for name in names:
+    for name in sorted(SCHEDULES, key=lambda name: name != spec.guidance_schedule):
         guidance = Guidance(spec.guidance, name, spec.min_scale, spec.interval)
         label = f"{name} (sampling.guidance_schedule)" if name == spec.guidance_schedule else name
         curves.append(Curve(t, np.array([guidance.scale_at(float(time)) for time in t]), label))
     start, end = spec.interval
     title = f"At least {spec.min_scale:g}; 1 outside {start:g} < t < {end:g}"
-    lines = Lines(curves, title, "time t (0: noise, 1: data)", "guidance scale")
+    lines = Lines(curves, title, TIME_LABELS[0], "guidance scale")
     return Figure([lines], title=f"Guidance over time, sampling.guidance={spec.guidance:g}", columns=1)
 
 
@@ -400,55 +350,30 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
         Box("Text tokens, pooled text", f"at most {spec.text_length} x {spec.width}", 2, 2, "condition"),
         Box("Time t: sinusoid of 1000 t, MLP", f"{spec.time_width} → {spec.width}", 2, 3, "condition"),
     ]
-    arrows = [
-        Arrow(0, 1), Arrow(1, 2), Arrow(2, 3), Arrow(3, 4), Arrow(0, 5), Arrow(5, 6), Arrow(4, 6), Arrow(6, 7),
-        Arrow(7, 8), Arrow(8, 9), Arrow(10, 11), Arrow(11, 2), Arrow(12, 3),
-    ]  # fmt: skip
-    alt = (
-        f"Diagram of PixelHDM: patches and text through {spec.patch_depth} blocks, whose tokens with time and text "
-        f"condition {spec.pixel_depth} blocks of pixels, from which the velocity is read."
-    )
-    return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1, alt=alt)
-
-
-@dataclass(frozen=True)
-class NoisedImages:
-    """Images at one share of noise, with their texts."""
-
-    z_t: Tensor
-    """(B, 3, H, W)."""
-    t: Tensor
-    """(B,)."""
-    condition: Mapping[str, Tensor]
+    patch_path, pixel_path = ((0, 1), (1, 2), (2, 3), (3, 4)), ((0, 5), (5, 6), (4, 6), (6, 7), (7, 8), (8, 9))
+    arrows = [Arrow(start, end) for start, end in (*patch_path, *pixel_path, (10, 11), (11, 2), (12, 3))]
+    return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1)
 
 
 def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most: int = MAX_IMAGES) -> FlowProbe:
     """Return the network's velocity and noise for the batch's first images, under their own captions."""
-    network = inputs.trained(PixelHDM)
-    image = inputs.batch["image"][:most]
-    noise = inputs.noise_like(image)
     condition = {name: values[:most] for name, values in inputs.batch.items()}
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
-        output = network(x, t, condition)
-        assert isinstance(output, Tensor)
-        output = output.to(x)
-        if objective.prediction == "velocity":
-            return output
-        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+        return _as_velocity(inputs.network(x, t, condition).to(x), x, t, objective)
 
-    return FlowProbe(velocity, image, noise, noise_at=0)
+    return FlowProbe(velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0)
 
 
-def noise_images(inputs: FigureInputs, share: float, most: int) -> NoisedImages:
-    """Noise the batch's first images by a share."""
-    image = inputs.batch["image"][:most]
-    noise = inputs.noise_like(image)
-    t = torch.full((len(image),), 1 - share, device=image.device)
+def _as_velocity(output: Tensor, x: Tensor, t: Tensor, objective: PixelHDMObjectiveSpec) -> Tensor:
+    if objective.prediction == "velocity":
+        return output
+    return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+
+
+def noise_images(inputs: FigureInputs, share: float, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+    """Noise the batch's first images by a share: the network's inputs z_t (B, 3, H, W), t (B,) and condition."""
     condition = {name: values[:most] for name, values in inputs.batch.items()}
-    return NoisedImages(interpolate(image, noise, t, noise_at=0), t, condition)
-
-
-def block_outputs(network: PixelHDM, blocks: list[nn.Module], noised: NoisedImages) -> list[Tensor]:
-    """Return the outputs of blocks in one forward pass, in the blocks' order."""
-    return module_outputs(blocks, lambda: network(noised.z_t, noised.t, noised.condition))
+    image = condition["image"]
+    t = torch.full((len(image),), 1 - share, device=image.device)
+    return interpolate(image, inputs.noise_like(image), t, noise_at=0), t, condition

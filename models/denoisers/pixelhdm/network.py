@@ -6,13 +6,13 @@ The pixel path adds detail, pixel by pixel, conditioned on the patch path.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from denoisers.contract import Role
-from denoisers.layers.adaln import GatedModulation, SixWayAdaLN
+from denoisers.layers.adaln import GatedModulation, SandwichBlock, SixWayAdaLN
 from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.embeddings import TimeEmbedding, patchify, unpatchify
 from denoisers.layers.rope import Rotation
@@ -161,7 +161,15 @@ class PixelHDM(nn.Module):
         return [*self.patch_blocks, *self.pixel_blocks]
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        return {"patch_block": list(self.patch_blocks), "pixel_block": list(self.pixel_blocks)}
+        return {"patch_block": self.patch_path(), "pixel_block": self.pixel_path()}
+
+    def patch_path(self) -> list[SandwichBlock]:
+        """Return `patch_blocks` with their own type."""
+        return cast("list[SandwichBlock]", list(self.patch_blocks))
+
+    def pixel_path(self) -> list[PixelBlock]:
+        """Return `pixel_blocks` with their own type."""
+        return cast("list[PixelBlock]", list(self.pixel_blocks))
 
 
 def initialise(network: nn.Module) -> None:

@@ -28,6 +28,11 @@ adds to the weight's whole gradient."""
 ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
+def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
+    """Log scores (..., V), 0 at x (...), of the network's output: itself, or the log of its softmax."""
+    return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
+
+
 class Coefficients(NamedTuple):
     """Coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in the tokens' shape.
 

@@ -19,7 +19,7 @@ from denoisers.figure_kinds.attention import (
 from denoisers.figure_kinds.embeddings import time_figure
 from denoisers.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
+from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel, evenly_spaced
 from denoisers.layers.embeddings import table
 from denoisers.processes.gaussian import NoiseSchedule, linear_schedule
 from denoisers.processes.specs import LinearBetas
@@ -51,7 +51,7 @@ def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str
     makers: dict[str, FigureMaker] = {
         "imputation": draw_imputation,
         "attention": partial(draw_attention, schedule=schedule),
-        "attention_steps": partial(draw_attention_steps, schedule=schedule),
+        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, schedule)),
         "adaln": partial(draw_adaln, schedule=schedule),
         "features": draw_features,
         "noise_schedule": lambda inputs: noise_schedule_figure(schedule),
@@ -80,16 +80,16 @@ def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
     """Draw a row for each window: measured, masked (regions blank), and imputed, in the same colours."""
     panels = []
     for number in range(min(MAX_WINDOWS, len(samples.values))):
-        present = samples.conditions["present"][number].cpu().numpy()
-        mask = samples.conditions["mask"][number].cpu().numpy()[present]
-        measured = samples.conditions["regions"][number].float().cpu().numpy()[present].T  # (F, regions)
-        imputed = samples.values[number].float().cpu().numpy()[present].T
-        limits = (float(min(0.0, measured.min())), float(max(measured.max(), 1e-6)))
+        present = samples.conditions["present"][number]
+        mask = samples.conditions["mask"][number][present].cpu().numpy()
+        measured, imputed = (
+            _features(each[number], present) for each in (samples.conditions["regions"], samples.values)
+        )
+        limits = _limits(measured)
         visible = np.where(mask[None], np.nan, measured)
         share = f"{mask.sum()} of {len(mask)} regions masked"
         for values, title in ((measured, "measured"), (visible, share), (imputed, "imputed")):
-            title = f"window {number + 1}: {title}"
-            panels.append(_panel(values, title, limits))
+            panels.append(_panel(values, f"window {number + 1}: {title}", limits))
     return Figure(panels, title=ONE_PREDICTION if model.predicts_one_thing else "", columns=3)
 
 
@@ -105,13 +105,13 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
     conditions = {name: inputs.batch[name][:1] for name in ("regions", "present")}
     samples = inputs.sampler.sample(inputs.network, conditions, 1, inputs.generator, trajectory=True)
     assert samples.trajectory is not None
-    present = samples.conditions["present"][0].cpu().numpy()
-    measured = samples.conditions["regions"][0].float().cpu().numpy()[present].T
-    limits = (float(min(0.0, measured.min())), float(max(measured.max(), 1e-6)))
-    last = len(samples.trajectory) - 1
-    shown = sorted({round(number) for number in np.linspace(0, last, NUM_FRAMES)})
-    frames = [samples.trajectory[step, 0].float().cpu().numpy()[present].T for step in shown]
-    panels = [_panel(values, f"step {step} of {last}", limits) for step, values in zip(shown, frames, strict=True)]
+    present, last = samples.conditions["present"][0], len(samples.trajectory) - 1
+    measured = _features(samples.conditions["regions"][0], present)
+    limits = _limits(measured)
+    panels = [
+        _panel(_features(samples.trajectory[step, 0], present), f"step {step} of {last}", limits)
+        for step in evenly_spaced(last, NUM_FRAMES)
+    ]
     panels.append(_panel(measured, "measured", limits))
     return Figure(panels, title="A window's masked regions on their way from noise", columns=3)
 
@@ -130,6 +130,16 @@ def positions_figure(spec: RegionSpec) -> Figure:
     return Figure(panels, title=f"Where a region is: a sinusoid of its place in the window{unused}")
 
 
+def _features(window: Tensor, present: Tensor) -> np.ndarray:
+    """Features (F, regions) of a window's regions (R, F) that are present."""
+    values: np.ndarray = window[present].float().cpu().numpy().T
+    return values
+
+
+def _limits(measured: np.ndarray) -> tuple[float, float]:
+    return (float(min(0.0, measured.min())), float(max(measured.max(), 1e-6)))
+
+
 def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatmap:
     """Draw features (F, regions) of a window."""
     extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
@@ -138,14 +148,8 @@ def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatm
 
 def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `attention`: maps by layer and head over a window half of whose regions are masked. Token 0 is the class."""
-    layers = _attend(inputs, schedule)
     title = "Attention over the regions of a window, half of them masked (token 0 is the class token)"
-    return sequence_attention_figure(layers, "region", title, first=1)
-
-
-def draw_attention_steps(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
-    """Draw `attention_steps`: one head of the middle layer from its input to its output."""
-    return attention_steps_figure(_attend(inputs, schedule))
+    return sequence_attention_figure(_attend(inputs, schedule), "region", title, first=1)
 
 
 def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
@@ -166,26 +170,17 @@ def draw_features(inputs: FigureInputs) -> Figure:
 
 
 def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionParts]:
+    """Catch attention over the first regions that are present of a window, half of them masked."""
     network = inputs.trained(RegionNetwork)
     regions, present = inputs.batch["regions"][:1], inputs.batch["present"][:1]
     mask = _mask(inputs, present)
-    t = 0
+    t = torch.zeros(1, dtype=torch.int64, device=regions.device)
     if network.spec.corruption == "ddpm":
-        t = schedule.num_steps // 4
-        noise = inputs.noise_like(regions)
-        times = torch.full((1,), t, device=regions.device)
-        regions = torch.where(mask[..., None], schedule.noised(regions, noise, times), regions)
-    times = torch.full((1,), t, dtype=torch.int64, device=regions.device)
-    window = _present(regions, present)
+        t = t + schedule.num_steps // 4
+        regions = torch.where(mask[..., None], schedule.noised(regions, inputs.noise_like(regions), t), regions)
+    window, mask = (each[:, present[0]][:, :MAX_REGIONS] for each in (regions, mask))
     attentions = [block.attention for block in network.transformer_blocks()]
-    dtype = network.head.weight.dtype
-    with torch.no_grad():
-        return catch_attention(attentions, lambda: network(window.to(dtype), _present(mask, present), times))
-
-
-def _present(values: Tensor, present: Tensor) -> Tensor:
-    """Keep the first regions of a window that are present: (1, R, ...) -> (1, at most 256, ...)."""
-    return values[:, present[0]][:, :MAX_REGIONS]
+    return catch_attention(attentions, lambda: network(window.to(network.head.weight.dtype), mask, t))
 
 
 def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
@@ -195,18 +190,16 @@ def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
     half = np.flatnonzero(bar < 0.5)
     title = f"As much noise as signal from t = {half[0]} on" if len(half) else "Shares of the variance"
     label = "timestep t"
+    factors = [
+        Curve(t, schedule.sqrt_alphas_cumprod.numpy(), "signal, √ᾱ_t"),
+        Curve(t, schedule.sqrt_one_minus_alphas_cumprod.numpy(), "noise, √(1 - ᾱ_t)"),
+    ]
     panels = [
         Lines([Curve(t, schedule.betas.numpy())], "Share of variance replaced at t", label, "β_t"),
-        Lines(
-            [
-                Curve(t, schedule.sqrt_alphas_cumprod.numpy(), "signal, √ᾱ_t"),
-                Curve(t, schedule.sqrt_one_minus_alphas_cumprod.numpy(), "noise, √(1 - ᾱ_t)"),
-            ],
-            "x_t = √ᾱ_t x_0 + √(1 - ᾱ_t) noise", label, "factor",
-        ),
+        Lines(factors, "x_t = √ᾱ_t x_0 + √(1 - ᾱ_t) noise", label, "factor"),
         Lines([Curve(t, bar, "signal, ᾱ_t"), Curve(t, 1 - bar, "noise, 1 - ᾱ_t")], title, label, "share of variance"),
         Lines([Curve(t, 10 * np.log10(bar / (1 - bar)))], "Signal-to-noise ratio", label, "ratio of variances (dB)"),
-    ]  # fmt: skip
+    ]
     return Figure(panels, title=f"Noise by timestep, T = {schedule.num_steps}")
 
 
@@ -214,18 +207,16 @@ def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `denoising`: a window whose masked regions hold rising noise, and the network's guess from each."""
     regions, present, mask, noise = _masked(inputs, 1)
     keep = present[0]
-    last = schedule.num_steps - 1
     limits = (0.0, max(float(regions.max()), 1e-6))
-    measured = _panel(regions[0, keep].cpu().numpy().T, "measured", limits)
+    measured = _panel(_features(regions[0], keep), "measured", limits)
     upper: list[Panel] = [measured]
     lower: list[Panel] = [measured]
     for share in STRIP_SHARES:
-        t = torch.full((1,), round(share * last), device=regions.device)
-        x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
-        guess = _guess(inputs, x_t, mask, t, present, regions)
+        step = round(share * (schedule.num_steps - 1))
+        x_t, guess = _noise_and_guess(inputs, schedule, step, regions, present, mask, noise)
         error = float((guess - regions)[mask].square().mean())
-        upper.append(_panel(x_t[0, keep].cpu().numpy().T, f"t = {int(t)}", limits))
-        lower.append(_panel(guess[0, keep].cpu().numpy().T, f"guess, MSE {error:.3f}", limits))
+        upper.append(_panel(_features(x_t[0], keep), f"t = {step}", limits))
+        lower.append(_panel(_features(guess[0], keep), f"guess, MSE {error:.3f}", limits))
     title = f"A window with {int(mask.sum())} of {int(keep.sum())} regions noised, and the network's guess of them"
     return Figure([*upper, *lower], title=title, columns=len(STRIP_SHARES) + 1)
 
@@ -235,22 +226,22 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     regions, present, mask, noise = _masked(inputs, MAX_NOISED_WINDOWS)
     steps = np.unique(np.linspace(0, schedule.num_steps - 1, NUM_LEVELS).round().astype(int))
     mean = regions[present].mean(0)
-    rows: list[list[np.ndarray]] = [[], [], []]
+    errors = []
     for step in steps.tolist():
-        t = torch.full((len(regions),), step, device=regions.device)
-        x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
-        rescaled = x_t / schedule.alpha_bar(step) ** 0.5
-        guesses = (_guess(inputs, x_t, mask, t, present, regions), mean.expand_as(regions), rescaled)
-        for row, guess in zip(rows, guesses, strict=True):
-            row.append(_by_window(guess, regions, mask))
-    network, constant, noised = (np.stack(row) for row in rows)  # (levels, windows)
-    error = 2 * network.std(axis=1) / network.shape[1] ** 0.5
-    worse = noised.mean(axis=1) > MOST_TIMES * constant.mean(axis=1)
+        x_t, guess = _noise_and_guess(inputs, schedule, step, regions, present, mask, noise)
+        squared = torch.stack(
+            [(each - regions).square().mean(-1) * mask for each in (guess, mean, x_t / schedule.alpha_bar(step) ** 0.5)]
+        )
+        errors.append(squared.sum(2) / mask.sum(1).clamp(min=1))
+    losses = torch.stack(errors, 1).double().cpu().numpy()  # (guesses, levels, windows)
+    network, constant, noised = losses.mean(axis=2)
+    error = 2 * losses[0].std(axis=1) / len(regions) ** 0.5
+    worse = noised > MOST_TIMES * constant
     shown = slice(0, int(worse.argmax()) + 1 if worse.any() else None)
     curves = [
-        Curve(steps, network.mean(axis=1), "network", error),
-        Curve(steps, constant.mean(axis=1), "each feature's mean"),
-        Curve(steps[shown], noised.mean(axis=1)[shown], "x_t / √ᾱ_t, as far as shown"),
+        Curve(steps, network, "network", error),
+        Curve(steps, constant, "each feature's mean"),
+        Curve(steps[shown], noised[shown], "x_t / √ᾱ_t, as far as shown"),
     ]
     title = f"Masked regions of {len(regions)} held-out windows"
     lines = Lines(curves, title, "timestep t", "squared error of x_0, per entry", log_y=True)
@@ -270,17 +261,20 @@ def _mask(inputs: FigureInputs, present: Tensor) -> Tensor:
     return (chance < MASKED).to(present.device) & present
 
 
-def _guess(inputs: FigureInputs, x_t: Tensor, mask: Tensor, t: Tensor, present: Tensor, regions: Tensor) -> Tensor:
-    network = inputs.trained(RegionNetwork)
-    guess = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
-    return torch.where(mask[..., None], guess, regions)
-
-
-def _by_window(guess: Tensor, regions: Tensor, mask: Tensor) -> np.ndarray:
-    """Mean squared error of the masked regions of each window, (B,)."""
-    squared = (guess - regions).square().mean(-1) * mask
-    error: np.ndarray = (squared.sum(1) / mask.sum(1).clamp(min=1)).double().cpu().numpy()
-    return error
+def _noise_and_guess(
+    inputs: FigureInputs,
+    schedule: NoiseSchedule,
+    step: int,
+    regions: Tensor,
+    present: Tensor,
+    mask: Tensor,
+    noise: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Noise the masked regions to a timestep, and return the windows so, and with the network's guess of them."""
+    t = torch.full((len(regions),), step, device=regions.device)
+    x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
+    guess = evaluate_network(inputs.network, x_t, mask, t, present_or_none(present), None)
+    return x_t, torch.where(mask[..., None], guess, regions)
 
 
 def forward_pass_figure(spec: RegionSpec) -> Figure:
@@ -306,8 +300,4 @@ def forward_pass_figure(spec: RegionSpec) -> Figure:
         ("adaLN-Zero", "shift, scale, gate of each branch"),
     ]
     attention = 4 + len(positions)
-    alt = (
-        f"Diagram of the region network: features of {regions} regions, embedding, mask token, class token, "
-        f"{spec.depth} blocks modulated by the timestep, predicted features."
-    )
-    return pass_figure(steps, conditions, (attention, attention + 1), "The forward pass of the region network", alt)
+    return pass_figure(steps, conditions, (attention, attention + 1), "The forward pass of the region network")

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from denoisers.figure_kinds.embeddings import time_figure
-from denoisers.figure_kinds.flow import draw_features_of, flow_schedule_figure, velocity_makers
-from denoisers.figure_kinds.network import shape_text
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Arrow, Box, Curve, Diagram, Figure, Heatmap, Lines, Panel
+from denoisers.processes.flow_figures import draw_features_of, flow_schedule_figure, velocity_makers
 from denoisers.unet.network import UNet
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 
@@ -39,59 +37,44 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
     A conditional network is shown under its null class.
     """
     network = inputs.trained(UNet)
-    t = torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device)
-    condition = network.condition(t)
-    shifts = {
-        name: block.time_shift(condition).detach().float().cpu().numpy()  # (times, channels)
-        for name, block in network.blocks().items()
-    }
-    panels: list[Panel] = [
-        Heatmap(shift.T, name, "time t", "channel", (0, 1, shift.shape[1], 0), diverging=True, unit="shift")
-        for name, shift in shifts.items()
-    ]
-    numbers = np.arange(1, len(shifts) + 1)
-    movement = np.array([shift.std(axis=0).mean() for shift in shifts.values()])
+    condition = network.condition(torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device))
+    panels: list[Panel] = []
+    movement = []
+    for name, block in network.blocks().items():
+        shift = block.time_shift(condition).detach().float().cpu().numpy()  # (times, channels)
+        extent = (0, 1, shift.shape[1], 0)
+        panels.append(Heatmap(shift.T, name, "time t", "channel", extent, diverging=True, unit="shift"))
+        movement.append(shift.std(axis=0).mean())
+    curve = Curve(np.arange(1, len(movement) + 1), np.array(movement))
     title = "How much each block's shift moves with t"
-    panels.append(Lines([Curve(numbers, movement)], title, "block, in order of the pass", "standard deviation over t"))
+    panels.append(Lines([curve], title, "block, in order of the pass", "standard deviation over t"))
     return Figure(panels, title="The shift that time adds to every channel", columns=3)
 
 
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
-
-    def to_tokens(pixels: Tensor) -> tuple[Tensor, int, int]:
-        return pixels.flatten(2).transpose(1, 2), *pixels.shape[2:]
-
-    return draw_features_of(inputs, inputs.trained(UNet).middle2, to_tokens, "in the middle")
+    middle = inputs.trained(UNet).middle2
+    return draw_features_of(inputs, middle, lambda x: (x.flatten(2).mT, *x.shape[2:]), "in the middle")
 
 
 def forward_pass_figure(spec: UNetSpec) -> Figure:
     """Draw the way down, the middle, the way up with its skip connections, and the conditioning of every block."""
-    size, fine, coarse = spec.image_size, spec.width, 2 * spec.width
-
-    def at(channels: int, divisor: int) -> str:
-        return shape_text((channels, size // divisor, size // divisor))
-
-    image = shape_text((spec.channels, size, size))
+    fine, coarse = spec.width, 2 * spec.width
+    full, half, quarter = (f"{side} x {side}" for side in (spec.image_size // divisor for divisor in (1, 2, 4)))
+    image, time = f"{spec.channels} x {full}", f"{spec.time_width} numbers"
+    embedding = "MLP" if spec.num_classes is None else "MLP, + class embedding"
     boxes = [
         Box("Noised image x_t", image, 0, 0, "data"),
-        Box("Convolution 3x3, block down1", at(fine, 1), 0, 1),
-        Box("Stride 2, block down2", at(coarse, 2), 0, 2),
-        Box("Stride 2, middle1, middle2", at(coarse, 4), 0.5, 3.1),
-        Box("Upsample, concatenate, up2", f"{2 * coarse} → {at(fine, 2)}", 1, 2),
-        Box("Upsample, concatenate, up1", f"{2 * fine} → {at(fine, 1)}", 1, 1),
+        Box("Convolution 3x3, block down1", f"{fine} x {full}", 0, 1),
+        Box("Stride 2, block down2", f"{coarse} x {half}", 0, 2),
+        Box("Stride 2, middle1, middle2", f"{coarse} x {quarter}", 0.5, 3.1),
+        Box("Upsample, concatenate, up2", f"{2 * coarse} → {fine} x {half}", 1, 2),
+        Box("Upsample, concatenate, up1", f"{2 * fine} → {fine} x {full}", 1, 1),
         Box("GroupNorm, SiLU, 3x3: velocity v", image, 1, 0, "data"),
-        Box("Time t: sinusoid", f"{spec.time_width} numbers", 2, 0, "condition"),
-        Box("MLP" if spec.num_classes is None else "MLP, + class embedding", f"{spec.time_width} numbers", 2, 1,
-            "condition"),
+        Box("Time t: sinusoid", time, 2, 0, "condition"),
+        Box(embedding, time, 2, 1, "condition"),
         Box("Shift of channels", "SiLU, Linear: one in every block", 2, 2, "condition"),
-    ]  # fmt: skip
-    arrows = [
-        Arrow(0, 1), Arrow(1, 2), Arrow(2, 3), Arrow(3, 4), Arrow(4, 5), Arrow(5, 6),
-        Arrow(1, 5), Arrow(2, 4), Arrow(7, 8), Arrow(8, 9), Arrow(9, 4),
-    ]  # fmt: skip
-    alt = (
-        "Diagram of the U-Net: down to half and a quarter of the image, a middle, up again with skip connections, "
-        "and a shift by time in every block."
-    )
-    return Figure([Diagram(boxes, arrows)], title="The forward pass of the U-Net", columns=1, alt=alt)
+    ]
+    pairs = [*((i, i + 1) for i in range(6)), (1, 5), (2, 4), (7, 8), (8, 9), (9, 4)]
+    arrows = [Arrow(start, end) for start, end in pairs]
+    return Figure([Diagram(boxes, arrows)], title="The forward pass of the U-Net", columns=1)

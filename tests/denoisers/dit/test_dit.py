@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,14 +90,15 @@ def position(index: int, width: int) -> list[float]:
     return [turn(at * each) for at in (row, column) for turn in (math.sin, math.cos) for each in omega]
 
 
-def test_attention_maps_leave_the_network_as_it_was(perturb):
-    from denoisers.dit.figures import attention_maps
+def test_caught_attention_leaves_the_network_as_it_was(perturb):
+    from denoisers.figure_kinds.attention import catch_attention
 
     network = FAMILY.build_network(DiTSpec(**SMALL))
     perturb(network)
     x, t = torch.randn(1, 1, 8, 8), torch.tensor([0.3])
     before = network(x, t)
-    maps = attention_maps(network, x, t)
+    attentions = [block.attention for block in network.blocks]
+    maps = np.stack([each.weights for each in catch_attention(attentions, lambda: network(x, t))])
     assert maps.shape == (2, 4, 16, 16)
     assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
     assert torch.equal(network(x, t), before)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.dlm.attention_masks import dense_mask
+from denoisers.dlm.network import dense_mask
 from denoisers.layers.attention import KVCache
 from denoisers.processes.score_entropy import LossTargets
 from support.models.plain_dlm import plain_forward

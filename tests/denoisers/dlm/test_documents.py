@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from denoisers.contract import TextCodec
-from denoisers.dlm.attention_masks import document_numbers
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.noising import TokenNoise
+from denoisers.dlm.network import document_numbers
+from denoisers.dlm.objective import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import sigma_schedule

@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from denoisers.dlm import reverse_process
+from denoisers.dlm import sampling
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.reverse_process import (
+from denoisers.dlm.sampling import (
     LAST_TIME,
     analytic_probabilities,
     draw_tokens,
@@ -170,7 +170,7 @@ def test_chunks_change_nothing(monkeypatch, entries):
     output, x = torch.randn(3, 10, 11, generator=generator), torch.randint(11, (3, 10), generator=generator)
     uniform = torch.rand(3, 10, generator=generator, dtype=torch.float64)
     at_once = draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform)
-    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", entries)
+    monkeypatch.setattr(sampling, "CHUNK_ENTRIES", entries)
     assert torch.equal(draw_tokens(euler_probabilities(0.5, "log"), output, x, uniform), at_once)
 
 
@@ -193,12 +193,12 @@ class LargestNew(TorchDispatchMode):
 @pytest.mark.parametrize("score", ["log", "softmax"])
 @pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
 def test_no_second_tensor_of_the_outputs_size_is_made(monkeypatch, solver, score):
-    monkeypatch.setattr(reverse_process, "CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(sampling, "CHUNK_ENTRIES", 1000)
     output, x = torch.randn(2, 64, 100), torch.randint(100, (2, 64))
     probabilities = {
-        "euler": reverse_process.euler_probabilities(0.1, score),
-        "analytic": reverse_process.analytic_probabilities(0.1, score),
-        "categorical": reverse_process.categorical_probabilities,
+        "euler": sampling.euler_probabilities(0.1, score),
+        "analytic": sampling.analytic_probabilities(0.1, score),
+        "categorical": sampling.categorical_probabilities,
     }
     uniform = torch.rand(2, 64, dtype=torch.float64)
     with LargestNew(output) as made:

@@ -5,7 +5,7 @@ import torch
 
 from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.reverse_process import LAST_TIME
+from denoisers.dlm.sampling import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import sigma_schedule

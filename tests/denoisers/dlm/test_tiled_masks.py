@@ -9,10 +9,10 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn.attention import flex_attention as torchs
 
-from denoisers.dlm import attention_masks, network
-from denoisers.dlm.attention_masks import dense_mask, tiled_mask_of
+from denoisers.dlm import network
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.noising import TokenNoise
+from denoisers.dlm.network import dense_mask, tiled_mask_of
+from denoisers.dlm.objective import TokenNoise
 from denoisers.dlm.spec import DLMSpec
 from denoisers.layers import attention
 from denoisers.layers.attention import TILE, TiledMask, attention_backend
@@ -31,9 +31,9 @@ KINDS = [(64, 1, None), (64, 2, None), (40, 2, None), (None, 1, DOCUMENTS), (64,
 @pytest.fixture(autouse=True)
 def reference(monkeypatch):
     use_reference_flex(monkeypatch)
-    attention_masks._tiles_of_blocks.cache_clear()
+    network._tiles_of_blocks.cache_clear()
     yield
-    attention_masks._tiles_of_blocks.cache_clear()
+    network._tiles_of_blocks.cache_clear()
 
 
 def both_masks(block_size, copies, documents) -> tuple[TiledMask, Tensor]:

@@ -204,7 +204,7 @@ def test_one_kind_alone(finished, with_run, tmp_path):
 
 
 def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeypatch):
-    monkeypatch.setattr("denoisers.figure_kinds.flow.input_gradient", None)
+    monkeypatch.setattr("denoisers.processes.flow_figures.input_gradient", None)
     said = ditlab("train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json")
     assert said.code == 0 and said.json["status"] == "finished"
     assert "figure receptive_field was not drawn" in said.err
