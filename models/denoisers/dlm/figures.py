@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from denoisers.contract import Samples, TextCodec
-from denoisers.dlm.network import DLM, dense_mask
+from denoisers.dlm.network import DLM, TokenNoise, dense_mask
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_kinds.attention import (
     AttentionParts,
@@ -26,9 +26,6 @@ from denoisers.figures import Curve, Figure, Heatmap, Lines, Text, evenly_spaced
 from denoisers.layers.adaln import split_six
 from denoisers.processes.score_entropy import expected_zero_score_entropy, log_scores
 from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_probability, posterior, sigma_schedule
-
-if TYPE_CHECKING:
-    from denoisers.dlm.objective import TokenNoise
 
 NUM_LEVELS = 16
 ROUNDS = 2

@@ -2,12 +2,15 @@
 
 Its blocks have rotary attention and SwiGLU, each modulated and gated by the noise level. The output layer gives log
 scores, or their loss. Attention has masks where the network is trained block by block, and where rows hold several
-documents; a mask serves all layers and heads, one of blocks all samples too. B batch, T tokens, V vocabulary.
+documents; a mask serves all layers and heads, one of blocks all samples too. `TokenNoise` is a network's loss at noise
+levels. B batch, T tokens, V vocabulary, N noise levels of a sequence: 1, or its blocks in a block-causal network.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
@@ -31,7 +34,8 @@ from denoisers.layers.attention import (
 )
 from denoisers.layers.embeddings import TimeEmbedding
 from denoisers.layers.rope import Rotation, rotation
-from denoisers.processes.score_entropy import LossTargets, TokenLosses, chunked_score_entropy
+from denoisers.processes.score_entropy import LossTargets, ScoreName, TokenLosses, chunked_score_entropy
+from denoisers.processes.uniform_graph import SigmaSchedule, corrupt
 from denoisers.tensors import product_dtype
 
 NORM_EPS = 1e-6
@@ -303,3 +307,64 @@ class DLMOutput(nn.Module):
         """Compute log scores (B, T, V), or with targets their losses, of h (B, T, D) under (B, N, C) at x (B, T)."""
         shift, scale = self.modulation(condition).chunk(2, dim=-1)
         return self.log_scores(modulate_segments(self.norm(h), Modulation(scale, shift)), x, targets)
+
+
+@dataclass(frozen=True)
+class NoiseLevels:
+    """Noise levels and the weights of their losses, (B, N) float32 each."""
+
+    sigma: Tensor
+    rate: Tensor
+    """d sigma/dt."""
+    weight: Tensor
+    """The mean over draws of weight times loss is the mean over time of d sigma/dt times loss."""
+
+
+@dataclass(frozen=True)
+class TokenNoise:
+    """Noise process of one model's tokens."""
+
+    schedule: SigmaSchedule
+    vocabulary: int
+    block_size: int | None
+    """Tokens that share a time; None: all of a sequence."""
+    score: ScoreName
+    document_end: int | None = None
+    """Token that ends a document, where attention stays within documents; None: it crosses them."""
+
+    def time_shape(self, x0: Tensor) -> tuple[int, int]:
+        """Return the shape (B, N) of the times of tokens (B, T)."""
+        return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
+
+    def at_time(self, t: Tensor, weight: Tensor | None = None) -> NoiseLevels:
+        """Compute the levels at times (B, N), drawn uniformly, or such that they count by `weight` (B, N)."""
+        sigma = self.schedule.sigma(t)
+        rate = self.schedule.rate_at(sigma)
+        return NoiseLevels(sigma, rate, rate if weight is None else rate * weight)
+
+    def within(self, start: float, end: float, uniform: Tensor) -> NoiseLevels:
+        """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""
+        first, last = (math.atan(math.sqrt(self.schedule.sigma_at(t))) for t in (start, end))
+        root = torch.tan(first + (last - first) * uniform)
+        sigma = root.square()
+        by_u = 2 * root * (1 + sigma)  # d sigma/du
+        return NoiseLevels(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
+
+    def losses(self, network: nn.Module, x0: Tensor, levels: NoiseLevels, move: Tensor, jump: Tensor) -> TokenLosses:
+        """Compute the network's losses of noised tokens x0 (B, T); move and jump U[0, 1), (B, T) each.
+
+        `total` is the mean over tokens of the levels' weight times loss.
+        """
+        sigma, weight = (by_token(each, x0) for each in (levels.sigma, levels.weight))
+        x = corrupt(x0, sigma, move, jump, self.vocabulary)
+        targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)
+        return network(x, levels.sigma, targets, documents=self.documents(x0))
+
+    def documents(self, x0: Tensor) -> Tensor | None:
+        """Number the documents of clean tokens (B, T), where attention stays within them."""
+        return None if self.document_end is None else document_numbers(x0, self.document_end)
+
+
+def by_token(values: Tensor, x0: Tensor) -> Tensor:
+    """Repeat the blocks' values (B, N) for each of the tokens x0 (B, T)."""
+    return values.repeat_interleave(x0.shape[1] // values.shape[1], 1)

@@ -6,8 +6,7 @@ from torch import nn
 
 from denoisers.contract import TextCodec
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.network import document_numbers
-from denoisers.dlm.objective import TokenNoise
+from denoisers.dlm.network import TokenNoise, document_numbers
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import sigma_schedule

@@ -8,7 +8,7 @@ from torch import nn
 
 from denoisers.contract import TextCodec
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.objective import TokenNoise
+from denoisers.dlm.network import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule

@@ -11,8 +11,7 @@ from torch.nn.attention import flex_attention as torchs
 
 from denoisers.dlm import network
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.network import dense_mask, tiled_mask_of
-from denoisers.dlm.objective import TokenNoise
+from denoisers.dlm.network import TokenNoise, dense_mask, tiled_mask_of
 from denoisers.dlm.spec import DLMSpec
 from denoisers.layers import attention
 from denoisers.layers.attention import TILE, TiledMask, attention_backend
