@@ -22,7 +22,16 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work
-from ditlab.planning.hardware import CPU, DEFAULT, Device, cpu_device, device_memory, find_gpu, known_gpu
+from ditlab.planning.hardware import (
+    CPU,
+    CPU_BANDWIDTH,
+    CPU_FLOPS,
+    DEFAULT,
+    Device,
+    device_memory,
+    find_gpu,
+    known_gpu,
+)
 from ditlab.planning.meta_step import DataShape
 from ditlab.planning.plan import Plan, Planner, make_plan
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
@@ -96,7 +105,9 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
     if name is not None and name.strip().lower() == CPU:
         num = workers or experiment.resources.max_workers
         cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
-        return cpu_device(psutil.virtual_memory().total // num, cores)
+        rate = CPU_FLOPS * cores
+        links = (CPU_BANDWIDTH, CPU_BANDWIDTH, CPU_BANDWIDTH)  # of its memory, to others, and to the host, which it is
+        return Device(CPU, psutil.virtual_memory().total // num, rate, rate, *links)
     if name is None and torch.cuda.is_available():
         found = torch.cuda.get_device_properties(0)
         known = known_gpu(found.name)

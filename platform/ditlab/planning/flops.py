@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import timeit
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,10 +45,6 @@ class StepFlops:
         """Operations that are done: `model` and `recomputed`."""
         return self.model + self.recomputed
 
-    def times(self, factor: int) -> StepFlops:
-        """Return the operations of `factor` such batches."""
-        return StepFlops(self.forward * factor, self.backward * factor, self.recomputed * factor)
-
 
 def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
     """Count the operations of one optimiser step, whatever `engine` says of compilation and of checkpointing's means.
@@ -59,26 +55,22 @@ def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlo
 
     Raises ValueError for a loss that does not fit its model.
     """
-    data = data or DataShape()
-    plain = _count(experiment, data, recomputes=False)
-    recomputed = 0
-    if experiment.engine.activation_checkpointing:
-        recomputed = _count(experiment, data, recomputes=True).backward - plain.backward
-    return replace(plain, recomputed=recomputed).times(experiment.num_micro)
+    data, num = data or DataShape(), experiment.num_micro
+    forward, backward = _count(experiment, data, recomputes=False)
+    recomputes = experiment.engine.activation_checkpointing
+    recomputed = _count(experiment, data, recomputes=True)[1] - backward if recomputes else 0
+    return StepFlops(forward * num, backward * num, recomputed * num)
 
 
-def _added_product(self_shape: Any, rows: Any, columns: Any, *_: Any, **__: Any) -> int:
-    """Count an in-place `addmm_` of (m, k) and (k, n)."""
-    return int(2 * rows[0] * rows[1] * columns[1])
-
-
-ALSO_COUNTED = {torch.ops.aten.addmm_: _added_product}
+ALSO_COUNTED: dict[Any, Any] = {
+    torch.ops.aten.addmm_: lambda _, rows, columns, *__, **___: 2 * rows[0] * rows[1] * columns[1]
+}
 """Products that torch's counter leaves out: the in-place one gave 15% of the language model's published size."""
-_counts: dict[str, StepFlops] = {}
+_counts: dict[str, tuple[int, int]] = {}
 
 
-def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlops:
-    """Count the passes of one micro-batch, once a process; what is recomputed counts as backward."""
+def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> tuple[int, int]:
+    """Count forward and backward pass of one micro-batch, once a process; what is recomputed counts as backward."""
     size = experiment.micro_size
     key = data.step_key(experiment, size, recomputes)
     if key not in _counts:
@@ -88,7 +80,7 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> StepFlo
             total = step.loss(step.batch(size))
             forward = counter.get_total_flops()
             total.backward()
-        _counts[key] = StepFlops(forward, counter.get_total_flops() - forward, 0)
+        _counts[key] = forward, counter.get_total_flops() - forward
     return _counts[key]
 
 
@@ -102,26 +94,16 @@ def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
     return NUM_ITERATIONS * role.num_parts * 2 * short * short * (2 * long + short)
 
 
-LARGEST_PRODUCT = {"cpu": 2048, "cuda": 8192}
-"""Rows and columns of the product, by type of device: large enough that a larger one is no faster."""
-PRODUCT_SECONDS = 0.2
-"""Seconds that one product may take; a slower machine takes a smaller one."""
-
-
+@cache
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
 
     2048 x 2048 on a CPU and 8192 x 8192 on CUDA, where one takes at most 0.2 s. Measured once a process for each
-    device, type and number of threads; a second at most.
+    device and type; a second at most.
     """
-    return _matrix_rate(device, dtype, torch.get_num_threads())
-
-
-@cache
-def _matrix_rate(device: torch.device, dtype: torch.dtype, _num_threads: int) -> float:
     size = 256
     seconds = _product_seconds(device, dtype, size)
-    while size < LARGEST_PRODUCT.get(device.type, 2048) and seconds * 8 <= PRODUCT_SECONDS:
+    while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:  # a larger one is no faster
         size *= 2
         seconds = _product_seconds(device, dtype, size)
     return 2 * size**3 / seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,17 +39,18 @@ class EncoderWork:
         return min(micro, AT_ONCE) if on_gpu else 1
 
 
-NO_ENCODERS = EncoderWork()
-
-
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
     """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.
 
     Captions count with the model's longest. Raises UserError for a damaged configuration.
     """
     counted, left_out = [], []
-    for kind, place in _in_a_step(experiment, data):
-        option = f"encoders.{kind}"
+    needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
+    places = {"text": experiment.encoders.text, "image": experiment.encoders.image}
+    for kind, made in (("text", {*TEXT}), ("image", {IMAGE})):
+        option, place = f"encoders.{kind}", places[kind]
+        if place is None or not needed & made:
+            continue
         if data.columns is None:
             left_out.append(f"{option}, as whether a step runs it depends on the data, which are not here")
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
@@ -66,23 +66,13 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     )
 
 
-def _in_a_step(experiment: Experiment, data: DataShape) -> Iterator[tuple[str, str]]:
-    """Yield kind and place of each encoder that a step may run."""
-    columns = data.columns or frozenset()
-    needed = {field.name for field in experiment.batch_fields()} - columns
-    if experiment.encoders.text is not None and needed & {*TEXT}:
-        yield "text", experiment.encoders.text
-    if experiment.encoders.image is not None and IMAGE in needed:
-        yield "image", experiment.encoders.image
-
-
 def _counted(experiment: Experiment, data: DataShape, kind: str, checkpoint: EncoderCheckpoint) -> EncoderWork:
     spec, shapes = experiment.encoders, data.of_experiment(experiment)
     network = checkpoint.outline(DTYPES[spec.precision])
     if kind == "text":
         length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
-        inputs: dict[str, Any] = {"input_ids": torch.empty(1, length, dtype=torch.int64, device="meta")}
-        inputs["use_cache"] = False
+        tokens = torch.empty(1, length, dtype=torch.int64, device="meta")
+        inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
     else:
         inputs = {"pixel_values": torch.empty(1, *shapes["image"], device="meta")}
     tensors = [*network.parameters(), *network.buffers()]

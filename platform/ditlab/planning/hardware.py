@@ -8,11 +8,10 @@ else PCIe (bridges of A40, H100 PCIe and RTX 3090 join two cards only).
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.spec.values import num_bytes
 
 TERA, GIGA, MIB = 10**12, 10**9, 2**20
@@ -55,29 +54,23 @@ class Device:
         return self.fp32 if precision == "fp32" else self.bf16
 
 
-def _gpu(
-    name: str, mib: int, bf16: float, fp32: float, bandwidth: float, link: float, host: float, source: str
-) -> Device:
-    rates = (bf16 * TERA, fp32 * TERA, bandwidth * GIGA, link * GIGA, host * GIGA)
-    return Device(name, mib * MIB, *rates, source)
-
-
+# MiB, TFLOP/s in bfloat16 and float32, GB/s of its memory, to other GPUs and to the host, and the source.
 GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        _gpu("A10", 23_028, 125, 31.2, 600, 32, 32, "A10 data sheet"),
-        _gpu("A40", 46_068, 149.7, 37.4, 696, 32, 32, "A40 data sheet"),
-        _gpu("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32, "A100 data sheet (1758950), SXM"),
-        _gpu("A100", 81_920, 312, 19.5, 2_039, 300, 32, "A100 data sheet (1758950), 80 GB SXM"),
-        _gpu("L4", 23_034, 121, 30.3, 300, 32, 32, "L4 data sheet; Ada GPU architecture white paper"),
-        _gpu("L40S", 46_068, 362.05, 91.6, 864, 32, 32, "L40S data sheet"),
-        _gpu("RTX3090", 24_576, 71, 35.6, 936, 32, 32, "Ampere GA102 GPU architecture white paper, appendix A"),
-        _gpu("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32, "Ada GPU architecture white paper, appendix A"),
-        _gpu("H100-PCIe", 81_559, 756.5, 51, 2_000, 64, 64, "H100 data sheet, PCIe"),
-        _gpu("H100", 81_559, 989.5, 67, 3_350, 450, 64, "H100 data sheet, SXM"),
-        _gpu("H200", 143_771, 989.5, 67, 4_800, 450, 64, "H200 data sheet, SXM"),
-        _gpu("GH200", 97_871, 990, 67, 4_000, 450, 450, "GH200 Grace Hopper superchip data sheet (3773000), 96 GB"),
-        _gpu("B200", 183_359, 2_250, 75, 7_700, 900, 64, "Blackwell data sheet, HGX B200"),
+    name: Device(name, mib * MIB, bf16 * TERA, fp32 * TERA, memory * GIGA, link * GIGA, host * GIGA, source)
+    for name, mib, bf16, fp32, memory, link, host, source in (
+        ("A10", 23_028, 125, 31.2, 600, 32, 32, "A10 data sheet"),
+        ("A40", 46_068, 149.7, 37.4, 696, 32, 32, "A40 data sheet"),
+        ("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32, "A100 data sheet (1758950), SXM"),
+        ("A100", 81_920, 312, 19.5, 2_039, 300, 32, "A100 data sheet (1758950), 80 GB SXM"),
+        ("L4", 23_034, 121, 30.3, 300, 32, 32, "L4 data sheet; Ada GPU architecture white paper"),
+        ("L40S", 46_068, 362.05, 91.6, 864, 32, 32, "L40S data sheet"),
+        ("RTX3090", 24_576, 71, 35.6, 936, 32, 32, "Ampere GA102 GPU architecture white paper, appendix A"),
+        ("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32, "Ada GPU architecture white paper, appendix A"),
+        ("H100-PCIe", 81_559, 756.5, 51, 2_000, 64, 64, "H100 data sheet, PCIe"),
+        ("H100", 81_559, 989.5, 67, 3_350, 450, 64, "H100 data sheet, SXM"),
+        ("H200", 143_771, 989.5, 67, 4_800, 450, 64, "H200 data sheet, SXM"),
+        ("GH200", 97_871, 990, 67, 4_000, 450, 450, "GH200 Grace Hopper superchip data sheet (3773000), 96 GB"),
+        ("B200", 183_359, 2_250, 75, 7_700, 900, 64, "Blackwell data sheet, HGX B200"),
     )
 }
 
@@ -88,11 +81,9 @@ def find_gpu(name: str) -> Device:
     found = {each.lower(): gpu for each, gpu in GPUS.items()}
     if wanted in found:
         return found[wanted]
-    close = difflib.get_close_matches(wanted, [*found, CPU], n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {found[close[0]].name if close[0] in found else CPU}?" if close else f"known: {', '.join(GPUS)}."
-    )
-    raise UserError(f"--gpu={name} is no known GPU; {hint} For another one give the nearest, with --gpu-memory.")
+    hint = nearest(wanted, [*found, CPU])
+    end = "" if hint.endswith("?") else "."
+    raise UserError(f"--gpu={name} is no known GPU; {hint}{end} For another one give the nearest, with --gpu-memory.")
 
 
 def known_gpu(name: str) -> Device | None:
@@ -103,18 +94,12 @@ def known_gpu(name: str) -> Device | None:
     return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
-def cpu_device(memory: int, cores: int) -> Device:
-    """Return a worker's share of a machine without GPUs: so many bytes and cores."""
-    rate = CPU_FLOPS * cores
-    return Device(CPU, memory, rate, rate, CPU_BANDWIDTH, CPU_BANDWIDTH, CPU_BANDWIDTH)
-
-
 def device_memory(text: str) -> int:
     """Return the bytes of `--gpu-memory`. Raises UserError for no size, and for one that no device has."""
     try:
         size = num_bytes(text)
-    except ValueError:
-        raise UserError(f"--gpu-memory={text} is no size; write a number with its unit, such as 80GiB.") from None
+    except ValueError as error:
+        raise UserError(f"--gpu-memory={text} {error}") from None
     if not LEAST <= size <= MOST:
         raise UserError(
             f"--gpu-memory={text} is no memory that a device has; give 256MiB to 2TiB, such as 80GiB, for one GPU."

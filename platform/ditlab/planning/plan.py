@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from denoisers.parameters import parameter_roles
 from ditlab.averages import snapshot_steps
 from ditlab.errors import UserError
-from ditlab.planning.flops import StepFlops, newton_schulz_flops, step_flops
-from ditlab.planning.frozen_encoders import NO_ENCODERS, EncoderWork
+from ditlab.planning.flops import StepFlops, step_flops
+from ditlab.planning.frozen_encoders import EncoderWork
 from ditlab.planning.hardware import GPUS, Device
-from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
-from ditlab.planning.pass_memory import PassMemory, evaluation_memory, pass_memory
+from ditlab.planning.meta_step import DTYPES, DataShape
+from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
 from ditlab.planning.worker_memory import (
-    MASTER,
-    MemoryParts,
-    ParameterGroup,
-    ParameterSizes,
-    StateMemory,
     WorkerMemory,
-    WorkerShape,
     ZeroSetting,
-    evaluation_peak,
-    larger_parts,
-    passes_peak,
-    peak_during,
-    state_memory,
-    update_peak,
+    checkpoint_bytes,
+    parameter_sizes,
+    setting_memory,
+    snapshot_bytes,
 )
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
-from ditlab.spec.optimization import GroupRates
+from ditlab.spec.overrides import changed_values, merge, nested
 from ditlab.spec.values import format_bytes
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
@@ -95,12 +86,14 @@ class Planner:
     """Memory and time of an experiment's settings on a device, traced as far as they are asked for."""
 
     def __init__(
-        self, experiment: Experiment, data: DataShape, device: Device, rates: Rates, encoders: EncoderWork = NO_ENCODERS
+        self, experiment: Experiment, data: DataShape, device: Device, rates: Rates, encoders: EncoderWork
     ) -> None:
         """Raises ValueError for a loss that does not fit its model."""
-        self._experiment, self._data, self._encoders = experiment, data, encoders
+        self._experiment, self.data, self.encoders = experiment, data, encoders
         self.device, self.rates = device, rates
-        self.sizes: ParameterSizes = parameter_sizes(experiment, data)
+        self.sizes = parameter_sizes(experiment, data)
+        engines = (experiment.engine.model_copy(update={"activation_checkpointing": on}) for on in (False, True))
+        self._with_checkpointing = [experiment.model_copy(update={"engine": engine}) for engine in engines]
         self.offloads = experiment.optimizer.kind != "muon"  # which is refused with offload
         self.workers = experiment.resources.max_workers
         self.encoder_flops = encoders.flops * experiment.batch.size
@@ -131,35 +124,30 @@ class Planner:
 
     def setting(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> PlannedSetting:
         """Plan one setting at a micro-batch of so many samples."""
-        experiment = self._with(checkpointing)
-        memory, margin, total = self._memory(zero, checkpointing, micro)
+        experiment, own = self._with_checkpointing[checkpointing], self._experiment.micro_size
+        memory, margin, total = self.memory(zero, checkpointing, micro)
         batch = experiment.batch.model_copy(update={"micro": micro})
-        flops = step_flops(experiment.model_copy(update={"batch": batch}), self._data)
+        flops = step_flops(experiment.model_copy(update={"batch": batch}), self.data)
         seconds = step_seconds(
             flops, self.sizes, zero, self.device, self.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
             DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro), self.encoder_flops,
         )  # fmt: skip
-        largest = self._largest_micro(zero, checkpointing)
+
+        def exceeds(index: int) -> bool:  # more samples never take less
+            return self.memory(zero, checkpointing, self.micro_sizes[index])[2] > self.device.memory
+
+        num, at = len(self.micro_sizes), self.micro_sizes.index(own)
+        fitting = bisect_left(range(num), True, *((0, at) if exceeds(at) else (at + 1, num)), key=exceeds)
+        largest = self.micro_sizes[fitting - 1] if fitting else 0
         return PlannedSetting(
             zero, checkpointing, micro, largest, memory, margin, total, total <= self.device.memory, seconds, flops
         )
 
-    def with_workers(self, workers: int) -> Planner:
-        """Return a planner of the same run on more workers, whose micro-batches are of one sample."""
-        resources = self._experiment.resources.model_copy(update={"workers": workers})
-        batch = self._experiment.batch.model_copy(update={"micro": 1})
-        changed = self._experiment.model_copy(update={"resources": resources, "batch": batch})
-        return Planner(changed, self._data, self.device, self.rates, self._encoders)
-
-    def least_total(self, zero: ZeroSetting, checkpointing: bool) -> int:
-        """Return the bytes of each worker's device at the smallest micro-batch."""
-        return self._memory(zero, checkpointing, self.micro_sizes[0])[2]
-
     def left_out(self) -> list[str]:
         """Return what the plan does not count, each as the end of `left out: `."""
         engine, is_gpu = self._experiment.engine, self.device.is_gpu
-        found = [*self._encoders.left_out, "memory within a kernel"]
+        found = [*self.encoders.left_out, "memory within a kernel"]
         if compile_decision(self._experiment, "cuda" if is_gpu else "cpu").is_compiled:
             saved = "memory" if self.rates.is_measured else "memory and time"
             found.append(f"what compiled blocks save in {saved}, and the first step's compilation")
@@ -167,21 +155,11 @@ class Planner:
             found.append("what of the activations' ways to the host and back the passes hide")
         return found
 
-    def _largest_micro(self, zero: ZeroSetting, checkpointing: bool) -> int:
-        """Find the largest micro-batch that fits by bisection: more samples never take less."""
-
-        def exceeds(index: int) -> bool:
-            return self._memory(zero, checkpointing, self.micro_sizes[index])[2] > self.device.memory
-
-        own, num = self.micro_sizes.index(self._experiment.micro_size), len(self.micro_sizes)
-        fitting = bisect_left(range(num), True, *((0, own) if exceeds(own) else (own + 1, num)), key=exceeds)
-        return self.micro_sizes[fitting - 1] if fitting else 0
-
-    def _memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[WorkerMemory, int, int]:
+    def memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[WorkerMemory, int, int]:
         """Return memory, margin and total of one worker's device."""
-        experiment, is_gpu = self._with(checkpointing), self.device.is_gpu
+        experiment, is_gpu = self._with_checkpointing[checkpointing], self.device.is_gpu
         passes = self._passes(experiment, micro)
-        memory = setting_memory(experiment, self._data, zero, micro, is_gpu, self.sizes, passes, self._encoders)
+        memory = setting_memory(experiment, self.data, zero, micro, is_gpu, self.sizes, passes, self.encoders)
         peak = memory.peak.total + (0 if is_gpu else memory.host)
         free, gaps = (GPU_MARGIN, GPU_GAPS) if is_gpu else (CPU_MARGIN, CPU_GAPS)
         margin = free + int(gaps * peak)
@@ -195,91 +173,11 @@ class Planner:
         """
         own, is_gpu = experiment.micro_size, self.device.is_gpu
         if micro <= own:
-            return pass_memory(experiment, self._data, micro, is_gpu)
+            return pass_memory(experiment, self.data, micro, is_gpu)
         above = [each for each in self.micro_sizes if each > own]
         far = max((each for each in above if each <= FARTHEST * own), default=above[0])
-        near, end = (pass_memory(experiment, self._data, size, is_gpu) for size in (own, far))
+        near, end = (pass_memory(experiment, self.data, size, is_gpu) for size in (own, far))
         return near.between(end, (micro - own) / (far - own))
-
-    def _with(self, checkpointing: bool) -> Experiment:
-        engine = self._experiment.engine.model_copy(update={"activation_checkpointing": checkpointing})
-        return self._experiment.model_copy(update={"engine": engine})
-
-
-def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
-    """Return the sizes of everything that is trained, on the meta device."""
-    step = MetaStep(experiment, data)
-    groups: dict[GroupRates, list[int]] = {}
-    iterations: list[int] = []
-    for module in step.modules():
-        roles = parameter_roles(module)
-        for name, parameter in module.named_parameters():
-            rates = experiment.optimizer.rates(roles[name].role)
-            groups.setdefault(rates, []).append(parameter.numel())
-            if rates.is_orthogonalised:
-                iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
-    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
-
-
-def setting_memory(
-    experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
-    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork = NO_ENCODERS,
-) -> WorkerMemory:  # fmt: skip
-    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
-    workers = experiment.resources.max_workers
-    compute = DTYPES[experiment.training.precision].itemsize
-    shape = WorkerShape(setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
-    state = state_memory(sizes, shape, num_averages(experiment))
-    copy = checkpoint_copy(experiment, sizes, setting)
-    peaks = [
-        passes_peak(sizes, state, passes, shape),
-        update_peak(sizes, state, shape),
-        _evaluation(experiment, data, sizes, state, micro, shape),
-    ]
-    host = state.host.total + copy + passes.host
-    if encoders.weights:
-        peaks[0] = larger_parts(peaks[0], peak_during(state, encoders.pass_bytes * encoders.at_once(micro, on_gpu)))
-        peaks = [replace(parts, encoders=encoders.weights) for parts in peaks]
-        host += encoders.host
-    return WorkerMemory(peaks[0], peaks[1], peaks[2], host, state, copy)
-
-
-def num_averages(experiment: Experiment) -> int:
-    """Return the number of averages of the weights that are kept while training."""
-    training = experiment.training
-    return (training.ema is not None) + (len(training.averages.lengths) if training.averages else 0)
-
-
-def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
-    """Return the size of one checkpoint: master weights, moments and averages, of all workers together."""
-    return MASTER * sizes.total * (1 + num_averages(experiment)) + sizes.moment_bytes(0, 1)
-
-
-def snapshot_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
-    """Return the size of one snapshot of averages, of all workers together; 0 where none are kept."""
-    averages = experiment.training.averages
-    return MASTER * sizes.total * len(averages.lengths) if averages else 0
-
-
-def checkpoint_copy(experiment: Experiment, sizes: ParameterSizes, setting: ZeroSetting) -> int:
-    """Return the bytes of a worker's part of a checkpoint and of a snapshot, of which the writers keep copies."""
-    if experiment.checkpoint.write == "blocking":
-        return 0
-    parts = experiment.resources.max_workers if setting.stage else 1  # at stage 0 the first worker has all of it
-    return (checkpoint_bytes(experiment, sizes) + snapshot_bytes(experiment, sizes)) // parts
-
-
-def _evaluation(
-    experiment: Experiment, data: DataShape, sizes: ParameterSizes, state: StateMemory, micro: int, shape: WorkerShape,
-) -> MemoryParts:  # fmt: skip
-    """Return the peak of an evaluation: of held-out batches, or of the samples of the grid."""
-    evaluation = experiment.evaluation
-    if evaluation.every is None:
-        return MemoryParts()
-    guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
-    drawn = max(evaluation.samples, micro if evaluation.quality else 0)
-    pass_bytes = evaluation_memory(experiment, data, max(micro, guided * drawn))
-    return evaluation_peak(sizes, state, pass_bytes, experiment.training.ema is not None, shape)
 
 
 @dataclass(frozen=True)
@@ -335,7 +233,7 @@ class Plan:
 def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
     """Plan all settings and choose one."""
     own, settings, sizes = planner.own(), tuple(planner.settings()), planner.sizes
-    recommended, why = choose(own, settings, planner)
+    recommended, why = choose(own, settings, planner, experiment)
     averages, keep_every = experiment.training.averages, experiment.checkpoint.keep_every
     snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if averages and steps else None
     return Plan(
@@ -348,12 +246,12 @@ def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_
 
 
 def choose(
-    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner
+    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner, experiment: Experiment
 ) -> tuple[PlannedSetting | None, str]:
     """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as fast; and say why."""
     fitting = [each for each in settings if each.fits]
     if not fitting:
-        return None, what_would_fit(planner)
+        return None, what_would_fit(planner, experiment)
     fastest = min(fitting, key=lambda each: each.seconds.total)
     limit = fastest.seconds.total * SLOWER
     if own.fits and own.seconds.total <= limit:
@@ -369,31 +267,42 @@ def choose(
     return best, reason
 
 
-def what_would_fit(planner: Planner) -> str:
+def what_would_fit(planner: Planner, experiment: Experiment) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
-    least, zero, checkpointing = min(
-        ((planner.least_total(zero, checkpointing), zero, checkpointing)
-         for zero in SETTINGS[1:]
-         if zero.offload == "none" or planner.offloads
-         for checkpointing in (False, True)),
-        key=lambda each: each[0],
-    )  # fmt: skip
-    label = f"stage {zero.label}{', checkpointing' if checkpointing else ''}"
+    smallest, there = planner.micro_sizes[0], planner.device.memory
+    least, label = min(
+        (planner.memory(zero, on, smallest)[2], f"stage {zero.label}{', checkpointing' if on else ''}")
+        for zero in SETTINGS[1:]
+        if zero.offload == "none" or planner.offloads
+        for on in (False, True)
+    )
     larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
     ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and planner.device.is_gpu else []
-    powers = (2**power for power in range(MOST_WORKERS.bit_length()) if 2**power > planner.workers)
-    takes = ((each, planner.with_workers(each).least_total(ZeroSetting(3), True)) for each in powers)
-    if workers := next((each for each, total in takes if total <= planner.device.memory), 0):
-        ways.append(f"--gpus {workers} with stage 3 and checkpointing")
+    for workers in (2**power for power in range(MOST_WORKERS.bit_length()) if 2**power > planner.workers):
+        resources = experiment.resources.model_copy(update={"workers": workers})
+        batch = experiment.batch.model_copy(update={"micro": 1})
+        changed = experiment.model_copy(update={"resources": resources, "batch": batch})
+        if (
+            Planner(changed, planner.data, planner.device, planner.rates, planner.encoders).memory(
+                ZeroSetting(3), True, 1
+            )[2]
+            <= there
+        ):
+            ways.append(f"--gpus {workers} with stage 3 and checkpointing")
+            break
     ways.append("a smaller network, or smaller images or shorter sequences")
     return (
-        f"nothing fits: with micro-batches of {planner.micro_sizes[0]} the least is {format_bytes(least)} a worker "
-        f"({label}), and {format_bytes(planner.device.memory)} are there; it would fit with {', or '.join(ways)}."
+        f"nothing fits: with micro-batches of {smallest} the least is {format_bytes(least)} a worker ({label}), and "
+        f"{format_bytes(there)} are there; it would fit with {', or '.join(ways)}."
     )
 
 
-def recommended_experiment(plan: Plan) -> Experiment:
-    """Return the experiment under the recommended setting. Raises UserError where nothing fits."""
+def write_recommended(plan: Plan, source: Path, path: Path) -> Path:
+    """Write the recommended setting as the spec `path`, which extends the spec `source`, and return it.
+
+    A file that holds the same is left as it is. Raises UserError for any other file at that place, for one that cannot
+    be written, and where nothing fits.
+    """
     chosen = plan.recommended
     if chosen is None:
         raise UserError(f"--apply has no setting to write: {plan.why}")
@@ -405,39 +314,16 @@ def recommended_experiment(plan: Plan) -> Experiment:
     }
     if chosen.micro != plan.experiment.micro_size:
         changes["batch.micro"] = chosen.micro
-    return plan.experiment.replace_all(changes)
-
-
-def write_recommended(plan: Plan, source: Path, path: Path) -> Path:
-    """Write the recommended setting as the spec `path`, which extends the spec `source`, and return it.
-
-    A file that holds the same is left as it is. Raises UserError for any other file at that place, for one that cannot
-    be written, and where nothing fits.
-    """
-    wanted = recommended_experiment(plan)
-    changed = _differences(load_experiment(source, ()).to_dict(), wanted.to_dict())
-    parent = os.path.relpath(source.absolute(), path.absolute().parent)
-    content = dump_yaml({"extends": parent, **changed}).encode()
+    wanted = plan.experiment.replace_all(changes).to_dict()
+    mapping: dict[str, Any] = {"extends": os.path.relpath(source.absolute(), path.absolute().parent)}
+    for field, _, value in changed_values(load_experiment(source).to_dict(), wanted):
+        mapping = merge(mapping, nested(field.split("."), value))
+    content = dump_yaml(mapping).encode()
     try:
-        if os.path.lexists(path):
-            if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
-                return path
-            raise UserError(f"--apply {path} exists, and holds something else; name another file, or delete it.")
-        return write_durably(path, content)
+        if not os.path.lexists(path):
+            return write_durably(path, content)
+        if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+            return path
     except OSError as error:
         raise UserError(f"--apply {path} cannot be written ({error.strerror}); name another place.") from error
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of `new` is not in `old`; a mapping of another kind as a whole."""
-    found: dict[str, Any] = {}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
-            same_kind = all(value.get(name) == before.get(name) for name in ("kind", "family"))
-            below = _differences(before, value) if same_kind else dict(value)
-            if below:
-                found[key] = below
-        elif value != before or key not in old:
-            found[key] = value
-    return found
+    raise UserError(f"--apply {path} exists, and holds something else; name another file, or delete it.")

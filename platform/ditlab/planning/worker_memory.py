@@ -10,9 +10,14 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
-from ditlab.planning.pass_memory import PassMemory
+from denoisers.parameters import parameter_roles
+from ditlab.planning.flops import newton_schulz_flops
+from ditlab.planning.frozen_encoders import EncoderWork
+from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
+from ditlab.planning.pass_memory import PassMemory, evaluation_memory
 from ditlab.spec.engine import LARGEST_BUCKET
-from ditlab.spec.optimization import GATHERED_VALUES
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.optimization import GATHERED_VALUES, GroupRates
 
 MASTER = 4
 """Bytes of a master weight, a moment and an averaged weight: float32 always."""
@@ -26,11 +31,11 @@ SUB_GROUP = 1_000_000_000
 """Values that ZeRO-3 updates at once (its sub_group_size)."""
 SWAP_BUFFERS = 4
 """Sub-groups of state that are in host memory at once where they are kept in files."""
+EXCHANGED = 2**26
+"""Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
 Stage = Literal[0, 1, 2, 3]
 Offload = Literal["none", "cpu", "nvme"]
-EXCHANGED = 2**26
-"""Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ class ZeroSetting:
     @property
     def label(self) -> str:
         """Short name for tables: `3 cpu`; `3 cpu all` where parameters are offloaded too."""
-        names = [str(self.stage), "" if self.offload == "none" else self.offload]
-        return " ".join(filter(None, [*names, "all" if self.offload_parameters != "none" else ""]))
+        offload = "" if self.offload == "none" else f" {self.offload}"
+        return f"{self.stage}{offload}{'' if self.offload_parameters == 'none' else ' all'}"
 
 
 @dataclass(frozen=True)
@@ -90,16 +95,6 @@ class ParameterSizes:
         """Values of parameters that ZeRO-3 keeps whole."""
         return sum(size for group in self.groups for size in group.sizes if size < KEPT_GATHERED)
 
-    @property
-    def orthogonalised(self) -> int:
-        """Values of parameters with one moment: Muon's."""
-        return sum(sum(group.sizes) for group in self.groups if group.moments == 1)
-
-    @property
-    def largest_orthogonalised(self) -> int:
-        """Values of the largest parameter with one moment; 0 without any."""
-        return max((max(group.sizes) for group in self.groups if group.moments == 1), default=0)
-
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partitions, padding included; of all at stage 0."""
         return sum(group.share(stage, workers) for group in self.groups)
@@ -107,6 +102,20 @@ class ParameterSizes:
     def moment_bytes(self, stage: Stage, workers: int) -> int:
         """Return the bytes of one worker's moments."""
         return sum(MASTER * group.moments * group.share(stage, workers) for group in self.groups)
+
+
+def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
+    """Return the sizes of everything that is trained, on the meta device."""
+    groups: dict[GroupRates, list[int]] = {}
+    iterations: list[int] = []
+    for module in MetaStep(experiment, data).modules():
+        roles = parameter_roles(module)
+        for name, parameter in module.named_parameters():
+            rates = experiment.optimizer.rates(roles[name].role)
+            groups.setdefault(rates, []).append(parameter.numel())
+            if rates.is_orthogonalised:
+                iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
+    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
 
 
 @dataclass(frozen=True)
@@ -247,7 +256,12 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
 def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
     stage, compute = shape.setting.stage, shape.compute
-    gathered = _orthogonalising(sizes, shape.workers)
+    # Muon orthogonalises in five times the size of a square matrix; several workers gather matrices and send them.
+    muon = [size for group in sizes.groups if group.moments == 1 for size in group.sizes]
+    gathered = 5 * max(muon, default=0)
+    if shape.workers > 1:
+        gathered += 2 * min(math.ceil(sum(muon) / shape.workers), max(GATHERED_VALUES, *muon, 0))
+    gathered *= MASTER
     at_rest = state.device
     if stage == 0:
         return at_rest.plus(gradients=compute * sizes.total, workspace=gathered)
@@ -260,22 +274,6 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
         return larger_parts(flattened, at_rest.plus(workspace=MASTER * share + gathered))
     whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned again before it
     return larger_parts(at_rest, at_rest.plus(workspace=flat * min(share, SUB_GROUP) - whole + gathered))
-
-
-def evaluation_peak(
-    sizes: ParameterSizes, state: StateMemory, pass_bytes: int, has_average: bool, shape: WorkerShape
-) -> MemoryParts:
-    """Return the peak of an evaluation whose largest forward pass takes `pass_bytes`."""
-    share = MASTER * sizes.share(shape.setting.stage, shape.workers)
-    exchanged = min(share, EXCHANGED) if has_average else 0
-    gathered = _gathered(sizes, shape) if shape.setting.stage == 3 and shape.workers > 1 else 0
-    return peak_during(state, max(exchanged, pass_bytes + gathered))
-
-
-def _orthogonalising(sizes: ParameterSizes, workers: int) -> int:
-    """Bytes in which Muon orthogonalises: a square matrix takes five of its size; several workers gather and send."""
-    gathered = min(math.ceil(sizes.orthogonalised / workers), max(GATHERED_VALUES, sizes.largest_orthogonalised))
-    return MASTER * (5 * sizes.largest_orthogonalised + (2 * gathered if workers > 1 else 0))
 
 
 def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
@@ -292,4 +290,54 @@ def peak_during(state: StateMemory, more: int, gradients: int = 0, activations: 
 
 
 def larger_parts(*candidates: MemoryParts) -> MemoryParts:
+    """Return the parts with the largest total."""
     return max(candidates, key=lambda parts: parts.total)
+
+
+def num_averages(experiment: Experiment) -> int:
+    """Return the number of averages of the weights that are kept while training."""
+    training = experiment.training
+    return (training.ema is not None) + (len(training.averages.lengths) if training.averages else 0)
+
+
+def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
+    """Return the size of one checkpoint: master weights, moments and averages, of all workers together."""
+    return MASTER * sizes.total * (1 + num_averages(experiment)) + sizes.moment_bytes(0, 1)
+
+
+def snapshot_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
+    """Return the size of one snapshot of averages, of all workers together; 0 where none are kept."""
+    averages = experiment.training.averages
+    return MASTER * sizes.total * len(averages.lengths) if averages else 0
+
+
+def setting_memory(
+    experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
+    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork | None = None,
+) -> WorkerMemory:  # fmt: skip
+    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
+    workers, evaluation = experiment.resources.max_workers, experiment.evaluation
+    compute = DTYPES[experiment.training.precision].itemsize
+    shape = WorkerShape(setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
+    state = state_memory(sizes, shape, num_averages(experiment))
+    copy = 0
+    if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
+        copy = checkpoint_bytes(experiment, sizes) + snapshot_bytes(experiment, sizes)
+        copy //= workers if setting.stage else 1
+    evaluated = MemoryParts()
+    if evaluation.every is not None:  # of held-out batches, or of the samples of the grid
+        guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
+        drawn = max(evaluation.samples, micro if evaluation.quality else 0)
+        pass_bytes = evaluation_memory(experiment, data, max(micro, guided * drawn))
+        if setting.stage == 3 and workers > 1:
+            pass_bytes += _gathered(sizes, shape)
+        exchanged = min(MASTER * sizes.share(setting.stage, workers), EXCHANGED) if experiment.training.ema else 0
+        evaluated = peak_during(state, max(exchanged, pass_bytes))
+    peaks = [passes_peak(sizes, state, passes, shape), update_peak(sizes, state, shape), evaluated]
+    host = state.host.total + copy + passes.host
+    if encoders is not None and encoders.weights:
+        encoding = encoders.pass_bytes * encoders.at_once(micro, on_gpu)
+        peaks[0] = larger_parts(peaks[0], peak_during(state, encoding))
+        peaks = [replace(parts, encoders=encoders.weights) for parts in peaks]
+        host += encoders.host
+    return WorkerMemory(*peaks, host, state, copy)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +30,7 @@ from ditlab.spec.optimization import LATER, AdamW, Batch, ConstantSchedule, Opti
 from ditlab.spec.overrides import Assignment, assign, explain
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.resources import Resources
-from ditlab.spec.start import Start, check_length
+from ditlab.spec.start import Start
 from ditlab.spec.uris import refuse_secrets
 from ditlab.spec.values import format_value
 
@@ -60,74 +59,17 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def digest_of(content: Mapping[str, Any]) -> str:
-    """Return 16 hex digits over plain values, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def check_name(name: str) -> str:
+    """Return the name of an experiment or a sweep: it stands in paths, tables and MLflow's columns.
 
-
-@dataclass(frozen=True)
-class ExperimentParts:
-    """The classes that differ between experiments."""
-
-    family: AnyFamily
-    objective: type[ObjectiveSpec]
-    """The family's, with fields for the loss components and the time density of other packages."""
-    data: tuple[type[DataSource], ...]
-    """Data sources of other packages."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields that an experiment of these parts has, as `pydantic.create_model` takes them."""
-        family = self.family
-        objective: Any = self.objective
-        fields: dict[str, Any] = {
-            "model": (family.model, Field(description="The network.")),
-            "objective": (objective, Field(default=objective(), description="The loss.")),
-            "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
-        }
-        if self.data:
-            data = Field(default=DigitsData(), description="Where samples come from.")
-            fields["data"] = (with_sources(self.data), data)
-        return fields
-
-
-def parts_for(mapping: Any) -> ExperimentParts:
-    """Return the classes that a mapping names.
-
-    Raises UserError for an unknown family, and for a part of another package whose code cannot be used.
+    Raises ValueError for one that cannot.
     """
-    top = mapping if isinstance(mapping, dict) else {}
-    try:
-        family = _family(top.get("model"))
-        objective = extended_objective(family.objective, top.get("objective"))
-        return ExperimentParts(family, objective, _data_sources(top.get("data")))
-    except PluginError as error:
-        raise UserError(str(error)) from error
-
-
-def all_parts() -> list[ExperimentParts]:
-    """Return the classes of every family with all parts of other packages, for the JSON schema."""
-    data = tuple(DATA_SOURCES.load_all().values())
-    return [ExperimentParts(each, fully_extended_objective(each.objective), data) for each in families().values()]
-
-
-def _family(model: Any) -> AnyFamily:
-    if not isinstance(model, dict) or model.get("family") is None:
-        raise UserError(f"model.family is missing; set it to one of {', '.join(family_names())}.")
-    name = model["family"]
-    family = find_family(name) if isinstance(name, str) else None
-    if family is None:
-        hint = nearest(str(name), family_names())
-        raise UserError(
-            f"model.family={format_value(name)} is no known family; {hint}{'' if hint.endswith('?') else '.'} A family "
-            "of another package needs that package installed here (an entry point in the group denoisers.families), or "
-            "its folder denoisers/NAME on the Python path."
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError(
+            f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', "
+            "'_' and '-' (at most 100); rename it."
         )
-    return family
-
-
-def _data_sources(data: Any) -> tuple[type[DataSource], ...]:
-    sources = [DATA_SOURCES.load(kind) for kind in source_kinds(data) if kind not in kinds_of(DataSpec)]
-    return tuple(source for source in sources if source is not None)
+    return name
 
 
 class Experiment(Spec):
@@ -168,77 +110,47 @@ class Experiment(Spec):
     tracking: Tracking = Tracking()
     """Tracking of metrics."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def no_secrets(cls, values: Any) -> Any:
-        """They come from the environment."""
-        refuse_secrets(values)
-        return values
-
-    @field_validator("name")
-    @classmethod
-    def plain_name(cls, name: str) -> str:
-        """It stands in paths, tables and MLflow's columns."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            raise ValueError(
-                f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', "
-                "'_' and '-' (at most 100); rename it."
-            )
-        return name
+    _no_secrets = model_validator(mode="before")(refuse_secrets)
+    _plain_name = field_validator("name")(check_name)
 
     @model_validator(mode="after")
-    def batch_divides(self) -> Experiment:
-        """Every worker gets equally many whole micro-batches; of an elastic run's, at least one."""
-        size, workers = self.batch.size, self.resources.max_workers
-        elastic = self.resources.min_workers != workers
-        if size % workers and not (elastic and self.batch.micro):
-            raise ValueError(
-                f"batch.size={size} is no multiple of resources.workers={workers}; "
-                f"set batch.size to {_multiple(size, workers)}."
-            )
-        micro = self.micro_size
-        if elastic and (size % micro or size // micro < workers):
-            raise ValueError(
-                f"batch.size={size} in micro-batches of batch.micro={micro} does not give each of up to {workers} "
-                f"workers one; set batch.micro to a divisor of batch.size that is at most {max(1, size // workers)}, "
-                "or lower resources.workers.max."
-            )
-        if size % (micro * workers) and not elastic:
-            raise ValueError(
-                f"batch.size={size} is no multiple of batch.micro={micro} times resources.workers={workers}; "
-                f"set batch.size to {_multiple(size, micro * workers)}, "
-                f"or batch.micro to a divisor of {size // workers}."
-            )
+    def fits_together(self) -> Experiment:
+        """Every worker gets equally many whole micro-batches (of an elastic run's at least one), half-precision weights
+        have float32 ones beside them, warm-up ends before the run; loss, sampler, encoders and data fit the model."""
+        size, workers, micro = self.batch.size, self.resources.max_workers, self.batch.micro
+        if self.resources.min_workers != workers and micro:
+            if size % micro or size // micro < workers:
+                raise ValueError(
+                    f"batch.size={size} in micro-batches of batch.micro={micro} does not give each of up to {workers} "
+                    "workers one; set batch.micro to a divisor of batch.size that is at most "
+                    f"{max(1, size // workers)}, or lower resources.workers.max."
+                )
+        elif over := size % workers or size % (workers * (micro or 1)):
+            unit, divisors, other = workers, f"resources.workers={workers}", ""
+            if size % workers == 0:
+                unit, divisors = workers * (micro or 1), f"batch.micro={micro} times {divisors}"
+                other = f", or batch.micro to a divisor of {size // workers}"
+            sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
+            raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
         check_orders(self.data, size, workers)
-        return self
-
-    @model_validator(mode="after")
-    def low_precision_has_masters(self) -> Experiment:
-        """Stage 0 keeps no float32 weights beside half-precision ones."""
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
                 "partitions to resume from; set engine.zero.stage to 1 (the same numbers)."
             )
-        return self
-
-    @model_validator(mode="after")
-    def schedule_fits(self) -> Experiment:
-        """Warm-up ends before the run; for a run of epochs, its plan checks that. A mixture has no epochs."""
-        check_length(self.start, self.training.steps)
+        steps, warmup = self.training.steps, getattr(self.schedule, "warmup", 0)  # a run of epochs: its plan checks it
+        if self.start and steps is not None and steps <= self.start.first_step:
+            raise ValueError(
+                f"training.steps={steps} leaves nothing to train from start.step={self.start.step} on; set "
+                "training.steps above that, or start.state to averaged or trained, which begin at step 0."
+            )
         if isinstance(self.data, MixtureData):
             self.data.check_length(self.training, self.schedule)
-        warmup = getattr(self.schedule, "warmup", 0)
-        if self.training.steps is not None and warmup >= self.training.steps and warmup:
+        if steps is not None and warmup >= steps:
             raise ValueError(
-                f"schedule.warmup={warmup} leaves nothing of training.steps={self.training.steps}; "
-                f"set schedule.warmup to {self.training.steps // 10}, or training.steps above {warmup}."
+                f"schedule.warmup={warmup} leaves nothing of training.steps={steps}; "
+                f"set schedule.warmup to {steps // 10}, or training.steps above {warmup}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def parts_fit(self) -> Experiment:
-        """The loss and the sampler are ones of this model, and each encoder is used; the optimiser's state has room."""
         self.optimizer.check(self.engine.zero.offload)
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
@@ -296,7 +208,8 @@ class Experiment(Spec):
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
-        return digest_of(without_defaults(content, LATER_SECTIONS))
+        decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)
+        return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
     @never_failing
     def _repr_html_(self) -> str:
@@ -314,25 +227,55 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _multiple(size: int, divisor: int) -> str:
-    """The multiples of `divisor` on both sides of `size`: `96 or 144`."""
-    below = size // divisor * divisor
-    return f"{below} or {below + divisor}" if below else str(divisor)
+@cache
+def experiment_class(
+    family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = ()
+) -> type[Experiment]:
+    """Return the experiment of a family: `objective` is its own, with fields for the loss components and the time
+    density of other packages, `sources` are data of other packages."""
+    # one class for each set of parts, as pydantic compiles it
+    fields: dict[str, Any] = {
+        "model": (family.model, Field(description="The network.")),
+        "objective": (objective, Field(default=objective(), description="The loss.")),
+        "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
+    }
+    if sources:
+        data = Field(default=DigitsData(), description="Where samples come from.")
+        fields["data"] = (with_sources(sources), data)
+    doc = f"A training run of the family {family.name}."
+    return create_model(f"{family.name}-experiment", __base__=Experiment, __doc__=doc, **fields)
+
+
+def all_classes() -> list[type[Experiment]]:
+    """Return the experiment of every family, with all parts of other packages, for the JSON schema."""
+    data = tuple(DATA_SOURCES.load_all().values())
+    return [experiment_class(each, fully_extended_objective(each.objective), data) for each in families().values()]
 
 
 def class_for(mapping: Any) -> type[Experiment]:
     """Return the experiment class that a mapping names by `model.family` and parts of other packages.
 
-    Raises UserError for an unknown family.
+    Raises UserError for an unknown family, and for a part of another package whose code cannot be used.
     """
-    return experiment_class(parts_for(mapping))
-
-
-@cache
-def experiment_class(parts: ExperimentParts) -> type[Experiment]:
-    """Return the experiment whose `model`, `objective`, `sampling` and `data` are of these classes."""
-    doc = f"A training run of the family {parts.family.name}."
-    return create_model(f"{parts.family.name}-experiment", __base__=Experiment, __doc__=doc, **parts.fields())
+    top = mapping if isinstance(mapping, dict) else {}
+    model = top.get("model")
+    if not isinstance(model, dict) or model.get("family") is None:
+        raise UserError(f"model.family is missing; set it to one of {', '.join(family_names())}.")
+    name = model["family"]
+    try:
+        family = find_family(name) if isinstance(name, str) else None
+        if family is None:
+            hint = nearest(str(name), family_names())
+            raise UserError(
+                f"model.family={format_value(name)} is no known family; {hint}{'' if hint.endswith('?') else '.'} A "
+                "family of another package needs that package installed here (an entry point in the group "
+                "denoisers.families), or its folder denoisers/NAME on the Python path."
+            )
+        objective = extended_objective(family.objective, top.get("objective"))
+        added = (kind for kind in source_kinds(top.get("data")) if kind not in kinds_of(DataSpec))
+        return experiment_class(family, objective, tuple(filter(None, map(DATA_SOURCES.load, added))))
+    except PluginError as error:
+        raise UserError(str(error)) from error
 
 
 def validate_experiment(mapping: Mapping[str, Any]) -> Experiment:

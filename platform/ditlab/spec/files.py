@@ -48,19 +48,35 @@ def spec_files(path: Path) -> list[Path]:
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
+@lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file
+def _parsed(text: str, source: str) -> Any:
+    return parse_yaml(text, source)
+
+
 def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
-    """Read the mapping of one YAML file, without its parents. Raises UserError for a file that cannot be read, for
-    another kind of file, and for one that holds no mapping.
+    """Read the mapping of one YAML file, without its parents. Raises UserError for anything but a regular file of UTF-8
+    text of a bounded size, and for one that holds no mapping.
 
     `named_by` is the field that names the file: `child.yaml: extends=base.yaml`.
     """
-    text = _read_text(path, named_by)
+    shown = printable_sentence(path)
     try:
-        mapping = copy.deepcopy(_parsed(text))
-    except UserError:
-        mapping = parse_yaml(text, printable_sentence(path))  # raises it again, with the file's name
+        content = read_plain(path, MAX_BYTES, follow=True)
+        text = content.decode("utf-8-sig")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, and a path with a NUL character
+        problem = f"cannot be read as text ({first_line(error)})"
+        if isinstance(error, FileNotFoundError):
+            problem = "names no file" if named_by else "no such file"
+        elif isinstance(error, UnicodeDecodeError):
+            utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            reason = "UTF-16, save it as UTF-8" if utf_16 else f"no UTF-8: {error.reason}"
+            problem = f"cannot be read as text ({reason})"
+        remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML"
+        raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
+    warn_of_edit(path, content)
+    mapping = copy.deepcopy(_parsed(text, shown))
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
-        raise UserError(f"{printable_sentence(path)}: must be a mapping with names as keys, such as `name: my-run`.")
+        raise UserError(f"{shown}: must be a mapping with names as keys, such as `name: my-run`.")
     return mapping
 
 
@@ -86,37 +102,6 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         if resolved in known:
             loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
             raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
-
-
-def _read_text(path: Path, named_by: str) -> str:
-    """The text of a file. Raises UserError for anything but a regular file of UTF-8 text of a bounded size."""
-    try:
-        content = read_plain(path, MAX_BYTES, follow=True)
-        text = content.decode("utf-8-sig")
-        warn_of_edit(path, content)
-        return text
-    except FileNotFoundError:
-        reason = "no such file"
-    except UnicodeDecodeError as error:
-        utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        reason = "UTF-16, save it as UTF-8" if utf_16 else f"no UTF-8: {error.reason}"
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
-        reason = first_line(error)
-    raise UserError(_unreadable(printable_sentence(path), named_by, reason))
-
-
-def _unreadable(path: str, named_by: str, reason: str) -> str:
-    remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML"
-    if reason != "no such file":
-        return f"{named_by or path}{'' if named_by else ':'} cannot be read as text ({reason}); {remedy}."
-    if not named_by:
-        return f"{path}: no such file; {remedy}."
-    return f"{named_by} names no file{'' if named_by.endswith(path) else f' ({path})'}; {remedy}."
-
-
-@lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file
-def _parsed(text: str) -> Any:
-    return parse_yaml(text, "")
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -161,11 +146,10 @@ def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
     """
     try:
         content = read_plain(path, MIB)
-        warn_of_edit(path, content)
     except UnusableFile as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); put the run's own file there.") from None
     except OSError:
-        return load(path)  # says what is wrong
+        content = b""  # `load` says what is wrong
     try:
         return load(path)
     except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,10 +12,9 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment
 from ditlab.spec.overrides import Assignment, apply_overrides, assign, merge, nested, parse_overrides, value_at
-from ditlab.spec.sweep import Sweep, build_sweep, load_sweep
-from ditlab.spec.sweep_axes import num_combinations
-from ditlab.spec.sweep_checks import SMALLEST_POPULATION, crossed_axes
-from ditlab.spec.sweep_space import check_sweep, experiment_for
+from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
+from ditlab.spec.sweep_axes import combinations
+from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, crossed_axes, experiment_for
 from ditlab.spec.values import format_value
 
 STEPS = 20
@@ -41,8 +41,7 @@ class Quick(Generic[SpecT]):
     def lines(self) -> list[str]:
         """Lines for people: each change."""
         changed = [
-            f"  {path}={format_value(after)} (was {format_value(before)})"
-            for path, (before, after) in self.changes.items()
+            f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in self.changes.items()
         ]
         return [f"--quick makes {len(changed)} changes:", *changed] if changed else ["--quick changes nothing."]
 
@@ -73,19 +72,22 @@ def shorten_experiment(
     samples that quality figures keep. Raises UserError where a length that was given does not fit the others.
     """
     given, before, short = dict(given or {}), experiment.to_dict(), experiment
-    for is_needed, changes in _changes(before, given, every, quality):
-        # the number of steps that was given goes along: without it, a length in epochs could not be taken away
-        free = (path for path in changes if path == "training.steps" or not is_given(path, given))
-        changes = {path: changes[path] for path in free}
+    groups = list(_changes(before, given, every, quality))
+    for changes in groups:
+        is_length = "training.steps" in changes
         try:
-            short = short.replace_all(changes)
+            # the number of steps that was given goes along: without it, a length in epochs could not be taken away
+            short = short.replace_all(
+                {path: new for path, new in changes.items() if path == "training.steps" or not is_given(path, given)}
+            )
         except UserError:
-            if is_needed:
+            if is_length:
                 raise
-    after = short.to_dict()
-    paths = [path for _, changes in _changes(before, given, every, quality) for path in changes]
-    values = {path: (value_at(before, path.split(".")), value_at(after, path.split("."))) for path in paths}
-    changed = {path: pair for path, pair in values.items() if pair[0] != pair[1] and not is_given(path, given)}
+    after, changed = short.to_dict(), {}
+    for path in (path for changes in groups for path in changes if not is_given(path, given)):
+        was, new = (value_at(plain, path.split(".")) for plain in (before, after))
+        if was != new:
+            changed[path] = (was, new)
     return Quick(short, changed)
 
 
@@ -96,30 +98,35 @@ def is_given(path: str, given: Mapping[str, Any]) -> bool:
 
 def _changes(
     before: dict[str, Any], given: Mapping[str, Any], every: int | None, quality: int
-) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """(whether it is needed, values by path) of the changes that are made together."""
+) -> Iterator[dict[str, Any]]:
+    """Values by path of the changes that are made together."""
     steps = _steps(before, given)
-    yield False, {"name": before["name"].removesuffix(NAME_ENDING)[:90] + NAME_ENDING}
+    batch, evaluation, schedule, sampling = (before[name] for name in ("batch", "evaluation", "schedule", "sampling"))
+    yield {"name": before["name"].removesuffix(NAME_ENDING)[:90] + NAME_ENDING}
     if steps is not None:
-        yield True, {"training.steps": steps, "training.epochs": None, **_warmup(before["schedule"], steps)}
-    if not is_given("batch", given):
-        yield False, _batch(before)
-    evaluation = before["evaluation"]
+        length = {"training.steps": steps, "training.epochs": None}
+        if schedule.get("warmup_epochs"):
+            length |= {"schedule.warmup_epochs": 0.0, "schedule.warmup": steps // 10}
+        elif schedule.get("warmup"):
+            length["schedule.warmup"] = min(schedule["warmup"], steps // 10)
+        yield length
+    # Each worker has as many samples as others, in whole micro-batches.
+    workers = before["resources"]["workers"]
+    most = workers["max"] if isinstance(workers, dict) else workers
+    each = max(1, BATCH // most)
+    if batch["size"] > each * most and not is_given("batch", given):
+        micro = min(batch["micro"] or each, each)
+        sizes = {"batch.size": each // micro * micro * most}
+        yield sizes if batch["micro"] is None else {**sizes, "batch.micro": micro}
     if evaluation["every"] is not None or every:
-        yield False, {"evaluation.every": every or max(steps or STEPS, evaluation["every"])}
-    yield (
-        False,
-        {
-            "evaluation.samples": min(evaluation["samples"], 4),
-            "evaluation.limit": min(evaluation["limit"], 32),
-            "evaluation.quality": min(evaluation["quality"], quality),
-        },
-    )
+        yield {"evaluation.every": every or max(steps or STEPS, evaluation["every"])}
+    most_drawn = {"samples": 4, "limit": 32, "quality": quality}
+    yield {f"evaluation.{name}": min(evaluation[name], most) for name, most in most_drawn.items()}
     if before["checkpoint"]["every"] is not None:
-        yield False, {"checkpoint.every": max(steps or STEPS, before["checkpoint"]["every"])}
-    if "steps" in before["sampling"]:
-        yield False, {"sampling.steps": min(before["sampling"]["steps"] or 10, 10)}
-    yield False, {"engine.compile": False}
+        yield {"checkpoint.every": max(steps or STEPS, before["checkpoint"]["every"])}
+    if "steps" in sampling:
+        yield {"sampling.steps": min(sampling["steps"] or 10, 10)}
+    yield {"engine.compile": False}
 
 
 def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
@@ -137,27 +144,6 @@ def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
     return min(before["training"]["steps"] or first + STEPS, first + STEPS)
 
 
-def _warmup(schedule: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """A warm-up of a tenth of the steps, where there is one."""
-    if schedule.get("warmup_epochs"):
-        return {"schedule.warmup_epochs": 0.0, "schedule.warmup": steps // 10}
-    warmup = schedule.get("warmup")
-    return {"schedule.warmup": min(warmup, steps // 10)} if warmup else {}
-
-
-def _batch(before: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of which each worker has as many samples as others, in whole micro-batches."""
-    workers, batch = before["resources"]["workers"], before["batch"]
-    most = workers["max"] if isinstance(workers, dict) else workers
-    each = max(1, BATCH // most)
-    if batch["size"] <= each * most:
-        return {}
-    if batch["micro"] is None:
-        return {"batch.size": each * most}
-    micro = min(batch["micro"], each)
-    return {"batch.size": each // micro * micro * most, "batch.micro": micro}
-
-
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
     """Load a sweep and make it short. What an override sets, or a part of, stays. Raises UserError."""
     given = {one.path: one.value for one in parse_overrides(overrides)}
@@ -171,24 +157,29 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     sweep that is wrong.
     """
     given, source, plain = dict(given or {}), source or sweep.name, sweep.to_dict()
-    without = _axes_of_lengths(sweep, given)
+    # Axes of lengths are left out, unless they are all there are, or another one depends on them.
+    lengths = [path for path in sweep.space if path in LENGTHS or path.startswith("batch.")]
+    kept = {name for axis in sweep.space.values() for name in axis.when}
+    kept |= {path for path in sweep.space if is_given(f"space.{path}", given)}
+    without = [path for path in lengths if path not in kept] if len(lengths) < len(sweep.space) else []
     changes: Changes = {"name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)}
-    changes |= {f"fixed.{path}": change for path, change in _shorter_trials(sweep, given, without).items()}
+    changes |= _shorter_trials(sweep, given, without)
     if sweep.scheduler.kind != "none":  # its milestones lie within the short trials
         field = "interval" if sweep.scheduler.kind == "pbt" else "grace"
         if not is_given(f"scheduler.{field}", given):
             changes[f"scheduler.{field}"] = (getattr(sweep.scheduler, field), RHYTHM)
     changes |= {f"space.{path}": (plain["space"][path], None) for path in without}
     short = _replaced(sweep, {path: after for path, (_, after) in changes.items()})
-    # Of the axes that are crossed, the first keeps two values, the others one.
+    # Of the axes that are crossed, the first keeps two values, the others one, where no other axis needs the rest.
     for number, (path, axis) in enumerate(crossed_axes(short).items()):
-        listed = axis.listed()
-        if listed is None or is_given(f"space.{path}", given):
+        listed = list(axis.listed() or ())
+        values = listed[: 1 if number else 2]
+        if len(listed) == len(values) or is_given(f"space.{path}", given):
             continue
-        values = list(listed[: 1 if number else 2])
-        if len(listed) > len(values) and (narrowed := _narrowed(short, path, values, given)):
-            changes[f"space.{path}.values"] = (list(listed), values)
-            short = narrowed
+        narrowed = _replaced(short, {f"space.{path}": {"kind": "grid", "values": values, "when": axis.when}})
+        with suppress(UserError):
+            check_sweep(_with_few_trials(narrowed, given), short.name)
+            changes[f"space.{path}.values"], short = (listed, values), narrowed
     short = _with_few_trials(short, given)
     check_sweep(short, source)
     changes["trials"] = (sweep.trials, short.trials)
@@ -196,7 +187,7 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
 
 
 def _shorter_trials(sweep: Sweep, given: Mapping[str, Any], without: Sequence[str]) -> Changes:
-    """Fields that each trial has otherwise, by path; `without` are axes that are left out."""
+    """What `fixed` changes of each trial, by path; `without` are axes that are left out."""
     ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
     axes = dict.fromkeys(path for path in sweep.space if path not in without)
     every = None if sweep.scheduler.kind == "none" else RHYTHM
@@ -206,33 +197,15 @@ def _shorter_trials(sweep: Sweep, given: Mapping[str, Any], without: Sequence[st
     except UserError:  # what was set by hand alone may not fit, such as a length
         fixed = {path: value for path, value in sweep.fixed.items() if path not in ours}
         trial = experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
-    return shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality).changes
-
-
-def _axes_of_lengths(sweep: Sweep, given: Mapping[str, Any]) -> list[str]:
-    """Axes that a short sweep leaves out: unless they are all there are, or another one depends on them."""
-    found = [path for path in sweep.space if path in LENGTHS or path.startswith("batch.")]
-    needed = {name for axis in sweep.space.values() for name in axis.when}
-    if len(found) == len(sweep.space):
-        return []
-    return [path for path in found if path not in needed and not is_given(f"space.{path}", given)]
-
-
-def _narrowed(sweep: Sweep, path: str, values: Sequence[Any], given: Mapping[str, Any]) -> Sweep | None:
-    """The sweep with these values of an axis alone; None where another axis needs those left out."""
-    short = _replaced(sweep, {f"space.{path}": {"kind": "grid", "values": values, "when": sweep.space[path].when}})
-    try:
-        check_sweep(_with_few_trials(short, given), short.name)
-    except UserError:
-        return None
-    return short
+    short = shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality)
+    return {f"fixed.{path}": change for path, change in short.changes.items()}
 
 
 def _with_few_trials(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:
     """The sweep with the fewest trials that its search and its scheduler allow; with its own where they were given."""
     if is_given("trials", given) or sweep.trials is None:
         return sweep
-    count = num_combinations(crossed_axes(sweep))
+    count = len(combinations(crossed_axes(sweep), MAX_TRIALS))
     most = SMALLEST_POPULATION if sweep.scheduler.kind == "pbt" else TRIALS
     if sweep.search.kind == "random":
         most = -(-most // count) * count

@@ -1,20 +1,19 @@
 """The JSON schemas of experiments, one alternative a family, and of sweeps: for editors."""
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.spec.experiment import all_parts, experiment_class
+from ditlab.spec.experiment import all_classes
 from ditlab.spec.sweep import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
-    classes = tuple(experiment_class(parts) for parts in all_parts())
-    union: Any = classes[0]
-    for cls in classes[1:]:
-        union = union | cls
-    schema = _finished(TypeAdapter(union).json_schema(), "DiTLab experiment")
+    classes: list[Any] = all_classes()
+    schema = _finished(TypeAdapter(reduce(or_, classes)).json_schema(), "DiTLab experiment")
     for cls in classes:
         _allow_parent(schema["$defs"][cls.__name__])
     return schema

@@ -55,15 +55,6 @@ def first_step(start: Start | None) -> int:
     return start.first_step if start else 0
 
 
-def check_length(start: Start | None, steps: int | None) -> None:
-    """Raise ValueError for a run that ends before it begins."""
-    if start and steps is not None and steps <= start.first_step:
-        raise ValueError(
-            f"training.steps={steps} leaves nothing to train from start.step={start.step} on; set training.steps above "
-            "that, or start.state to averaged or trained, which begin at step 0."
-        )
-
-
 @dataclass(frozen=True)
 class NamedStart:
     """Run and step as `--from` names them."""

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import never_failing
 from ditlab.spec.cards import sweep_card
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.experiment import check_name
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, assign, explain, parse_overrides
@@ -148,18 +148,8 @@ class Sweep(Spec):
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def no_secrets(cls, values: Any) -> Any:
-        """As an experiment's."""
-        refuse_secrets(values)
-        return values
-
-    @field_validator("name")
-    @classmethod
-    def plain_name(cls, name: str) -> str:
-        """As an experiment's."""
-        return Experiment.plain_name(name)
+    _no_secrets = model_validator(mode="before")(refuse_secrets)
+    _plain_name = field_validator("name")(check_name)
 
     @field_validator("base", mode="before")
     @classmethod
@@ -179,29 +169,22 @@ class Sweep(Spec):
             raise ValueError("space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}.")
         return space
 
-    @field_validator("metric", mode="before")
+    @field_validator("metric", "mode", mode="before")
     @classmethod
-    def metric_names(cls, metric: Any) -> Any:
-        """A name, or a list of different names."""
-        names = [metric] if isinstance(metric, str) else metric
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+    def word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
+        """Different names of metrics, and directions: one sentence, not one for each alternative."""
+        field, words = info.field_name, value if isinstance(value, list) else [value]
+        if field == "mode" and (not words or not all(word in ("min", "max") for word in words)):
             raise ValueError(
-                f"metric={format_value(metric)} must be the name of a metric, such as eval/velocity, or several."
+                f"mode={format_value(value)} must be min or max, or a list with one of them for each metric."
             )
-        if len(set(names)) < len(names):
-            raise ValueError(f"metric={format_value(metric)} names a metric twice; keep one of the two.")
-        return metric
-
-    @field_validator("mode", mode="before")
-    @classmethod
-    def mode_words(cls, mode: Any) -> Any:
-        """A word, or a list of them."""
-        words = [mode] if isinstance(mode, str) else mode
-        if not isinstance(words, list) or not words or not all(word in ("min", "max") for word in words):
+        if field == "metric" and (not words or not all(isinstance(word, str) and word for word in words)):
             raise ValueError(
-                f"mode={format_value(mode)} must be min or max, or a list with one of them for each metric."
+                f"metric={format_value(value)} must be the name of a metric, such as eval/velocity, or several."
             )
-        return mode
+        if field == "metric" and len(set(words)) < len(words):
+            raise ValueError(f"metric={format_value(value)} names a metric twice; keep one of the two.")
+        return value
 
     @model_validator(mode="after")
     def mode_for_each_metric(self) -> Sweep:
@@ -241,47 +224,28 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:
         raise UserError(f"{path}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`.")
-    if isinstance(mapping.get("base"), str):
-        mapping["base"] = _read_base(Path(mapping["base"]), path)
-    return build_sweep(_with_sweep_overrides(mapping, list(parse_overrides(overrides))), str(path))
-
-
-def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
-    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
-    try:
-        return Sweep.model_validate(dict(mapping))
-    except ValidationError as error:
-        lines = explain(error, _with_axes_as_fields(mapping), mapping)
-        raise UserError("\n".join(f"{source}: {line}" for line in lines)) from None
-
-
-def _with_axes_as_fields(mapping: Mapping[str, Any]) -> type[Spec]:
-    """The sweep's class with this file's axes as fields of `space`, so that messages find their way into an axis."""
-    space = mapping.get("space")
-    paths = [path for path in space if isinstance(path, str)] if isinstance(space, dict) else []
-    # Pydantic takes no field by the name of a method, or with a leading underscore; no path of an axis has one.
-    axes: Any = {path: (Axis, ...) for path in paths if not (path.startswith("_") or hasattr(Spec, path))}
-    space_class: Any = create_model("Space", __base__=Spec, **axes)
-    return create_model("Sweep", __base__=Sweep, space=(space_class, ...)) if axes else Sweep
-
-
-def _with_sweep_overrides(mapping: dict[str, Any], overrides: Sequence[Assignment]) -> dict[str, Any]:
-    """`trials=4` sets a field of the sweep, `fixed.P=V` one of the experiment, `space.P={...}` an axis, null none."""
-    own = [override for override in overrides if not override.path.startswith(("space.", "fixed."))]
-    for override in own:
+    if isinstance(base := mapping.get("base"), str):
+        named_by = f"{printable_sentence(path)}: base={printable_sentence(base)}"
+        read_mapping(Path(base), named_by)
+        mapping["base"] = read_with_parents(Path(base))
+        if is_sweep(mapping["base"]):
+            raise UserError(f"{named_by} is a sweep itself; name an experiment.")
+    given = list(parse_overrides(overrides))
+    for override in given:
         if override.keys[0] == "base":
             instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
-    mapping = assign(mapping, own, lambda _: Sweep)
-    for override in overrides:
-        if override not in own:
-            top, path = override.path.split(".", 1)
-            mapping = {**mapping, top: _with_entry(dict(mapping.get(top) or {}), top, path, override)}
-    return mapping
+    entries = [override for override in given if override.path.startswith(("space.", "fixed."))]
+    mapping = assign(mapping, [override for override in given if override not in entries], lambda _: Sweep)
+    for override in entries:
+        top, below = override.path.split(".", 1)
+        mapping = {**mapping, top: _with_entry(dict(mapping.get(top) or {}), below, override)}
+    return build_sweep(mapping, str(path))
 
 
-def _with_entry(entries: dict[str, Any], top: str, path: str, override: Assignment) -> dict[str, Any]:
-    if top == "fixed" or isinstance(override.value, dict):
+def _with_entry(entries: dict[str, Any], path: str, override: Assignment) -> dict[str, Any]:
+    """`fixed` or `space` with `fixed.P=V`, one of the experiment, or `space.P={...}`, an axis, null for none."""
+    if override.keys[0] == "fixed" or isinstance(override.value, dict):
         return {**entries, path: override.value}
     if override.value is not None:
         raise UserError(
@@ -293,10 +257,9 @@ def _with_entry(entries: dict[str, Any], top: str, path: str, override: Assignme
     return {name: axis for name, axis in entries.items() if name != path}
 
 
-def _read_base(base: Path, path: Path) -> dict[str, Any]:
-    named_by = f"{printable_sentence(path)}: base={printable_sentence(base)}"
-    read_mapping(base, named_by)
-    mapping = read_with_parents(base)
-    if is_sweep(mapping):
-        raise UserError(f"{named_by} is a sweep itself; name an experiment.")
-    return mapping
+def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
+    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    try:
+        return Sweep.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, Sweep, mapping))) from None

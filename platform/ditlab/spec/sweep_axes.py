@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,51 +25,62 @@ When = Annotated[
 class AxisSpec(Spec):
     """Base of the axes."""
 
-    def draw(self, rng: random.Random) -> Any:
-        """One value. Uses `rng.random()` alone, whose numbers Python keeps the same from version to version."""
-        raise NotImplementedError
-
-    def ends(self) -> Sequence[Any]:
-        """The values to try an axis by: both ends of a range, every value of a list."""
-        raise NotImplementedError
-
     def listed(self) -> Sequence[Any] | None:
         """Every value in order; None where there is no end of them."""
         return None
 
+    def ends(self) -> Sequence[Any]:
+        """The values to try an axis by: both ends of a range, every value of a list."""
+        return self.listed() or ()
+
+    def draw(self, rng: random.Random) -> Any:
+        """One value. Uses `rng.random()` alone, whose numbers Python keeps the same from version to version."""
+        values = self.listed()
+        assert values is not None, "an axis without a list draws by itself"
+        return values[min(len(values) - 1, int(rng.random() * len(values)))]
+
     def takes(self, value: Any) -> bool:
         """Return True if this is one of the axis's values; never so for a continuous axis."""
-        values = self.listed()
-        return values is not None and any(same(value, known) for known in values)
+        values = self.listed() or ()
+        if isinstance(values, range):  # without walking it
+            return isinstance(value, int) and not isinstance(value, bool) and value in values
+        return any(same(value, known) for known in values)
 
 
-class Uniform(AxisSpec):
-    """Any number of a range, each as likely."""
+class RangeAxis(AxisSpec):
+    """Base of the axes with two ends."""
 
-    kind: Literal["uniform"] = "uniform"
-    """A range of numbers, drawn evenly."""
+    kind: str
     low: float
     """Smallest value."""
     high: float
     """Largest value."""
-    when: When = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def ordered(self) -> Uniform:
+    def ordered(self) -> Self:
         """A range, from the smaller to the larger."""
-        _check_ordered(self.low, self.high)
+        if self.low >= self.high:
+            raise ValueError("low must be below high; swap them, or write the one value under `fixed`.")
         return self
-
-    def draw(self, rng: random.Random) -> float:
-        """U[low, high]."""
-        return min(self.high, self.low + (self.high - self.low) * rng.random())
 
     def ends(self) -> Sequence[float]:
         """Both."""
         return (self.low, self.high)
 
 
-class LogUniform(AxisSpec):
+class Uniform(RangeAxis):
+    """Any number of a range, each as likely."""
+
+    kind: Literal["uniform"] = "uniform"
+    """A range of numbers, drawn evenly."""
+    when: When = Field(default_factory=dict)
+
+    def draw(self, rng: random.Random) -> float:
+        """U[low, high]."""
+        return min(self.high, self.low + (self.high - self.low) * rng.random())
+
+
+class LogUniform(RangeAxis):
     """Any number of a range, each order of magnitude as likely."""
 
     kind: Literal["loguniform"] = "loguniform"
@@ -79,23 +91,13 @@ class LogUniform(AxisSpec):
     """Largest value."""
     when: When = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def ordered(self) -> LogUniform:
-        """A range, from the smaller to the larger."""
-        _check_ordered(self.low, self.high)
-        return self
-
     def draw(self, rng: random.Random) -> float:
         """exp of U[log low, log high]."""
         low, high = math.log(self.low), math.log(self.high)
         return min(self.high, max(self.low, math.exp(low + (high - low) * rng.random())))
 
-    def ends(self) -> Sequence[float]:
-        """Both."""
-        return (self.low, self.high)
 
-
-class Integer(AxisSpec):
+class Integer(RangeAxis):
     """Any whole number of a range, each as likely, both ends included."""
 
     kind: Literal["int"] = "int"
@@ -109,30 +111,16 @@ class Integer(AxisSpec):
     when: When = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def ordered(self) -> Integer:
-        """A range, from the smaller to the larger, whose end is reached."""
-        if (self.high - self.low) % self.step:
-            reached = self.high - (self.high - self.low) % self.step
-            remedy = f"set high to {reached}" if reached > self.low else "lower step"
+    def end_is_reached(self) -> Self:
+        """The last step ends at `high`."""
+        if over := (self.high - self.low) % self.step:
+            remedy = f"set high to {self.high - over}" if self.high - over > self.low else "lower step"
             raise ValueError(f"high is no whole number of steps above low; {remedy}.")
-        _check_ordered(self.low, self.high)
         return self
-
-    def draw(self, rng: random.Random) -> int:
-        """U{low, low + step, ..., high}."""
-        return _pick(self.listed(), rng)
-
-    def ends(self) -> Sequence[int]:
-        """Both."""
-        return (self.low, self.high)
 
     def listed(self) -> range:
         """From low to high."""
         return range(self.low, self.high + 1, self.step)
-
-    def takes(self, value: Any) -> bool:
-        """Without walking the range."""
-        return isinstance(value, int) and not isinstance(value, bool) and value in self.listed()
 
 
 class ListAxis(AxisSpec):
@@ -149,18 +137,10 @@ class ListAxis(AxisSpec):
         """At least one value, none of them twice."""
         if not values:
             raise ValueError("there is no value in it; give at least one.")
-        for index, value in enumerate(values):
-            if any(same(value, before) for before in values[:index]):
-                raise ValueError(f"{format_value(value)} is in it twice; keep one of the two.")
+        for one, other in itertools.combinations(values, 2):
+            if same(one, other):
+                raise ValueError(f"{format_value(other)} is in it twice; keep one of the two.")
         return values
-
-    def draw(self, rng: random.Random) -> Any:
-        """One of the values, each as likely."""
-        return _pick(self.values, rng)
-
-    def ends(self) -> Sequence[Any]:
-        """All of them."""
-        return self.values
 
     def listed(self) -> Sequence[Any]:
         """As written."""
@@ -189,15 +169,6 @@ def same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def _pick(values: Sequence[Any], rng: random.Random) -> Any:
-    return values[min(len(values) - 1, int(rng.random() * len(values)))]
-
-
-def _check_ordered(low: float, high: float) -> None:
-    if low >= high:
-        raise ValueError("low must be below high; swap them, or write the one value under `fixed`.")
-
-
 def accepted(axis: Axis, condition: Any) -> list[Any]:
     """The values of an axis that fulfil a condition on it: the value itself, or those of a list."""
     wanted = condition if isinstance(condition, list) and not axis.takes(condition) else [condition]
@@ -206,7 +177,11 @@ def accepted(axis: Axis, condition: Any) -> list[Any]:
 
 def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
     """Return True if an axis exists in a trial, by the values of the axes that its `when` names."""
-    return all(path in values and _meets(values[path], condition) for path, condition in axis.when.items())
+    for path, condition in axis.when.items():
+        alternatives = [condition, *(condition if isinstance(condition, list) else ())]
+        if path not in values or not any(same(values[path], one) for one in alternatives):
+            return False
+    return True
 
 
 def in_order(space: Mapping[str, Axis]) -> list[str]:
@@ -235,28 +210,24 @@ def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
     return found
 
 
-def num_combinations(space: Mapping[str, Axis]) -> int:
-    """Size of the product of the axes' values, without making it: an axis counts where its `when` holds."""
-    return _count(space, in_order(space), {})
+def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
+    """The product of the axes' values in the file's order, later axes fastest: the first `most` that are made.
 
+    An axis whose `when` does not hold is left out, and no combination comes twice.
+    """
+    order, values = in_order(space), {path: axis.listed() or () for path, axis in space.items()}
 
-def _count(space: Mapping[str, Axis], order: list[str], values: dict[str, Any]) -> int:
-    if not order:
-        return 1
-    path, rest = order[0], order[1:]
-    listed = space[path].listed()
-    assert listed is not None, f"{path} has no end of values"
-    if not holds(space[path], values):
-        return _count(space, rest, values)
-    # Only values that some `when` asks for make a difference to what follows; the others count alike.
-    asked: list[Any] = []
-    for axis in space.values():
-        for value in accepted(space[path], axis.when[path]) if path in axis.when else ():
-            if not any(same(value, known) for known in asked):
-                asked.append(value)
-    count = sum(_count(space, rest, {**values, path: value}) for value in asked)
-    return count + ((len(listed) - len(asked)) * _count(space, rest, values) if len(listed) > len(asked) else 0)
+    def chosen(places: Mapping[str, int]) -> dict[str, Any]:
+        return {path: values[path][places[path]] for path in space if path in places}
 
+    def extended(places: dict[str, int], depth: int) -> Iterator[dict[str, int]]:
+        if depth == len(order):
+            yield places
+        elif holds(space[order[depth]], chosen(places)):
+            for place in range(len(values[order[depth]])):
+                yield from extended({**places, order[depth]: place}, depth + 1)
+        else:
+            yield from extended(places, depth + 1)
 
-def _meets(value: Any, condition: Any) -> bool:
-    return same(value, condition) or (isinstance(condition, list) and any(same(value, one) for one in condition))
+    found = list(itertools.islice(extended({}, 0), most))
+    return [chosen(places) for places in sorted(found, key=lambda one: [one.get(path, -1) for path in space])]

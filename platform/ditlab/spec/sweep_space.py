@@ -1,22 +1,37 @@
 """From a sweep to its trials: their values by number, the experiment that each is, and whether all of that works."""
 
+from __future__ import annotations
+
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
-from ditlab.spec.overrides import SELECTORS, Assignment, assign, outermost_first
-from ditlab.spec.sweep import Sweep
-from ditlab.spec.sweep_axes import Axis, LogUniform, Uniform, fulfilled, holds, in_order
-from ditlab.spec.sweep_checks import check_axes, check_number, check_ranking, check_scheduler, crossed_axes
+from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, outermost_first
+from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Sweep
+from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
 # What decides the values of trials and their ranking; how many train at once and for how long does not.
 CONTENT = ("base", "fixed", "space", "search", "scheduler", "metric", "mode", "seed")
+# Why a field is the same in every trial, and what to do about an axis of it.
+COMMON = {
+    "name": "trials are named after the sweep; remove the axis",
+    "tracking": "all trials of a sweep are tracked in one place; set it under `fixed` instead",
+    "checkpoint.storage": "all trials of a sweep are kept in one place; set it under `fixed` instead",
+    "resources": "trials share the machine in equal parts; set it under `fixed` instead",
+}
+WHOLE_GRID = 1_000  # combinations that `trials: null` stands for; more want to be written out
+# Fields that a population can change in the middle of a run.
+PBT_AREAS = ("optimizer.", "schedule.", "objective.", "training.clip.", "training.ema.", "sampling.")
+SMALLEST_POPULATION = 4
 
 
 def draw_values(space: Mapping[str, Axis], draw: Callable[[str, Axis], Any]) -> dict[str, Any]:
@@ -31,6 +46,11 @@ def draw_values(space: Mapping[str, Axis], draw: Callable[[str, Axis], Any]) -> 
     return {path: values[path] for path in space if path in values}
 
 
+def crossed_axes(sweep: Sweep) -> dict[str, Axis]:
+    """The axes whose values are all tried: every one of a grid search, those of kind `grid` of a random one."""
+    return {path: axis for path, axis in sweep.space.items() if sweep.search.kind == "grid" or isinstance(axis, Grid)}
+
+
 def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
     """The values of every trial, by its number; None for a search that chooses them as it goes (optuna).
 
@@ -41,13 +61,17 @@ def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
     """
     if sweep.search.kind == "optuna":
         return None
-    combinations = _combinations(crossed_axes(sweep))
+    crossed = combinations(crossed_axes(sweep), MAX_TRIALS)
     if sweep.search.kind == "grid":
-        return combinations
+        return crossed
     trials = []
     for number in range(sweep.trials or 0):
-        block, index = divmod(number, len(combinations))
-        trials.append(draw_values(sweep.space, _crossed(combinations[index], sweep.seed, block)))
+        block, index = divmod(number, len(crossed))
+
+        def draw(path: str, axis: Axis, block: int = block, chosen: Mapping[str, Any] = crossed[index]) -> Any:
+            return chosen[path] if path in chosen else axis.draw(random.Random(f"{sweep.seed}/{block}/{path}"))
+
+        trials.append(draw_values(sweep.space, draw))
     return trials
 
 
@@ -59,17 +83,38 @@ def experiment_for(sweep: Sweep, values: Mapping[str, Any], name: str | None = N
     return _build(sweep, values, f"with {written(values)}" if values else "base with `fixed`", name)
 
 
+def written(values: Mapping[str, Any]) -> str:
+    """A trial's values in one line: `optimizer.lr=0.001, model.depth=4`."""
+    return ", ".join(f"{path}={format_value(value)}" for path, value in values.items())
+
+
+def _build(sweep: Sweep, values: Mapping[str, Any], source: str, name: str | None = None) -> Experiment:
+    assignments = [
+        Assignment(path, value, f"{label}.{path}={format_value(value)}")
+        for label, entries in (("fixed", sweep.fixed), ("space", values))
+        for path, value in entries.items()
+    ]
+    try:
+        mapping = assign(sweep.base, outermost_first(assignments), class_for)
+    except UserError as error:
+        kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
+        hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`." if kind else ""
+        raise UserError(f"{source}: {error}{hint}") from None
+    return build_experiment(mapping if name is None else {**mapping, "name": name}, source)
+
+
 def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
 
     Every trial that can be known beforehand is validated as an experiment of its own.
     """
     build_experiment(sweep.base, f"{source}: base")
-    check_axes(sweep, source)
+    if problem := next(chain(_path_problems(sweep), _condition_problems(sweep)), None):
+        raise UserError(f"{source}: {problem}")
     reference = _build(sweep, {}, f"{source}: base with `fixed`")
-    check_number(sweep, source)
-    check_ranking(sweep, source)
-    check_scheduler(sweep, reference, source)
+    problems = chain(_number_problems(sweep), _ranking_problems(sweep), _scheduler_problems(sweep, reference))
+    if problem := next(problems, None):
+        raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
             _check_value(sweep, path, value, source)
@@ -77,39 +122,186 @@ def check_sweep(sweep: Sweep, source: str) -> None:
         _build(sweep, values, f"{source}: trial {number} ({written(values)})")
 
 
-def written(values: Mapping[str, Any]) -> str:
-    """A trial's values in one line: `optimizer.lr=0.001, model.depth=4`."""
-    return ", ".join(f"{path}={format_value(value)}" for path, value in values.items())
+def _path_problems(sweep: Sweep) -> Iterator[str]:
+    """What `fixed` and `space` set that trials share, or that both set."""
+    if "name" in sweep.fixed:
+        yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
+    for path in sweep.space:
+        if inside := next((name for name in sweep.fixed if _is_below(name, path)), None):
+            yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
+        if inside := next((name for name in sweep.space if name != path and _is_below(name, path)), None):
+            yield (
+                f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
+                f"write the values of {path} out with that field, or make axes of its single fields."
+            )
+        for field, reason in COMMON.items():
+            if _is_below(path, field) or _is_below(field, path):
+                yield f"space.{path} cannot vary, as {reason}."
 
 
-def differences(old: Sweep, new: Sweep) -> list[str]:
-    """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`;
-    [] for none.
+def _is_below(path: str, above: str) -> bool:
+    """Return True if a path is another one or leads to a field in it."""
+    return f"{path}.".startswith(f"{above}.")
 
-    A default counts as if it were written out. More trials are the same sweep, fewer are not.
+
+def _condition_problems(sweep: Sweep) -> Iterator[str]:
+    """What is wrong with the `when` of axes."""
+    space = sweep.space
+    for path, axis in space.items():
+        for name, condition in axis.when.items():
+            where = f"space.{path}.when={{{name}: {format_value(condition)}}}"
+            if name not in space:
+                yield f"{where} names no axis; {nearest(name, [other for other in space if other != path])}"
+            listed = space[name].listed()
+            if listed is None:
+                yield (
+                    f"{where} waits for one value of a range that meets none exactly (kind {space[name].kind}); "
+                    "name an axis of kind choice, grid or int."
+                )
+            asked = condition if isinstance(condition, list) and not space[name].takes(condition) else [condition]
+            if not asked or not all(map(space[name].takes, asked)):
+                values = f"{listed[0]} to {listed[-1]}" if isinstance(listed, range) else format_value(listed)
+                yield f"{where} asks for a value that {name} never has; its values are {values}."
+    if circle := [path for path in space if path not in in_order(space)]:
+        named = " and ".join(f"space.{path}" for path in circle)
+        yield f"the `when` of {named} lead in a circle, so that none would ever be drawn; remove one of them."
+    for path in space:
+        if never := next((name for name, values in fulfilled(space, path).items() if not values), None):
+            yield (
+                f"space.{path} never exists, as its `when` and those of the axes that it names ask for "
+                f"different values of {never}; remove one of these conditions."
+            )
+
+
+def _number_problems(sweep: Sweep) -> Iterator[str]:
+    """Why `trials` does not fit the search and its combinations."""
+    search, trials, crossed = sweep.search.kind, sweep.trials, crossed_axes(sweep)
+    if search != "grid" and trials is None:
+        yield f"trials=null leaves search.kind={search} without an end; give a number."
+    if search == "optuna":
+        return
+    for path, axis in crossed.items():
+        if axis.listed() is None:
+            yield (
+                f"space.{path}.kind={axis.kind} has no end of values for search.kind=grid; "
+                "use kind: grid with values written out, or set search.kind to random."
+            )
+        if other := next((name for name in axis.when if name not in crossed), None):
+            yield (
+                f"space.{path}, of kind grid, depends on {other}, which is drawn again in every trial; "
+                f"make space.{other} an axis of kind grid too, or space.{path} one of kind choice."
+            )
+    count = len(combinations(crossed, MAX_TRIALS + 1))
+    sizes = ", ".join(f"{path} {len(axis.listed() or ()):,}" for path, axis in crossed.items())
+    if count > MAX_TRIALS:
+        yield f"space has more than {MAX_TRIALS:,} combinations ({sizes}); take values out."
+    if count > (trials or WHOLE_GRID):
+        limit = f"trials={trials} are fewer" if trials else f"trials=null stands for at most {WHOLE_GRID:,} of them"
+        enough = f"a multiple of {count}" if search == "random" else f"{count}"
+        yield (f"space has {count:,} combinations ({sizes}), and {limit}; set trials to {enough}, or take values out.")
+    if search == "random" and trials and trials % count:
+        below = trials // count * count
+        yield (
+            f"trials={trials} is no multiple of the {count} combinations of the grid axes ({sizes}), "
+            f"each of which is tried on the same draws; set trials to {below} or {below + count}."
+        )
+
+
+def _ranking_problems(sweep: Sweep) -> Iterator[str]:
+    """Why the search cannot rank by the metric, or the metric says nothing."""
+    search, scheduler = sweep.search.kind, sweep.scheduler.kind
+    if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
+        yield (
+            f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
+            f"other (it is {search}), and scheduler.kind={scheduler} ranks by one; name one metric, or set search.kind "
+            "to optuna and scheduler.kind to none."
+        )
+    for metric in sweep.metrics:
+        if scheduler != "none" and metric.startswith(("time/", "perf/")):
+            yield (
+                f"metric={metric} is measured over a whole trial and not at its evaluations, by which "
+                f"scheduler.kind={scheduler} would stop it; set scheduler.kind to none."
+            )
+        for path in sweep.space if metric.startswith("train/") else ():
+            if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
+                yield (
+                    f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
+                    "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
+                )
+
+
+def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
+    """Why a scheduler would never act, or act on trials that it cannot compare.
+
+    `reference` is the base with `fixed`: its length and its evaluations are those of every trial.
     """
-    before, after = old.to_dict(), new.to_dict()
-    before["base"], after["base"] = _in_full(old.base), _in_full(new.base)
-    found = [
-        f"{path}={format_value(value)} (was {format_value(earlier)})"
-        for field in CONTENT
-        for path, earlier, value in _changes(before[field], after[field], field)
-    ]
-    if old.trials is not None and new.trials is not None and new.trials < old.trials:
-        found.append(f"trials={new.trials} (was {old.trials})")
-    return found
-
-
-def _build(sweep: Sweep, values: Mapping[str, Any], source: str, name: str | None = None) -> Experiment:
-    assignments = [
-        Assignment(path, value, f"fixed.{path}={format_value(value)}") for path, value in sweep.fixed.items()
-    ]
-    assignments += [Assignment(path, value, f"space.{path}={format_value(value)}") for path, value in values.items()]
-    try:
-        mapping = assign(sweep.base, outermost_first(assignments), class_for)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-    return build_experiment(mapping if name is None else {**mapping, "name": name}, source)
+    scheduler, kind = sweep.scheduler, sweep.scheduler.kind
+    if isinstance(scheduler, NoScheduler):
+        return
+    field, value = ("interval", scheduler.interval) if isinstance(scheduler, Pbt) else ("grace", scheduler.grace)
+    steps, every = reference.training.steps, reference.evaluation.every
+    for path in sweep.space:
+        for rhythm in ("training.steps", "training.epochs", "evaluation.every"):
+            if _is_below(rhythm, path):
+                yield (
+                    f"space.{path} gives trials a rhythm of their own, and scheduler.kind={kind} compares them at the "
+                    f"same step; set fixed.{rhythm}, or set scheduler.kind to none."
+                )
+    if steps is None:
+        yield (
+            f"training.epochs={reference.training.epochs}, and scheduler.kind={kind} counts steps; "
+            "set fixed.training.epochs to null and fixed.training.steps to a number."
+        )
+        return
+    if every is None or every > value:
+        yield (
+            f"evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{field}={value} "
+            f"steps; set fixed.evaluation.every to {value} or a part of it."
+        )
+        return
+    if value >= steps:
+        yield (
+            f"scheduler.{field}={value} leaves nothing of training.steps={steps} to stop or change; "
+            f"set scheduler.{field} below {steps}."
+        )
+    if not isinstance(scheduler, Pbt):
+        return
+    if value % every:
+        below = value // every * every
+        yield (
+            f"scheduler.interval={value} is no multiple of evaluation.every={every}, at which trials are compared; set "
+            f"scheduler.interval to {below} or {below + every}, or fixed.evaluation.every to {math.gcd(value, every)}."
+        )
+    if sweep.search.kind != "random":
+        yield (
+            f"search.kind={sweep.search.kind} cannot start the population of scheduler.kind=pbt; "
+            "set search.kind to random."
+        )
+    if sweep.trials is not None and sweep.trials < SMALLEST_POPULATION:
+        yield (
+            f"trials={sweep.trials} are no population for scheduler.kind=pbt; "
+            f"set trials to {SMALLEST_POPULATION} or more."
+        )
+    if sweep.concurrent not in (None, sweep.trials):
+        yield (
+            f"concurrent={sweep.concurrent} of trials={sweep.trials} would train, and the population of "
+            f"scheduler.kind=pbt trains at once; set concurrent to null or {sweep.trials}."
+        )
+    for path, axis in sweep.space.items():
+        if axis.when:
+            yield (
+                f"space.{path}.when={format_value(axis.when)} would make it come and go as scheduler.kind=pbt varies "
+                "trials; remove `when`, or set scheduler.kind to asha."
+            )
+        if isinstance(axis, Grid):
+            yield f"space.{path}.kind=grid cannot be varied by scheduler.kind=pbt; use kind: choice."
+        is_part = isinstance(axis, ListAxis) and any(isinstance(value, dict) for value in axis.values)
+        if is_part or path.split(".")[-1] in SELECTORS or not path.startswith(PBT_AREAS):
+            yield (
+                f"space.{path} cannot change in the middle of a run, as scheduler.kind=pbt needs; vary single fields "
+                f"under {', '.join(area.rstrip('.') for area in PBT_AREAS)}, and no kind, or set scheduler.kind to "
+                "asha."
+            )
 
 
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
@@ -120,63 +312,34 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
     """
     wanted = {name: values[0] for name, values in fulfilled(sweep.space, path).items()} | {path: value}
     alone = {name: axis for name, axis in sweep.space.items() if name in wanted or axis.when}
-
-    def chosen(name: str, axis: Axis) -> Any:
-        return wanted[name] if name in wanted else axis.ends()[0]
-
-    try:
-        _build(sweep, draw_values(alone, chosen), f"{source}: space.{path} at {format_value(value)}")
-    except UserError as error:
+    refused = ""
+    for space in (alone, sweep.space):
+        values = draw_values(space, lambda name, axis: wanted[name] if name in wanted else axis.ends()[0])
         try:
-            _build(sweep, draw_values(sweep.space, chosen), source)
-        except UserError:
-            message = str(error)
-            if isinstance(sweep.space[path], Uniform | LogUniform):
-                message = message.replace("must be a whole number.", "must be a whole number; use an axis of kind int.")
-            raise UserError(message) from None
+            _build(sweep, values, f"{source}: space.{path} at {format_value(value)}")
+            return
+        except UserError as error:
+            refused = refused or str(error)
+    if isinstance(value, float):
+        refused = refused.replace("must be a whole number.", "must be a whole number; use an axis of kind int.")
+    raise UserError(refused)
 
 
-def _combinations(space: Mapping[str, Axis]) -> list[dict[str, Any]]:
-    """The product of the axes' values in the file's order, later axes fastest; `{}` alone where there is no axis."""
-    found: list[tuple[dict[str, int], dict[str, Any]]] = [({}, {})]
-    for path in in_order(space):
-        listed = space[path].listed()
-        assert listed is not None, f"{path} has no end of values"
-        found = [
-            extended
-            for places, values in found
-            for extended in (
-                [({**places, path: place}, {**values, path: value}) for place, value in enumerate(listed)]
-                if holds(space[path], values)
-                else [(places, values)]
-            )
-        ]
-    found.sort(key=lambda one: [one[0].get(path, -1) for path in space])
-    return [{path: values[path] for path in space if path in values} for _, values in found]
+def differences(old: Sweep, new: Sweep) -> list[str]:
+    """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`;
+    [] for none.
 
-
-def _crossed(combination: Mapping[str, Any], seed: int, number: int) -> Callable[[str, Axis], Any]:
-    """Draws by path, where a combination has not decided already."""
-
-    def draw(path: str, axis: Axis) -> Any:
-        return combination[path] if path in combination else axis.draw(random.Random(f"{seed}/{number}/{path}"))
-
-    return draw
-
-
-def _in_full(base: dict[str, Any]) -> dict[str, Any]:
-    """With its defaults, where this version still takes it."""
-    try:
-        return class_for(base).model_validate(base).to_dict()
-    except (UserError, ValidationError):
-        return base
-
-
-def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Field by field, down to where one of the two is no mapping or both are of another kind."""
-    alike = isinstance(old, dict) and isinstance(new, dict) and all(old.get(key) == new.get(key) for key in SELECTORS)
-    if alike:
-        for key in dict.fromkeys([*old, *new]):
-            yield from _changes(old.get(key), new.get(key), f"{path}.{key}")
-    elif old != new:
-        yield path, old, new
+    A default counts as if it were written out. More trials are the same sweep, fewer are not.
+    """
+    before, after = old.to_dict(), new.to_dict()
+    for mapping in (before, after):
+        with suppress(UserError, ValidationError):  # one of another version counts as it is written
+            mapping["base"] = class_for(mapping["base"]).model_validate(mapping["base"]).to_dict()
+    found = [
+        f"{path}={format_value(value)} (was {format_value(earlier)})"
+        for field in CONTENT
+        for path, earlier, value in changed_values(before[field], after[field], field)
+    ]
+    if old.trials is not None and new.trials is not None and new.trials < old.trials:
+        found.append(f"trials={new.trials} (was {old.trials})")
+    return found

@@ -22,10 +22,7 @@ def is_uri(storage: str) -> bool:
 
 
 def refuse_secret(field: str, value: str) -> None:
-    """Raise ValueError for a URI that holds a password or a secret query key, without repeating any of it.
-
-    What is no URI passes, and so does one that cannot be parsed.
-    """
+    """Raise ValueError for a URI that holds a password or a secret query key, without repeating any of it."""
     if not is_uri(value):
         return
     keys = map(unquote, _QUERY_KEY.findall(value))
@@ -39,27 +36,22 @@ def refuse_secret(field: str, value: str) -> None:
 
 def refuse_storage(field: str, place: str) -> None:
     """Raise ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
-    if "\0" in place:
-        raise ValueError(f"{field}={place!r} holds a NUL character; take it out.")
-    if not is_uri(place):
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place):
-            raise ValueError(
-                f"{field}={place} is neither a path nor a URI; write scheme://bucket/prefix with two slashes, or ./ "
-                "before a folder's name."
-            )
-        return
     refuse_secret(field, place)
     try:
         scheme = urlsplit(place).scheme
-    except ValueError as error:
-        raise ValueError(f"{field}={place} is no URI ({error}); write scheme://bucket/prefix.") from None
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"\s", place):
-        raise ValueError(f"{field}={place!r} is no URI; write scheme://bucket/prefix.")
+    except ValueError:
+        scheme = ""
+    has_scheme = is_uri(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place)
+    is_whole = is_uri(place) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) and not re.search(r"\s", place)
+    if "\0" in place or (has_scheme and not is_whole):
+        raise ValueError(
+            f"{field}={place if place.isprintable() else ascii(place)} is neither a path nor a URI; write "
+            "scheme://bucket/prefix, or ./ before a folder's name."
+        )
 
 
-def refuse_secrets(value: Any, path: str = "") -> None:
-    """Raise ValueError for a URL with a password or a secret key anywhere in a spec's mapping; it does not repeat
-    them."""
+def refuse_secrets(value: Any, path: str = "") -> Any:
+    """Return a spec's mapping; raise ValueError, which does not repeat it, for a URL in it with a password or a key."""
     if isinstance(value, Mapping):
         for key, below in value.items():
             refuse_secrets(below, f"{path}.{key}" if path else str(key))
@@ -73,3 +65,4 @@ def refuse_secrets(value: Any, path: str = "") -> None:
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
             )
         refuse_secret(path, value)
+    return value

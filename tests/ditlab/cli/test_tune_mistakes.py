@@ -32,7 +32,7 @@ MISTAKES = {
                        "mean 'eval/velocity'?"),
     "no evaluation": ({"fixed": {"evaluation.every": None}}, "metric=eval/velocity is reported by no trial"),
     "weighted metric": ({"space": {"objective.weights.velocity": {"kind": "uniform", "low": 0.5, "high": 2.0}},
-                         "metric": "train/loss"}, "small weights would win"),
+                         "metric": "train/loss"}, "so small weights, or"),
     "too many cores": ({"fixed": {"resources.cpus_per_worker": 64}}, "at 64 CPUs each do not fit"),
     "a gpu": ({"fixed": {"resources.gpus_per_worker": 1}}, "needs 1 GPU, this machine has 0"),
     "a part of a gpu": ({"fixed": {"resources.gpus_per_worker": 0.25}}, "needs 0.25 GPU, this machine has 0"),

@@ -38,7 +38,7 @@ def test_micro_batches_and_checkpointing(path):
     whole = load_experiment(EXPERIMENTS / f"{path}.yaml", ["batch.size=16", "batch.micro=8"])
     plain = step_flops(whole, shape)
     half = step_flops(load_experiment(EXPERIMENTS / f"{path}.yaml", ["batch.size=8", "batch.micro=8"]), shape)
-    assert plain == half.times(2)
+    assert (plain.forward, plain.backward) == (2 * half.forward, 2 * half.backward)
     assert 1.85 * plain.forward < plain.backward <= 2 * plain.forward
     saved = step_flops(whole.replace("engine.activation_checkpointing", True), shape)
     assert 0.5 * plain.forward < saved.recomputed < plain.forward

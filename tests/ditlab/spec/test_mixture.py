@@ -1,12 +1,11 @@
 """Mixtures in the spec: parts, weights, their paths, and what is refused in one sentence."""
 
-import dataclasses
 from typing import Literal
 
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.experiment import class_for, experiment_class, parts_for, validate_experiment
+from ditlab.spec.experiment import class_for, experiment_class, validate_experiment
 from ditlab.spec.mixture import MixtureData, source_kinds
 from ditlab.spec.overrides import apply_overrides
 from ditlab.spec.plugins import DataSource
@@ -121,11 +120,11 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
 @pytest.mark.parametrize(
     ("axes", "changes", "message"),
     [
-        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c: data.weights.c is no known field; known: a, b"),
+        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c=1: data.weights.c is no known field; known: a, b"),
         ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
-        ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.data.weig"),
-        ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.data.we"),
-        ({"data.parts.a.hold_out": [0.1]}, {"metric": "train/loss"}, "metric=train/loss is measured on what space.dat"),
+        ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
+        ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
+        ({"data.parts.a.hold_out": [0.1]}, {"metric": "train/loss"}, "is the loss that space.data.parts"),
         ({"data.weights.a": [1, 2]}, {"fixed": {"data.kind": "digits"}},
          "data.kind=digits has no field 'weights'; set data.kind to mixture first."),
     ],
@@ -141,9 +140,13 @@ def test_sources_of_other_packages_are_parts(small):
         kind: Literal["stripes"] = "stripes"
         width: int = 3
 
-    parts = dataclasses.replace(parts_for(small), data=(StripesData,))
+    own = validate_experiment({**small, "data": {"kind": "digits"}})
     stripes = {**TWO, "parts": {"a": {"kind": "stripes", "width": 5}, "b": DIGITS}}
-    data = experiment_class(parts).model_validate({**small, "data": stripes}).data
+    data = (
+        experiment_class(own.family, type(own.objective), (StripesData,))
+        .model_validate({**small, "data": stripes})
+        .data
+    )
     assert isinstance(data, MixtureData) and data.parts["a"] == StripesData(width=5)
     assert source_kinds(stripes) == ["digits", "stripes"]
     assert source_kinds({"kind": "mixture", "parts": 7}) == source_kinds(None) == []

@@ -58,8 +58,10 @@ def test_tags_are_refused(text):
 
 
 def test_dates_and_merge_keys_say_what_to_write_instead():
-    assert "2020-01-01 reads as a date; put it in quotes" in refusal("name: 2020-01-01\n")
-    assert "merge key <<" in refusal("a: &a {b: 1}\nmodel: {<<: *a}\n")
+    assert "'!!timestamp' is refused; write a plain value, and a text, such as a date, in" in refusal(
+        "name: 2020-01-01\n"
+    )
+    assert "'!!merge' is refused" in refusal("a: &a {b: 1}\nmodel: {<<: *a}\n")
 
 
 @pytest.mark.parametrize(
@@ -105,12 +107,11 @@ def test_the_length_is_bounded_before_parsing(text, message):
         ("a: !!map x", "YAML tag '!!map' is refused"),
         ("a: !!str [b]", "YAML tag '!!str' is refused"),
         ("a: !!int {b: 1}", "YAML tag '!!int' is refused"),
-        ("a: 0x" + "f" * 5_000, "a number has thousands of digits (5,002 characters); write a shorter one."),
-        ("a: 0o" + "7" * 5_000, "thousands of digits"),
-        ("a: -" + "1_" * 3_000, "thousands of digits"),
+        ("a: 0x" + "f" * 5_000, "(5004 characters) is not a whole number; write"),
+        ("a: 0o" + "7" * 5_000, "is not a whole number"),
         ("a: 1e400", "1e400 is refused; write a finite number."),
-        ('a: "\\ud800"', "holds half a character (a surrogate)"),
-        ('"\\e[31m": 1', "'\\x1b[31m' is no name, as it holds a character that cannot be printed; rename it."),
+        ('a: "\\ud800"', "is not text; write a plain value"),
+        ('"\\e[31m": 1', "'\\x1b[31m' is no key; write a name that can be printed"),
         ("[a]: b", "a list or a mapping is no key"),
         ("{a: b}: c", "a list or a mapping is no key"),
         ("? [[a], {b: c}]\n: d", "a list or a mapping is no key"),

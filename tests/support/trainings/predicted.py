@@ -6,8 +6,7 @@ from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.plan import parameter_sizes, setting_memory
-from ditlab.planning.worker_memory import WorkerMemory, ZeroSetting
+from ditlab.planning.worker_memory import WorkerMemory, ZeroSetting, parameter_sizes, setting_memory
 from ditlab.spec.experiment import Experiment
 
 

@@ -57,14 +57,14 @@ def test_what_is_right(sweep_of, space, changes):
 
 
 PATHS = [
-    ({"optimizer.lrr": LR}, {}, "space.optimizer.lrr: optimizer.kind=adamw has no field 'lrr'; did you mean 'lr'?"),
-    ({"optimzer.lr": LR}, {}, "space.optimzer.lr: optimzer is no known field; did you mean 'optimizer'?"),
-    ({"model.depth.x": LR}, {}, "space.model.depth.x: model.depth is a plain value and holds no 'x'; set model.depth"),
-    ({"model..depth": LR}, {}, "space.model..depth is no path; write field names with dots between them."),
+    ({"optimizer.lrr": LR}, {}, "space.optimizer.lrr=0.0001: optimizer.kind=adamw has no field 'lrr'; did you mean"),
+    ({"optimzer.lr": LR}, {}, "space.optimzer.lr=0.0001: optimzer is no known field; did you mean 'optimizer'?"),
+    ({"model.depth.x": LR}, {}, "space.model.depth.x=0.0001: model.depth is a plain value and holds no 'x'; set"),
+    ({"model..depth": LR}, {}, "space.model..depth=0.0001: model.family=dit has no field ''; "),
     ({"seed": whole(0, 1)}, fixed(training__stpes=3),
-     "fixed.training.stpes: training.stpes is no known field; did you mean 'steps'?"),
+     "fixed.training.stpes=3: training.stpes is no known field; did you mean 'steps'?"),
     ({"schedule.final": FINAL}, {},
-     "space.schedule.final: schedule.kind=constant has no field 'final'; set schedule.kind to warmup_cosine first."),
+     "space.schedule.final=0.0: schedule.kind=constant has no field 'final'; set schedule.kind to"),
     ({"schedule.kind": KIND, "schedule.final": FINAL}, {},
      "has no field 'final'; set schedule.kind to warmup_cosine first. A field of some trials alone is an axis with "
      "`when: {schedule.kind: ...}`."),
@@ -73,13 +73,13 @@ PATHS = [
     ({"schedule.kind": KIND, "schedule.final": {**FINAL, "when": {"schedule.kind": ["constant", "warmup_cosine"]}}}, {},
      "schedule.kind=constant has no field 'final'"),
     ({"seed": whole(0, 1)}, fixed(schedule__final=0.1),
-     "fixed.schedule.final: schedule.kind=constant has no field 'final'; set schedule.kind to warmup_cosine first."),
+     "fixed.schedule.final=0.1: schedule.kind=constant has no field 'final'; set schedule.kind to"),
     ({"schedule.kind": KIND}, fixed(schedule__final=0.1),
      "A field of some trials alone is an axis with `when: {schedule.kind: ...}`."),
-    ({"model.time_width": whole(8, 9)}, {}, "space.model.time_width: model.family=dit has no field 'time_width'"),
+    ({"model.time_width": whole(8, 9)}, {}, "space.model.time_width=8: model.family=dit has no field 'time_width'"),
     ({"name": choice("a", "b")}, {}, "space.name cannot vary, as trials are named after the sweep; remove the axis."),
     ({"tracking.experiment": choice("a", "b")}, {}, "space.tracking.experiment cannot vary, as all trials"),
-    ({"checkpoint.storage": choice("a", "b")}, {}, "set fixed.checkpoint.storage for all trials instead."),
+    ({"checkpoint.storage": choice("a", "b")}, {}, "are kept in one place; set it under `fixed` instead."),
     ({"resources.workers": whole(1, 2)}, {}, "space.resources.workers cannot vary, as trials share the machine"),
     ({"resources": choice({"workers": 2})}, {}, "space.resources cannot vary"),
     ({"seed": whole(0, 1)}, fixed(name="x"), "fixed.name='x': trials are named after the sweep; set the sweep's name."),
@@ -98,8 +98,8 @@ PATHS = [
      "asks for a value that model.depth never has"),
     ({"seed": choice(1, optimizer__lr=0.001), "optimizer.lr": LR}, {}, "meets none exactly (kind loguniform); name an"),
     ({"seed": choice(1, 2, model__depth=1), "model.depth": choice(1, 2, seed=1)}, {},
-     "space.seed and space.model.depth wait for each other in their `when`; remove one of them."),
-    ({"seed": choice(1, seed=1)}, {}, "space.seed waits for itself in its `when`; remove that."),
+     "the `when` of space.seed and space.model.depth lead in a circle, so that none would ever be drawn;"),
+    ({"seed": choice(1, seed=1)}, {}, "the `when` of space.seed lead in a circle"),
     ({"seed": whole(1, 2), "model.depth": choice(1, 2, seed=1), "batch.size": choice(64, seed=2, model__depth=1)}, {},
      "space.batch.size never exists, as its `when` and those of the axes that it names ask for different values of"),
 ]  # fmt: skip
@@ -146,10 +146,10 @@ NUMBERS = [
     ({"optimizer.lr": LR}, {"metric": ["a", "b"]},
      "metric=['a', 'b'] names several, which only search.kind=optuna weighs"),
     ({"optimizer.lr": LR}, {**ASHA, "metric": ["a", "b"], "search": {"kind": "optuna"}},
-     "scheduler.kind=asha ranks by one"),
+     "and scheduler.kind=asha ranks by one"),
     ({"objective.time": TIMES}, {"metric": "train/loss"},
-     "metric=train/loss is the loss that space.objective.time changes, so small weights would win; rank by a "
-     "held-out metric without weights, such as eval/velocity."),
+     "metric=train/loss is the loss that space.objective.time changes, so small weights, or weight on the easiest "
+     "data, would win; rank by a held-out metric without weights, such as eval/velocity."),
     ({"objective.weights.direction": FINAL}, {"metric": "train/velocity"}, "metric=train/velocity is the loss that"),
 ]  # fmt: skip
 SCHEDULERS = [
@@ -205,7 +205,7 @@ def test_what_is_refused(sweep_of, small, space, changes, said):
 def test_a_grid_too_large_is_refused_before_it_is_made(sweep_of):
     space = {name: whole(1, 10**6) for name in ("seed", "batch.size", "model.depth", "model.width")}
     start = time.process_time()
-    with pytest.raises(UserError, match=f"space has {10**24:,} combinations"):
+    with pytest.raises(UserError, match=r"space has more than 10,000 combinations \(seed 1,000,000, "):
         check_sweep(sweep_of(space, **GRID), "sweep.yaml")
     assert time.process_time() - start < 1
 
