@@ -48,7 +48,8 @@ class DLMEvaluator:
     ) -> EvaluationResult:
         """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first alone.
 
-        The best prediction of text is unknown: `references` are unused.
+        The best prediction of text is unknown: `references` are unused. Metrics are `bound` (nats a token),
+        `bits_per_token` ... of the model, `baseline/bigram/...` of others.
         """
         vocabulary, schedule = self.model.vocabulary, sigma_schedule(self.objective.noise)
         objective = DLMObjective(self.objective, self.model, self.text)
@@ -60,25 +61,39 @@ class DLMEvaluator:
             for name, value in objective.metrics(by_time, part.batch, part.noise).items():
                 sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
+        summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
+        pairs_first = {"bigram": baselines.bigram, "unigram": baselines.unigram}
+        exact = nats_per_token(pairs_first, held_out, batch_size) | {"uniform": math.log(vocabulary)}
+        bytes_per_token = self.text.bytes_per_token if self.text else None
+        likelihoods: dict[str, dict[str, float]] = {"model": {}}
+        if "bound" in summary:
+            own = {figure: summary[figure] for figure in LIKELIHOODS if figure in summary}
+            likelihoods["model"] = {**own, "nats_per_token": summary["bound"]}
+        for name, nats in exact.items():
+            bits = nats / math.log(2)
+            per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
+            per_token = {"bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
+            likelihoods[name] = per_byte | per_token
+        metrics = {
+            f"baseline/{name}/{figure}" if name != "model" else figure.replace("nats_per_token", "bound"): value
+            for name, figures in likelihoods.items()
+            for figure, value in figures.items()
+        }
+        kind = "upper bound" if "bound" in summary else NO_BOUND
+        table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
+        for figure in likelihoods["uniform"]:
+            values = [each.get(figure, math.nan) for each in likelihoods.values()]
+            table[figure.replace("_per_", " a ")] = np.array(values)
+        if "bound" not in summary:
+            return EvaluationResult(metrics, {"likelihood": table}, {})
         frequencies = counts / counts.sum()
-        measured = LikelihoodMeasurements(
-            summary=objective.summary({name: total / held_out.num for name, total in sums.items()}),
-            losses=by_time.losses(),
-            exact=nats_per_token({"bigram": baselines.bigram, "unigram": baselines.unigram}, held_out, batch_size)
-            | {"uniform": math.log(vocabulary)},
-            known={
-                "unigram_scores": KnownScores(baselines.unigram.probabilities, frequencies),
-                "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), frequencies),
-            },
-            schedule=schedule,
-            vocabulary=vocabulary,
-            bytes_per_token=self.text.bytes_per_token if self.text else None,
-        )
-        tables, figures = {"likelihood": likelihood_table(measured)}, {}
-        if measured.has_bound:
-            tables["bound_in_nats"] = parts_table(measured)
-            figures["bound"] = draw_bound(measured)
-        return EvaluationResult(evaluation_metrics(measured), tables, figures)
+        known = {
+            "unigram_scores": KnownScores(baselines.unigram.probabilities, frequencies),
+            "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), frequencies),
+        }
+        tables = {"likelihood": table, "bound_in_nats": parts_table(summary, known, schedule, vocabulary)}
+        figure_of_bound = draw_bound(summary, by_time.losses(), exact, known, schedule, bytes_per_token)
+        return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
 
 
 class _ByTime(nn.Module):
@@ -106,85 +121,29 @@ class _ByTime(nn.Module):
         return tuple((self._sums / self._rows).tolist())
 
 
-@dataclass(frozen=True)
-class LikelihoodMeasurements:
-    """Likelihoods of a network and of its baselines, on the same held-out rows."""
+def parts_table(
+    summary: Mapping[str, float], known: Mapping[str, KnownScores], schedule: SigmaSchedule, vocabulary: int
+) -> Table:
+    """Make a row for each part of the bound in nats a token, from the least noise to the most, and one for their sum.
 
-    summary: Mapping[str, float]
-    """The objective's summary of the network; without `bound` for a score that has none."""
-    losses: tuple[float, ...]
-    """Parts of the network's integral in the bound, by equal parts of t."""
-    exact: Mapping[str, float]
-    """Nats a token of `bigram`, `unigram` and `uniform`."""
-    known: Mapping[str, KnownScores]
-    """Scores whose loss has a closed form."""
-    schedule: SigmaSchedule
-    vocabulary: int
-    bytes_per_token: float | None
-
-    @property
-    def has_bound(self) -> bool:
-        """True if the network's score has a bound."""
-        return "bound" in self.summary
-
-    def parts(self) -> dict[str, list[float]]:
-        """Return the parts of the bound in nats a token, and their sum, of `model` and of each of `known`.
-
-        In this order: the cost of the clean token given the one at sigma_min; the integrals of the loss over sigma by
-        quarter of t; the error of the sampler's uniform start at sigma_max. Only valid with a bound.
-        """
-        integral, prior = self.summary["score_entropy"], kl_from_uniform(self.schedule.sigma_max, self.vocabulary)
-        last_draw = self.summary["bound"] - integral - prior
-        losses = {"model": [self.summary[name] / NUM_QUARTERS for name in QUARTERS]}
-        losses |= {name: list(scores.losses(self.schedule, NUM_QUARTERS)) for name, scores in self.known.items()}
-        return {name: [last_draw, *each, prior, sum((last_draw, *each, prior))] for name, each in losses.items()}
-
-    def likelihoods(self) -> dict[str, dict[str, float]]:
-        """Return the LIKELIHOODS of `model`, if it has a bound, and of the baselines."""
-        likelihoods = {}
-        if self.has_bound:
-            own = {figure: self.summary[figure] for figure in LIKELIHOODS if figure in self.summary}
-            likelihoods["model"] = {**own, "nats_per_token": self.summary["bound"]}
-        return likelihoods | {name: self._in_units(nats) for name, nats in self.exact.items()}
-
-    def _in_units(self, nats: float) -> dict[str, float]:
-        bits = nats / math.log(2)
-        per_byte = {"bits_per_byte": bits / self.bytes_per_token} if self.bytes_per_token else {}
-        return {**per_byte, "bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
-
-
-def evaluation_metrics(measurements: LikelihoodMeasurements) -> dict[str, float]:
-    """Name the metrics: `bound` (nats a token), `bits_per_token` ... of the model, `baseline/bigram/...` of others."""
-    metrics: dict[str, float] = {}
-    for name, figures in measurements.likelihoods().items():
-        if name == "model":
-            metrics |= {"bound" if figure == "nats_per_token" else figure: value for figure, value in figures.items()}
-        else:
-            metrics |= {f"baseline/{name}/{figure}": value for figure, value in figures.items()}
-    return metrics
-
-
-def likelihood_table(measurements: LikelihoodMeasurements) -> Table:
-    """Make a row for each predictor; NaN, and NO_BOUND, for a model without a bound."""
-    rows: dict[str, dict[str, float]] = {"model": {}, **measurements.likelihoods()}
-    kinds = ["upper bound" if measurements.has_bound else NO_BOUND, *["exact"] * len(measurements.exact)]
-    return {"predictor": np.array(list(rows)), "kind": np.array(kinds)} | {
-        figure.replace("_per_", " a "): np.array([row.get(figure, math.nan) for row in rows.values()])
-        for figure in LIKELIHOODS
-        if figure in rows["uniform"]
-    }
-
-
-def parts_table(measurements: LikelihoodMeasurements) -> Table:
-    """Make a row for each part of the bound, from the least noise to the most, and one for their sum."""
-    edges = noise_levels(measurements.schedule, NUM_QUARTERS)
+    They are the cost of the clean token given the one at sigma_min; the integrals of the loss over sigma by quarter of
+    t; the error of the sampler's uniform start at sigma_max. A column for the model, and one for each of `known`.
+    """
+    prior = kl_from_uniform(schedule.sigma_max, vocabulary)
+    last_draw = summary["bound"] - summary["score_entropy"] - prior
+    losses = {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS]}
+    losses |= {name: list(scores.losses(schedule, NUM_QUARTERS)) for name, scores in known.items()}
+    edges = noise_levels(schedule, NUM_QUARTERS)
     quarters = [f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}" for quarter in range(NUM_QUARTERS)]
-    return {
+    table = {
         "part": np.array(["last draw", *quarters, "prior", "bound"]),
         "sigma from": np.array([0.0, *edges, 0.0]),
         "sigma to": np.array([*edges, math.inf, math.inf]),
-        **{name.replace("_", " "): np.array(parts) for name, parts in measurements.parts().items()},
     }
+    for name, each in losses.items():
+        parts = [last_draw, *each, prior]
+        table[name.replace("_", " ")] = np.array([*parts, sum(parts)])
+    return table
 
 
 @dataclass(frozen=True)
@@ -315,25 +274,14 @@ def _unigram(counts: np.ndarray) -> Unigram:
 
 
 def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
-    """Interpolate the counts of pairs with those of their second tokens."""
+    """Interpolate the counts of pairs with those of their second tokens.
+
+    Pairs that occur once, twice, and more often are discounted (Chen and Goodman 1999, equation 26). Where too few
+    pairs occur so often for an estimate, it is half of that number.
+    """
     vocabulary = len(unigram.probabilities)
     ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
     lower = _unigram(ends) if len(codes) else unigram
-    context = codes // vocabulary
-    total = np.bincount(context, counts, vocabulary)
-    discount = np.array(_discounts(counts))[np.minimum(counts, 3) - 1]
-    backoff = np.bincount(context, discount, vocabulary)
-    backoff = np.divide(backoff, total, out=np.ones(vocabulary), where=total > 0)
-    pairs = np.subtract(counts, discount, out=discount)
-    pairs /= total[context]
-    return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
-
-
-def _discounts(counts: np.ndarray) -> list[float]:
-    """Discounts of pairs that occur once, twice, and more often (Chen and Goodman 1999, equation 26).
-
-    Where too few pairs occur so often for an estimate, it is half of that number.
-    """
     once, twice, *_ = num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
     share = once / (once + 2 * twice) if once else 0.0
     discounts = []
@@ -341,43 +289,46 @@ def _discounts(counts: np.ndarray) -> list[float]:
         here, more = num[times - 1 : times + 1]
         estimate = times - (times + 1) * share * more / here if here else 0.0
         discounts.append(estimate if 0 < estimate < times else times / 2)
-    return discounts
+    context = codes // vocabulary
+    total = np.bincount(context, counts, vocabulary)
+    discount = np.array(discounts)[np.minimum(counts, 3) - 1]
+    backoff = np.bincount(context, discount, vocabulary)
+    backoff = np.divide(backoff, total, out=np.ones(vocabulary), where=total > 0)
+    pairs = np.subtract(counts, discount, out=discount)
+    pairs /= total[context]
+    return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
 
 
-def draw_bound(measurements: LikelihoodMeasurements) -> Figure:
+def draw_bound(
+    summary: Mapping[str, float],
+    model_losses: tuple[float, ...],
+    exact: Mapping[str, float],
+    known: Mapping[str, KnownScores],
+    schedule: SigmaSchedule,
+    bytes_per_token: float | None,
+) -> Figure:
     """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0.
 
     Exact likelihoods are level lines. Units are bits a byte if the bytes of a token are known, else nats a token.
     """
     unit, scale = "nats a token", 1.0
-    if measurements.bytes_per_token:
-        unit, scale = "bits a byte", 1 / (math.log(2) * measurements.bytes_per_token)
-    num = len(measurements.losses)
-    losses = {"model": measurements.losses}
-    losses |= {name: scores.losses(measurements.schedule, num) for name, scores in measurements.known.items()}
-    rest = measurements.summary["bound"] - measurements.summary["score_entropy"]
+    if bytes_per_token:
+        unit, scale = "bits a byte", 1 / (math.log(2) * bytes_per_token)
+    num = len(model_losses)
+    losses = {"model": model_losses} | {name: scores.losses(schedule, num) for name, scores in known.items()}
+    rest = summary["bound"] - summary["score_entropy"]
     edges = np.linspace(0, 1, num + 1)
     by_time, sums = [], []
     for name, by_part in losses.items():
         label, each = name.replace("_", " "), scale * np.array(by_part)
         by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(num * each, 2), label))
         sums.append(Curve(edges, scale * rest + np.append(each[::-1].cumsum()[::-1], 0.0), label))
-    # uniform's level is the end of the zero scores' integral
-    levels = [
-        Curve(np.array([0.0, 1.0]), np.full(2, scale * measurements.exact[name]), name)
-        for name in ("unigram", "bigram")
-    ]
-    time = f"t (sigma {measurements.schedule.sigma_min:g} at 0, {measurements.schedule.sigma_max:g} at 1)"
+    for name in ("unigram", "bigram"):  # uniform's level is the end of the zero scores' integral
+        sums.append(Curve(np.array([0.0, 1.0]), np.full(2, scale * exact[name]), name))
+    time = f"t (sigma {schedule.sigma_min:g} at 0, {schedule.sigma_max:g} at 1)"
     panels = [
         Lines(by_time, "Loss times d sigma/dt", time, f"{unit} per unit of t"),
-        Lines([*sums, *levels], "Bound at t = 0, added up from t = 1", time, unit),
+        Lines(sums, "Bound at t = 0, added up from t = 1", time, unit),
     ]
-    exact = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in measurements.exact.items())
-    title = f"Held-out text, {unit}: model at most {scale * measurements.summary['bound']:.3f}, {exact}"
-    names = ", ".join(name.replace("_", " ") for name in losses)
-    alt = (
-        f"Two panels over the time t of the noise, for {names}: the loss "
-        f"times d sigma/dt in steps, and the bound added up from t = 1 to t = 0, beside level lines of unigram and "
-        f"bigram. {title}."
-    )
-    return Figure(panels, title=title, alt=alt)
+    levels = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in exact.items())
+    return Figure(panels, title=f"Held-out text, {unit}: model at most {scale * summary['bound']:.3f}, {levels}")

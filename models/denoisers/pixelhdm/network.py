@@ -10,23 +10,15 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from denoisers.contract import Role
 from denoisers.layers.adaln import GatedModulation, SandwichBlock, SixWayAdaLN
 from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.embeddings import TimeEmbedding, patchify, unpatchify
-from denoisers.layers.rope import Rotation
-from denoisers.pixelhdm.patch_path import (
-    BottleneckEmbedding,
-    LearnedPositions,
-    build_attention,
-    build_patch_block,
-    build_rope,
-    image_positions,
-    text_positions,
-)
+from denoisers.layers.rope import MRoPE, Rotation
 from denoisers.pixelhdm.spec import CHANNELS, PixelHDMSpec
-from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, drop_captions
+from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, build_attention, drop_captions
 
 TIME_SCALE = 1000.0
 EMBEDDING_STD = 0.02
@@ -60,11 +52,13 @@ class PixelHDM(nn.Module):
         self.spec = spec
         self.text_encoder = TextEncoder(spec) if spec.text_encoder == "learned" else None
         self.positions = LearnedPositions(spec) if spec.positions == "learned" else None
-        self.rope = build_rope(spec) if spec.positions == "mrope" else None
+        # An image's text position is a text's length: one more than the last token's.
+        axes = (spec.text_length + 1, spec.max_patches, spec.max_patches)
+        self.rope = MRoPE(axes, spec.mrope_widths, spec.rope_base) if spec.positions == "mrope" else None
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
-        self.patch_blocks = nn.ModuleList(build_patch_block(spec) for _ in range(spec.patch_depth))
+        self.patch_blocks = nn.ModuleList(patch_block(spec) for _ in range(spec.patch_depth))
         self.pixel_blocks = nn.ModuleList(PixelBlock(spec) for _ in range(spec.pixel_depth))
         self.output_norm = nn.RMSNorm(spec.pixel_width, eps=spec.norm_eps)
         self.head = nn.Linear(spec.pixel_width, CHANNELS)
@@ -135,11 +129,14 @@ class PixelHDM(nn.Module):
             return Rotations(None, None)
         dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
         num, length = text_mask.shape
-        lengths = text_mask.sum(dim=1)
-        text = text_positions(length, num, text_mask.device)
-        joint = torch.cat((text, image_positions(rows, columns, lengths)), dim=1)
-        alone = image_positions(rows, columns, lengths.new_zeros(1))
-        return Rotations(self.rope(joint, dtype), self.rope(alone, dtype))
+        device = text_mask.device
+        # Text token n is at (n, 0, 0), a patch at (length of its sample's text, row, column).
+        text = functional.pad(torch.arange(length, device=device)[:, None], (0, 2)).expand(num, -1, -1)
+        place = torch.cartesian_prod(torch.arange(rows, device=device), torch.arange(columns, device=device))
+        place = functional.pad(place, (1, 0))  # (N, 3)
+        after_text = functional.pad(text_mask.sum(dim=1)[:, None, None], (0, 2))  # (B, 1, 3)
+        joint = torch.cat((text, place + after_text), dim=1)
+        return Rotations(self.rope(joint, dtype), self.rope(place[None], dtype))
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
         optional = {"text_encoder": self.text_encoder, "positions": self.positions}
@@ -170,6 +167,43 @@ class PixelHDM(nn.Module):
     def pixel_path(self) -> list[PixelBlock]:
         """Return `pixel_blocks` with their own type."""
         return cast("list[PixelBlock]", list(self.pixel_blocks))
+
+
+class BottleneckEmbedding(nn.Module):
+    """Embedding of patches through a bottleneck: two Linears without biases, SiLU between them."""
+
+    def __init__(self, spec: PixelHDMSpec) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(spec.patch_size**2 * CHANNELS, spec.bottleneck_width, bias=False)
+        self.expand = nn.Linear(spec.bottleneck_width, spec.width, bias=False)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Embed patches (B, N, P * P * 3): (B, N, D)."""
+        return self.expand(functional.silu(self.squeeze(patches)))
+
+
+def patch_block(spec: PixelHDMSpec) -> SandwichBlock:
+    """Build a block of joint attention over text and patches and a SwiGLU, modulated by the time embedding alone."""
+    return SandwichBlock(
+        build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.width, spec.norm_eps
+    )
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector for each position in a text, and one for each row and column of the largest image."""
+
+    def __init__(self, spec: PixelHDMSpec) -> None:
+        super().__init__()
+        self.columns = spec.max_patches
+        self.text = nn.Embedding(spec.text_length, spec.width)
+        self.image = nn.Embedding(spec.max_patches**2, spec.width)
+
+    def forward(self, text_length: int, rows: int, columns: int) -> Tensor:
+        """Look up the vectors of T text tokens and of the patches behind them, in images of any size: (T + N, D)."""
+        device = self.text.weight.device
+        row = torch.arange(rows, device=device)[:, None]
+        cells = (row * self.columns + torch.arange(columns, device=device)).flatten()
+        return torch.cat((self.text(torch.arange(text_length, device=device)), self.image(cells)))
 
 
 def initialise(network: nn.Module) -> None:

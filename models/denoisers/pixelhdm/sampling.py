@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from denoisers.checks import check_no_label
-from denoisers.contract import DEFAULT_REQUEST, Picture, RealRows, SampleRequest, Samples
+from denoisers.contract import DEFAULT_REQUEST, Picture, SampleRequest, Samples
 from denoisers.figures import Figure, ImageGrid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import caption_bytes
@@ -25,14 +25,14 @@ from denoisers.processes.draws import draw_seeds, seeded_normal, starting_noise,
 from denoisers.processes.flow import interpolate, point_velocity, repeat_time
 from denoisers.processes.flow_figures import to_pictures
 from denoisers.processes.flow_sampling import Conditions, Guidance, guided_prediction
-from denoisers.processes.solvers import Solver, dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
+from denoisers.processes.solvers import dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
 
-SOLVERS: dict[str, Solver] = {
-    "euler": Solver(euler, order=1, evaluations=1),
-    "heun": Solver(heun_then_euler, order=2, evaluations=2),
-    "dpmpp_2m": Solver(dpmpp_2m, order=2, evaluations=1),
-    "midpoint": Solver(midpoint, order=2, evaluations=2),
-    "dpmpp_2s": Solver(dpmpp_2s, order=2, evaluations=2),
+SOLVERS: dict[str, Callable[..., Tensor]] = {
+    "euler": euler,
+    "heun": heun_then_euler,
+    "dpmpp_2m": dpmpp_2m,
+    "midpoint": midpoint,
+    "dpmpp_2s": dpmpp_2s,
 }
 KEPT_CONDITIONS = ("prompt", "negative_prompt", "seed", "strength")
 """Conditions that samples keep, for people: small ones."""
@@ -61,8 +61,7 @@ class PixelHDMSampler:
         self.takes_rows: Literal["none", "conditions", "completed"] = "none" if spec.prompts else "conditions"
         self._model = model
         self._prediction = objective.prediction
-        self._texts = TextConditions(model)
-        self.row_fields = self._texts.fields
+        self.row_fields = TEXT_FIELDS[model.text_encoder]
         self._guidance = Guidance(
             spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval, rescale=spec.rescale
         )
@@ -82,30 +81,59 @@ class PixelHDMSampler:
         check_no_label(request)
         size = request.size or self.size
         self._model.check_size(*size)
-        prompts, negative = self._prompts(request), self._negative(request)
-        each = -(-num // len(prompts)) if prompts else num
-        if prompts:
-            conditions = self._texts.of_prompts(prompts, torch.arange(num) // each, request)
-        elif request.rows is not None:
-            conditions = self._texts.of_rows(request.rows, num)
-        else:
-            raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
-        if negative is not None:
-            conditions = self._texts.with_negative(conditions, negative, request)
-        if request.seed is not None:
-            conditions["seed"] = seeds_from(request.seed, torch.arange(num) % each)
-        return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
-
-    def _prompts(self, request: SampleRequest) -> Sequence[str]:
         for prompt in request.prompts:
             if prompt.position != 0:
                 raise ValueError(
                     f"prompt={prompt.text!r} was placed at token {prompt.position}, and a picture has no places for "
                     "text; leave the place out."
                 )
-        texts = [prompt.text for prompt in request.prompts]
-        self._model.check_texts("prompt", texts)
-        return texts or self.spec.prompts
+        prompts = [prompt.text for prompt in request.prompts]
+        self._model.check_texts("prompt", prompts)
+        prompts = prompts or list(self.spec.prompts)
+        negative = self._negative(request)
+        each, index = -(-num // len(prompts)) if prompts else num, torch.arange(num)
+        if prompts:
+            conditions = {name: values[index // each] for name, values in self._encode(prompts, request).items()}
+            conditions["prompt"] = to_bytes(prompts)[index // each]
+        elif request.rows is not None:
+            conditions = {name: request.rows.batch[name][:num] for name in self.row_fields}
+            if "caption" in conditions:
+                conditions["prompt"] = conditions["caption"]
+            elif "caption" in request.rows.columns:
+                conditions["prompt"] = torch.from_numpy(request.rows.columns["caption"][:num]).long()
+        else:
+            raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
+        if negative is not None:
+            for name, other in self._encode([negative], request).items():
+                pair = (conditions[name], other)
+                if name in TOKENWISE:
+                    longest = max(values.shape[1] for values in pair)
+                    pair = tuple(
+                        functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, longest - values.shape[1]))
+                        for values in pair
+                    )
+                conditions |= {name: pair[0], NEGATIVE + name: pair[1].to(pair[0]).expand_as(pair[0])}
+            conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
+        if request.seed is not None:
+            if not 0 <= request.seed < 2**62:
+                raise ValueError(f"seed={request.seed} must lie between 0 and 2^62 - 1; name another.")
+            conditions["seed"] = request.seed + index % each
+        return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
+
+    def _encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
+        """Return the batch fields of texts, (number of texts, ...) each.
+
+        Raises ValueError if a frozen encoder is needed and the request has none.
+        """
+        if self._model.text_encoder == "learned":
+            return {"caption": caption_bytes(texts, self._model.text_length)}
+        if request.encode is None:
+            raise ValueError(
+                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
+                "named; set encoders.text to its folder or name."
+            )
+        encoded = request.encode(texts)
+        return {name: encoded[name] for name in self.row_fields}
 
     def _negative(self, request: SampleRequest) -> str | None:
         if request.negative_prompt is None:
@@ -157,7 +185,7 @@ class PixelHDMSampler:
             self._guidance,
             conditions,
         )
-        x = SOLVERS[spec.solver].integrate(velocity, x, times, record)
+        x = SOLVERS[spec.solver](velocity, x, times, record)
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
             record(x)
@@ -183,11 +211,35 @@ class PixelHDMSampler:
 
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images with their prompts; several prompts with several images get a row each."""
-        return sample_grid(samples)
+        prompts = to_texts(samples.conditions["prompt"]) if "prompt" in samples.conditions else []
+        runs = [len(list(same)) for _, same in groupby(prompts)]
+        columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else 8
+        return Figure([ImageGrid(to_pictures(samples.values), prompts, columns)], columns=1)
 
     def pictures(self, samples: Samples) -> Sequence[Picture]:
-        """Return every image with its settings."""
-        return picture_files(samples, self.spec)
+        """Return every image with the settings under which its seed reproduces it."""
+        spec = self.spec
+        pixels = np.rint(255 * to_pictures(samples.values)).astype(np.uint8)
+        common = {
+            "size": f"{pixels.shape[1]}x{pixels.shape[2]}",
+            "solver": spec.solver,
+            "steps": str(spec.steps),
+            "guidance": f"{spec.guidance:g}",
+            "guidance_schedule": spec.guidance_schedule,
+            "min_scale": f"{spec.min_scale:g}",
+            "interval": f"{spec.interval[0]:g} {spec.interval[1]:g}",
+            "rescale": f"{spec.rescale:g}",
+            "eps": f"{spec.eps:g}",
+            "final_projection": str(spec.final_projection).lower(),
+        }
+        own: dict[str, list[str]] = {}
+        for name in KEPT_CONDITIONS:
+            if name in samples.conditions:
+                values = samples.conditions[name]
+                own[name] = to_texts(values) if name.endswith("prompt") else [f"{value}" for value in values.tolist()]
+        return [
+            Picture(image, {name: values[i] for name, values in own.items()} | common) for i, image in enumerate(pixels)
+        ]
 
 
 @dataclass(frozen=True)
@@ -208,21 +260,18 @@ class GuidedVelocity:
 
     def __call__(self, x: Tensor, t: Tensor) -> Tensor:
         """Compute the velocity of (B, 3, H, W) at the scalar time t, conditional and negative ones in one pass."""
-        conditional, negative = self._conditional_and_negative()
+        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in self.conditions]
+        conditional = {name: self.conditions[name] for name in names}
+        if NEGATIVE + names[0] in self.conditions:
+            negative = {name: self.conditions[NEGATIVE + name] for name in names}
+        else:
+            keep = torch.ones(len(x), dtype=torch.bool, device=x.device)
+            negative = conditional | {"keep": ~keep}
+            conditional["keep"] = keep
         scale = self.guidance.scale_at(float(t))
         return guided_prediction(
             self._predict, x, repeat_time(t, x), conditional, negative, scale, self.guidance.rescale
         )
-
-    def _conditional_and_negative(self) -> tuple[Conditions, Conditions]:
-        """Return the text's conditions, and those that guidance leads away from."""
-        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in self.conditions]
-        text = {name: self.conditions[name] for name in names}
-        if NEGATIVE + names[0] in self.conditions:
-            return text, {name: self.conditions[NEGATIVE + name] for name in names}
-        first = text[names[0]]
-        keep = torch.ones(len(first), dtype=torch.bool, device=first.device)
-        return text | {"keep": keep}, text | {"keep": ~keep}
 
     def _predict(self, x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
         limit = max(1, MAX_MODULATIONS // (6 * self.pixel_width * x.shape[2] * x.shape[3]))
@@ -238,53 +287,6 @@ class GuidedVelocity:
         return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
 
 
-class TextConditions:
-    """Conversion of texts to a model's conditions."""
-
-    def __init__(self, model: PixelHDMSpec) -> None:
-        self._model = model
-        self.fields = TEXT_FIELDS[model.text_encoder]
-
-    def encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
-        """Return the batch fields of texts, (number of texts, ...) each.
-
-        Raises ValueError if a frozen encoder is needed and the request has none.
-        """
-        if self._model.text_encoder == "learned":
-            return {"caption": caption_bytes(texts, self._model.text_length)}
-        if request.encode is None:
-            raise ValueError(
-                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
-                "named; set encoders.text to its folder or name."
-            )
-        encoded = request.encode(texts)
-        return {name: encoded[name] for name in self.fields}
-
-    def of_prompts(self, prompts: Sequence[str], which: Tensor, request: SampleRequest) -> dict[str, Tensor]:
-        """Return the texts of samples: sample i shows prompt `which[i]`; `which` (num,)."""
-        conditions = {name: values[which] for name, values in self.encode(prompts, request).items()}
-        return conditions | {"prompt": to_bytes(prompts)[which]}
-
-    def of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
-        """Return the texts of the first `num` rows."""
-        conditions = {name: rows.batch[name][:num] for name in self.fields}
-        if "caption" in conditions:
-            return conditions | {"prompt": conditions["caption"]}
-        captions = rows.columns.get("caption")
-        return conditions if captions is None else conditions | {"prompt": torch.from_numpy(captions[:num]).long()}
-
-    def with_negative(self, conditions: Mapping[str, Tensor], text: str, request: SampleRequest) -> dict[str, Tensor]:
-        """Add the batch fields of a negative prompt to conditions, both padded to the same number of tokens."""
-        both = dict(conditions)
-        for name, negative in self.encode([text], request).items():
-            values = conditions[name]
-            if name in TOKENWISE:
-                length = max(values.shape[1], negative.shape[1])
-                values, negative = _padded(values, length), _padded(negative, length)
-            both |= {name: values, NEGATIVE + name: negative.to(values).expand_as(values)}
-        return both | {"negative_prompt": to_bytes([text]).expand(len(values), -1)}
-
-
 def to_bytes(texts: Sequence[str]) -> Tensor:
     """Encode whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
     return caption_bytes(texts, max(len(text.encode()) for text in texts))
@@ -293,13 +295,6 @@ def to_bytes(texts: Sequence[str]) -> Tensor:
 def to_texts(tokens: Tensor) -> list[str]:
     """Decode the bytes of `to_bytes`."""
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in tokens.tolist()]
-
-
-def seeds_from(first: int, index: Tensor) -> Tensor:
-    """Seeds (num,) int64 of samples: `first` plus each one's index among its prompt's samples."""
-    if not 0 <= first < 2**62:
-        raise ValueError(f"seed={first} must lie between 0 and 2^62 - 1; name another.")
-    return first + index
 
 
 def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict[str, Tensor]:
@@ -320,49 +315,3 @@ def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict
         )
     strength = torch.full((num,), request.strength, dtype=torch.float64)
     return {"start": request.start.expand(num, -1, -1, -1), "strength": strength}
-
-
-def _padded(values: Tensor, length: int) -> Tensor:
-    """Pad (num, tokens, ...) with zeros to `length` tokens."""
-    return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))
-
-
-def sample_grid(samples: Samples) -> Figure:
-    """Draw the samples with their prompts; several prompts with several images get a row each."""
-    prompts = _texts(samples, "prompt")
-    runs = [len(list(same)) for _, same in groupby(prompts)]
-    in_rows = len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS
-    return Figure([ImageGrid(to_pictures(samples.values), prompts, runs[0] if in_rows else 8)], columns=1)
-
-
-def picture_files(samples: Samples, spec: PixelHDMSamplingSpec) -> list[Picture]:
-    """Make a picture of each sample, with the settings under which its seed reproduces it."""
-    pixels = np.rint(255 * to_pictures(samples.values)).astype(np.uint8)
-    height, width = pixels.shape[1:3]
-    common = {
-        "size": f"{height}x{width}",
-        "solver": spec.solver,
-        "steps": str(spec.steps),
-        "guidance": f"{spec.guidance:g}",
-        "guidance_schedule": spec.guidance_schedule,
-        "min_scale": f"{spec.min_scale:g}",
-        "interval": f"{spec.interval[0]:g} {spec.interval[1]:g}",
-        "rescale": f"{spec.rescale:g}",
-        "eps": f"{spec.eps:g}",
-        "final_projection": str(spec.final_projection).lower(),
-    }
-    own: dict[str, Sequence[str]] = {name: _texts(samples, name) for name in ("prompt", "negative_prompt")}
-    own |= {
-        name: [f"{v}" for v in samples.conditions[name].tolist()]
-        for name in ("seed", "strength")
-        if name in samples.conditions
-    }
-    return [
-        Picture(image, {name: values[i] for name, values in own.items() if values} | common)
-        for i, image in enumerate(pixels)
-    ]
-
-
-def _texts(samples: Samples, name: str) -> list[str]:
-    """One text for each sample, or none."""
-    return to_texts(samples.conditions[name]) if name in samples.conditions else []

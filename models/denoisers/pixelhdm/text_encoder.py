@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from denoisers.layers.attention import GatedAttention, SwiGLU
 from denoisers.layers.rope import AxisTable, Rotation
-from denoisers.pixelhdm.patch_path import build_attention
 from denoisers.pixelhdm.spec import NUM_BYTES, PixelHDMSpec
 
 PADDING = 0
@@ -52,6 +51,11 @@ def caption_bytes(texts: Sequence[str], length: int) -> Tensor:
     longest = max([1, *map(len, kept)])
     tokens = torch.tensor([list(text.ljust(longest, bytes([PADDING]))) for text in kept], dtype=torch.int64)
     return tokens.reshape(len(kept), longest)
+
+
+def build_attention(spec: PixelHDMSpec) -> GatedAttention:
+    """Build an attention layer; all parts of the network have the same kind."""
+    return GatedAttention(spec.width, spec.num_heads, spec.num_kv_heads, spec.gate)
 
 
 class TextBlock(nn.Module):

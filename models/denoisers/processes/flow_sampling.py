@@ -92,7 +92,7 @@ class FlowSampler:
         frames = [x]
         record = frames.append if trajectory else ignore
         velocity = self._velocity(network, conditions)
-        x = SOLVERS[self.spec.solver].integrate(velocity, x, times, record)
+        x = SOLVERS[self.spec.solver](velocity, x, times, record)
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
     def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:

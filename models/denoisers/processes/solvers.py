@@ -7,9 +7,7 @@ Explicit Runge-Kutta methods (Hairer, Norsett, Wanner, chapter II.1), and DPM-So
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -75,29 +73,7 @@ def rk4(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ign
     return x
 
 
-class Integrate(Protocol):
-    """Signature of a solver."""
-
-    def __call__(self, velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Solver:
-    """A solver, its order and its cost."""
-
-    integrate: Integrate
-    order: int
-    """The global error shrinks as (step size)^order."""
-    evaluations: int
-    """Velocity evaluations a step, at most."""
-
-
-SOLVERS: dict[str, Solver] = {
-    "euler": Solver(euler, order=1, evaluations=1),
-    "heun": Solver(heun, order=2, evaluations=2),
-    "midpoint": Solver(midpoint, order=2, evaluations=2),
-    "rk4": Solver(rk4, order=4, evaluations=4),
-}
+SOLVERS: dict[str, Callable[..., Tensor]] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
 
 
 def dpmpp_2m(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:

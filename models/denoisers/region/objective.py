@@ -5,8 +5,9 @@ B batch, R regions, F features, Q masked regions of the window that has most (th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,6 @@ from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
 from denoisers.processes.gaussian import linear_schedule
-from denoisers.region.agreement import Agreement
 from denoisers.region.figures import figure_makers
 from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
 from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
@@ -25,6 +25,8 @@ COMPONENTS = ("masked", "accessibility")
 EVALUATION_RATIO = 0.5
 """Mask ratio of held-out metrics, whatever the training's: a lower one makes the task easier, not the model better."""
 AGREEMENT = ("mse", "r2", "pearson")
+TINY = 1e-12
+"""Largest sum of squares that counts as 0: rounding of sums of numbers near 1."""
 
 
 class RegionObjective(FigureDrawer):
@@ -47,9 +49,8 @@ class RegionObjective(FigureDrawer):
         """
         prepared = batch if "mask" in batch else self.prepare(batch, noise_source)
         mask, rows = prepared["mask"], Rows(prepared["query_index"], prepared["query_valid"])
-        t = self._timesteps(noise_source.uniform("time", (len(mask),)))
-        x_t = self._corrupted(batch["regions"], mask, t, noise_source, "noise")
-        prediction = evaluate_network(network, x_t, mask, t, prepared.get("key_mask"), rows)
+        time, noise = noise_source.uniform("time", (len(mask),)), partial(noise_source.normal, "noise")
+        prediction = self._predict(network, batch["regions"], mask, prepared.get("key_mask"), rows, time, noise)
         return errors(prediction, batch, rows, self._active, self._spec.reduction)
 
     def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
@@ -74,10 +75,19 @@ class RegionObjective(FigureDrawer):
         rows, present, target = masked_rows(mask), present_or_none(batch["present"]), batch["regions"]
         x_t, t = one_step_inputs(self._model, self._schedule.num_steps, target, mask, noise_source)
         prediction = evaluate_network(network, x_t, mask, t, present, rows)
+
+        def measure(quarter: int) -> dict[str, Tensor]:
+            time, noise = (
+                draw_times(noise_source, quarter, len(mask)),
+                partial(noise_source.normal, f"noise_t{quarter}"),
+            )
+            at_time = self._predict(network, target, mask, present, rows, time, noise)
+            return errors(at_time, batch, rows, COMPONENTS, "masked_mean")
+
         if self._model.corruption == "mask":
             metrics = errors(prediction, batch, rows, COMPONENTS, "masked_mean")
         else:
-            metrics = self._by_quarter(network, batch, mask, rows, noise_source)
+            metrics = mean_over_quarters(measure, "masked")
         metrics["spread"] = spread(prediction, rows)
         sums = Agreement.of(take_rows(target, rows.index), prediction, rows.valid).total()
         return metrics | {f"sum_{name}": value / len(mask) for name, value in asdict(sums).items()}
@@ -95,28 +105,22 @@ class RegionObjective(FigureDrawer):
         quarters = quarter_names("masked") if self._model.corruption == "ddpm" else ()
         return (*COMPONENTS, *quarters, "spread", *AGREEMENT)
 
-    def _timesteps(self, uniform: Tensor) -> Tensor:
+    def _predict(
+        self,
+        network: nn.Module,
+        x: Tensor,
+        mask: Tensor,
+        present: Tensor | None,
+        rows: Rows,
+        time: Tensor,
+        noise: Callable[[Sequence[int]], Tensor],
+    ) -> Tensor:
+        """Predict the regions at `rows`, (B, Q, F), at the timesteps of times (B,) in [0, 1), noised under `ddpm`."""
         num = self._schedule.num_steps
-        return (uniform * num).long().clamp(max=num - 1)  # in float32, 0.99999997 times a large number is that number
-
-    def _corrupted(self, x: Tensor, mask: Tensor, t: Tensor, noise_source: NoiseSource, name: str) -> Tensor:
-        if self._model.corruption == "mask":
-            return x
-        noised = self._schedule.noised(x, noise_source.normal(name, x.shape), t)
-        return torch.where(mask[..., None], noised, x)
-
-    def _by_quarter(
-        self, network: nn.Module, batch: Mapping[str, Tensor], mask: Tensor, rows: Rows, noise_source: NoiseSource
-    ) -> dict[str, Tensor]:
-        """Compute both components as means over quarters of the timesteps, and `masked` by quarter."""
-
-        def measure(quarter: int) -> dict[str, Tensor]:
-            t = self._timesteps(draw_times(noise_source, quarter, len(mask)))
-            x_t = self._corrupted(batch["regions"], mask, t, noise_source, f"noise_t{quarter}")
-            prediction = evaluate_network(network, x_t, mask, t, present_or_none(batch["present"]), rows)
-            return errors(prediction, batch, rows, COMPONENTS, "masked_mean")
-
-        return mean_over_quarters(measure, "masked")
+        t = (time * num).long().clamp(max=num - 1)  # in float32, 0.99999997 times a large number is that number
+        if self._model.corruption == "ddpm":
+            x = torch.where(mask[..., None], self._schedule.noised(x, noise(x.shape), t), x)
+        return evaluate_network(network, x, mask, t, present, rows)
 
 
 def draw_mask(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratio: float) -> Tensor:
@@ -162,3 +166,69 @@ def spread(prediction: Tensor, rows: Rows) -> Tensor:
     mean = (prediction * valid).sum(1) / num  # (B, F)
     variance = ((prediction - mean[:, None]).square() * valid).sum(1) / num
     return variance.mean(-1).sqrt().mean()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Sums over pairs (target x, prediction y), float64; tensors of one shape: (features,), say, or () for the total.
+
+    Sums of parts add up to the whole's, so data sets of any size are summed a batch at a time.
+    """
+
+    count: Tensor
+    x: Tensor
+    xx: Tensor
+    y: Tensor
+    yy: Tensor
+    xy: Tensor
+
+    @classmethod
+    def of(cls, target: Tensor, prediction: Tensor, counts: Tensor) -> Agreement:
+        """Sum by feature, (F,): target and prediction (..., F), `counts` (...) bool is true for the rows to compare."""
+        weight = counts.reshape(-1, 1).double()
+        x = target.reshape(-1, target.shape[-1]).double() * weight
+        y = prediction.reshape(-1, target.shape[-1]).double() * weight
+        count = weight.sum(0).expand(x.shape[-1])
+        return cls(count, x.sum(0), (x * x).sum(0), y.sum(0), (y * y).sum(0), (x * y).sum(0))
+
+    def __add__(self, other: Agreement) -> Agreement:
+        return Agreement(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def total(self) -> Agreement:
+        """Sum over features: sums of shape ()."""
+        return Agreement(*(each.sum() for each in astuple(self)))
+
+    @property
+    def squared_error(self) -> Tensor:
+        """Squared errors, summed."""
+        return self.xx - 2 * self.xy + self.yy
+
+    @property
+    def variation(self) -> Tensor:
+        """Squared deviations of x from its mean, summed."""
+        return self.xx - self.x**2 / self.count.clamp(min=1)
+
+    def mse(self) -> Tensor:
+        """Mean squared error; 0 where nothing was compared."""
+        return self.squared_error / self.count.clamp(min=1)
+
+    def r2(self) -> Tensor:
+        """1 - squared error / squared deviation from the mean target; 0 where the target does not vary."""
+        return _ratio(self.variation - self.squared_error, self.variation)
+
+    def pearson(self) -> Tensor:
+        """Pearson's correlation; 0 where either side does not vary."""
+        count = self.count.clamp(min=1)
+        y_variation = (self.yy - self.y**2 / count).clamp(min=0)
+        return _ratio(self.xy - self.x * self.y / count, (self.variation.clamp(min=0) * y_variation).sqrt())
+
+    def r2_within(self) -> Tensor:
+        """R^2 against each feature's own mean, (F,) -> (): 1 - sum of squared errors / sum of squared deviations.
+
+        A prediction of the features' means has R^2 0 here; over all entries together, `total().r2()`, it has more.
+        """
+        return _ratio(self.variation.sum() - self.squared_error.sum(), self.variation.sum())
+
+
+def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
+    return torch.where(bottom > TINY, top / bottom.clamp(min=TINY), torch.zeros_like(top))

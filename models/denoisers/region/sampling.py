@@ -17,14 +17,57 @@ from denoisers.figures import Figure
 from denoisers.processes.draws import SampleDraws, starting_noise, state_dtype
 from denoisers.processes.gaussian import linear_schedule, sample_ddim, sample_ddpm, timesteps
 from denoisers.processes.specs import LinearBetas
-from denoisers.region.bed import COLUMNS, Intervals, describe_misses, overlapping, read_bed
 from denoisers.region.figures import imputation_figure
 from denoisers.region.network import evaluate_network, present_or_none
 from denoisers.region.spec import BedMask, RandomMask, RegionSamplingSpec, RegionSpec
 
 FIELDS = ("regions", "present")
+COLUMNS = ("chromosome", "start", "end")
+"""Columns that hold the coordinates of regions."""
+MAX_COORDINATE = 2**63 - 1
+"""Largest coordinate: int64's."""
+MAX_NAMES = 6
+"""Most chromosomes that a message names."""
 PEAK = "largest_accessibility"
 """Column with the largest accessibility of each window, by which the store's accessibilities were divided."""
+
+
+def read_bed(path: Path) -> dict[str, np.ndarray]:
+    """Read intervals by chromosome, (n, 2) int64 each: starts, ascending, and exclusive ends, in base pairs from 0.
+
+    Raises ValueError for a file that cannot be read, or a line without an interval.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()  # without a byte order mark
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text; unpack it first"
+        raise ValueError(f"sampling.mask.path={path} cannot be read ({reason}); name a BED file.") from error
+    pairs: dict[str, list[tuple[int, int]]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith(("#", "track", "browser")):
+            continue
+        fields = line.split()
+        try:
+            start, end = int(fields[1]), int(fields[2])
+        except (IndexError, ValueError):
+            start = end = 0
+        if not 0 <= start < end <= MAX_COORDINATE:
+            raise ValueError(
+                f"sampling.mask.path={path}, line {number} is no BED interval ({line.strip()[:60]!r}); it needs a "
+                f"chromosome, a start from 0 and a larger end (at most {MAX_COORDINATE:,}), separated by tabs or "
+                "spaces."
+            )
+        pairs.setdefault(fields[0], []).append((start, end))
+    if not pairs:
+        raise ValueError(f"sampling.mask.path={path} holds no interval; name a BED file that does.")
+    return {name: np.array(sorted(each), dtype=np.int64) for name, each in pairs.items()}
+
+
+def overlaps(start: np.ndarray, end: np.ndarray, intervals: np.ndarray) -> np.ndarray:
+    """True where [start, end) shares a base pair with any of `intervals` (n, 2), by start; bool in start's shape."""
+    before = np.searchsorted(intervals[:, 0], end, side="left")  # intervals that begin before [start, end) ends
+    max_end = np.maximum.accumulate(intervals[:, 1])
+    return (before > 0) & (max_end[before - 1] > start)
 
 
 class RegionSampler:
@@ -43,23 +86,57 @@ class RegionSampler:
         self._ratio = (spec.mask if isinstance(spec.mask, RandomMask) else RandomMask()).ratio
 
     @cached_property
-    def _intervals(self) -> dict[str, Intervals]:
+    def _intervals(self) -> dict[str, np.ndarray]:
         assert isinstance(self.spec.mask, BedMask)
         return read_bed(Path(self.spec.mask.path).expanduser())
+
+    def _overlapping(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Mask (num, R) bool of regions that overlap an interval; padding, which ends at 0, overlaps nothing.
+
+        Raises ValueError for rows without coordinates: chromosome (num,), start and end (num, R).
+        """
+        missing = " and no ".join(name for name in COLUMNS if name not in columns)
+        if missing:
+            raise ValueError(
+                f"sampling.mask.kind=bed finds regions by their coordinates, and these rows have no {missing}; "
+                "set sampling.mask.kind to random, or import the data with coordinates."
+            )
+        chromosome, start, end = (columns[name] for name in COLUMNS)
+        overlapping = np.zeros(start.shape, dtype=bool)
+        for name, intervals in self._intervals.items():
+            here = chromosome == name
+            overlapping[here] = overlaps(start[here], end[here], intervals)
+        return overlapping & (end > start)
 
     def select_rows(self, rows: RealRows) -> np.ndarray | None:
         """Select all windows, or those with a region that overlaps the BED file."""
         if self.spec.mask.kind == "random":
             return None
-        return np.asarray(overlapping(rows.columns, self._intervals).any(axis=1))
+        return np.asarray(self._overlapping(rows.columns).any(axis=1))
 
     def note(self, rows: RealRows) -> str:
         """Describe the BED file's intervals that overlap none of the windows' regions, if there are any."""
         mask = self.spec.mask
         if mask.kind == "random":
             return ""
-        misses = describe_misses(rows.columns, self._intervals)
-        return misses and f"sampling.mask.path={mask.path}: {misses}"
+        chromosome, start, end = (rows.columns[name] for name in COLUMNS)
+        missed = 0
+        for name, intervals in self._intervals.items():
+            here = (chromosome == name)[:, None] & (end > start)
+            regions = np.stack((start[here], end[here]), axis=1)
+            regions = regions[regions[:, 0].argsort(kind="stable")]
+            missed += len(intervals) - (int(overlaps(*intervals.T, regions).sum()) if len(regions) else 0)
+        num = sum(map(len, self._intervals.values()))
+        if missed == 0:
+            return ""
+        of_none, of_windows = (
+            ", ".join(sorted(map(str, each))[:MAX_NAMES]) for each in (self._intervals, set(chromosome))
+        )
+        names = f" (intervals of {of_none}; windows of {of_windows})" if missed == num else ""
+        return (
+            f"sampling.mask.path={mask.path}: {missed:,} of {num:,} intervals meet no region of these windows, and "
+            f"nothing is imputed for them{names}"
+        )
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return `regions` (num, R, F) and `present` (num, R) of the rows; with a BED file, `mask` (num, R) too."""
@@ -69,7 +146,7 @@ class RegionSampler:
         assert rows is not None, "imputation begins with real rows"
         conditions = {name: rows.batch[name][:num] for name in FIELDS}
         if self.spec.mask.kind == "bed":
-            mask = torch.from_numpy(overlapping(rows.columns, self._intervals)[:num])
+            mask = torch.from_numpy(self._overlapping(rows.columns)[:num])
             conditions["mask"] = mask.to(conditions["present"].device)
         return conditions
 

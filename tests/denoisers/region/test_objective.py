@@ -10,9 +10,8 @@ from torch import nn
 
 from denoisers.processes.gaussian import linear_schedule
 from denoisers.processes.specs import LinearBetas
-from denoisers.region.agreement import Agreement
 from denoisers.region.family import FAMILY
-from denoisers.region.objective import RegionObjective, draw_mask
+from denoisers.region.objective import Agreement, RegionObjective, draw_mask
 from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionWeights
 
 

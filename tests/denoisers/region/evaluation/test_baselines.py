@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from denoisers.region.agreement import Agreement
 from denoisers.region.evaluation import Nearest, fit_baselines, neighbours
+from denoisers.region.objective import Agreement
 from support.models.region_rows import as_row_set, gaussian_chain
 
 
