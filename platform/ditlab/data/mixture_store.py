@@ -19,7 +19,7 @@ from torch import Tensor
 
 from denoisers.contract import ANY
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
-from ditlab.data.stores.block_index import BlockLayout
+from ditlab.data.stores.block_index import BlockLayout, group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import (
     Source,
@@ -185,10 +185,6 @@ class StackedStore(Store):
         for store in self._stores:
             store.close()
 
-    def tensor(self, column: str) -> Tensor:
-        """Return a copy of the whole column, (rows, *shape)."""
-        return self.gather(column, np.arange(len(self)))
-
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """Copy the given rows of a column in the given order: (len(rows), *shape).
 
@@ -197,21 +193,17 @@ class StackedStore(Store):
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
-        numbers = np.searchsorted(self._store_ends, rows, side="right")
-        for number in np.unique(numbers).tolist():
-            here = np.flatnonzero(numbers == number)
+        groups = group_places(np.searchsorted(self._store_ends, rows, side="right"))
+        for number, here in groups.items():
             store = self._stores[number]
             own = rows[here] - (int(self._store_ends[number]) - len(store))
             shape = store.columns[column].shape
-            if len(here) == len(rows) and shape == stored.shape:
+            if len(groups) == 1 and shape == stored.shape:
                 return store.gather(column, own, out)
             # through NumPy: torch cannot assign to indices of uint16
             values = out.numpy()
-            if shape == stored.shape:
-                values[here] = store.gather(column, own).numpy()
-            else:
-                values[here, : shape[0]] = store.gather(column, own).numpy()
-                values[here, shape[0] :] = 0
+            values[here] = 0
+            values[(here, slice(shape[0])) if shape else here] = store.gather(column, own).numpy()
         return out
 
 

@@ -70,7 +70,7 @@ def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[floa
     order = FullOrder(ROWS, BATCH, seed=0)
     raw = np.memmap(folder / "raw.bin", np.uint8, "r", shape=(ROWS, *SHAPE))
     steps = order.batches_per_epoch * epochs
-    indices = order.epoch_batches(0)
+    indices = order.batches(0, order.batches_per_epoch)
     # one for all rounds: the rate of a long run
     batches = Loader(WorkerBatches(view, ("image",), order, BATCH, range(1)), 0)
 

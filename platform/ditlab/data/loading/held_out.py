@@ -1,6 +1,7 @@
 """Training and held-out rows of a store: by a split of its rows, or by whole blocks.
 
-Rows by whole blocks are computed when they are read, in memory that grows with the number of shards alone.
+Rows by whole blocks are computed when they are read, in memory that grows with the number of shards alone. Every choice
+depends on the store alone, never on an experiment's seed: held-out figures of two experiments compare the same samples.
 """
 
 from __future__ import annotations
@@ -44,10 +45,8 @@ WINDOW_BLOCKS = 64
 def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return (training rows, held-out rows) of a store of `length` rows, int64.
 
-    The choice depends on the store's length alone, never on an experiment's seed: held-out figures of two experiments
-    compare the same samples. A larger share holds out all that a smaller one does. Training rows are ascending;
-    held-out rows stay shuffled, so that the first few are as good a sample as all. A share above 0 holds out at least
-    one row.
+    A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
+    that the first few are as good a sample as all. A share above 0 holds out at least one row.
     """
     return _cut(keyed_permutation("ditlab.hold-out", length), share)
 
@@ -58,12 +57,12 @@ def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training rows, held-out rows) of a text store of `length` rows, int64, held out in runs of neighbours.
+    """Return rows as `hold_out_rows` does, of a text store, held out in runs of neighbours.
 
     Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
     one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
     one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
-    are drawn until the share is full. All else is as in `hold_out_rows`.
+    are drawn until the share is full.
     """
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
     order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
@@ -72,16 +71,28 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training rows, held-out rows) of a store of `length` rows, int64, held out in groups of `group` rows.
+    """Return rows as `hold_out_rows` does, held out in groups of `group` neighbours; the share is one of groups.
 
-    Rows of one group, neighbours in the store, belong together, as the same digit in several colours does. The share
-    is one of groups. All else is as in `hold_out_rows`.
+    Rows of a group belong together, as the same digit in several colours does.
     """
     assert length % group == 0, (length, group)
     train, held_out = (
         (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in hold_out_rows(length // group, share)
     )
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
+
+
+def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share of each.
+
+    The k-th of n rows of a bucket, in an order of the bucket's own, is placed at (k + 1/2)/n; the rows of lowest place
+    are held out, in this order, so that every bucket has its share of the first few, too.
+    """
+    firsts = np.cumsum(lengths) - lengths
+    orders = [keyed_permutation(f"ditlab.hold-out/{bucket}", length) for bucket, length in enumerate(lengths)]
+    rows = np.concatenate([first + order for first, order in zip(firsts, orders, strict=True)])
+    places = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
+    return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
 
 
 def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
@@ -91,42 +102,28 @@ def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarr
     holds no class indices, for an unknown class, and where no row is left to train on or none is held out.
     """
     option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
-    indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
-    if column is None or classes.column not in indexed:
-        problem = f"is no column of {store.path}" if column is None else f"holds no class indices in {store.path}"
-        raise UserError(f"{option} {problem}; columns of class indices there: {', '.join(indexed) or 'none'}.")
-    classes_there: Sequence[int | str] = column.names or range(column.num_classes or 0)
+    if column is None or column.num_classes is None or column.shape:
+        indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
+        raise UserError(
+            f"{option} is no column of class indices in {store.path}; it holds {', '.join(indexed) or 'none'}."
+        )
+    classes_there: Sequence[int | str] = column.names or range(column.num_classes)
     known = {name: number for number, name in enumerate(classes_there)}
     for value in classes.values:
         if value not in known:
             answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
             raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
-    values = f"data.hold_out.values={', '.join(map(str, classes.values))}"
     held = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
     if held.all() or not held.any():
         problem = "holds out every row, so nothing is left to train on" if held.all() else "holds no row out"
         counts = column.statistics.class_counts or ()
-        filled = [str(name) for name, number in known.items() if counts[number]]
-        raise UserError(f"{values} {problem}; {classes.column} has rows of {', '.join(filled)} in {store.path}.")
+        filled = ", ".join(str(name) for name, number in known.items() if counts[number])
+        raise UserError(
+            f"data.hold_out.values={', '.join(map(str, classes.values))} {problem}; {classes.column} has rows of "
+            f"{filled} in {store.path}."
+        )
     rows = np.flatnonzero(held)
     return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
-
-
-def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training rows, held-out rows) of a store with buckets of these lengths, int64, the same share of each.
-
-    The k-th of n rows of a bucket, in an order of the bucket's own, is placed at (k + 1/2)/n; the rows of lowest place
-    are held out, in this order, so that every bucket has its share of the first few, too. All else is as in
-    `hold_out_rows`.
-    """
-    total = sum(lengths)
-    rows, places = np.empty(total, np.int64), np.empty(total)
-    start = 0
-    for bucket, length in enumerate(lengths):
-        rows[start : start + length] = start + keyed_permutation(f"ditlab.hold-out/{bucket}", length)
-        places[start : start + length] = (np.arange(length) + 0.5) / length
-        start += length
-    return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", total), places))], share)
 
 
 def hold_out_layout(layout: BlockLayout) -> BlockLayout:
@@ -206,7 +203,7 @@ class BlockRows:
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         """Return the store's rows at places (int64, in [0, len)), int64."""
-        shards = self._shards(self._ends, places)
+        shards = np.searchsorted(self._ends, places, side="right")
         number, row = np.divmod(places - self._starts[shards], self._block_rows)
         nth = self._blocks.held_out if self._held_out else self._blocks.training
         blocks = nth(self._before[shards] + number) - self._shard_first_block[shards]
@@ -215,7 +212,7 @@ class BlockRows:
 
     def num_before(self, rows: np.ndarray) -> np.ndarray:
         """Return how many of these rows come before each of the store's rows (up to their number), int64."""
-        shards = np.minimum(self._shards(self._shard_first_row + self._shard_rows, rows), len(self._ends) - 1)
+        shards = np.searchsorted(self._shard_first_row[1:], rows, side="right")
         number, inside = np.divmod(rows - self._shard_first_row[shards], self._block_rows)
         blocks = self._shard_first_block[shards] + number
         whole = self._num_before_blocks(blocks) - self._before[shards]
@@ -226,13 +223,10 @@ class BlockRows:
 
     def block_starts(self, numbers: np.ndarray) -> np.ndarray:
         """Return the place of the first row of each of these blocks, by its number among them, int64."""
-        shards = np.minimum(self._shards(self._before[1:], numbers), len(self._ends) - 1)
+        shards = np.searchsorted(self._before[1:-1], numbers, side="right")
         inside = (numbers - self._before[shards]) * self._block_rows
         found: np.ndarray = np.minimum(self._starts[shards] + inside, self._ends[shards])
         return found
-
-    def _shards(self, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        return np.searchsorted(ends, numbers, side="right") if len(ends) > 1 else np.zeros_like(numbers)
 
     def _num_before_blocks(self, blocks: np.ndarray) -> np.ndarray:
         held = self._blocks.num_held_before(blocks)
@@ -354,15 +348,15 @@ class ShuffledRows(RowSequence):
 
     @cached_property
     def _shuffles(self) -> list[WindowedShuffle]:
-        pairs = zip(self._numbers, self._rows.parts, strict=True)
-        return [self._shuffle(part, f"{self._text}/{number}") for number, part in pairs]
-
-    def _shuffle(self, rows: BlockRows, text: str) -> WindowedShuffle:
-        blocks = 1
-        while -(-rows.num_blocks // blocks) > MOST_UNITS:
-            blocks *= 2
-        starts = rows.block_starts(np.append(np.arange(0, rows.num_blocks, blocks), rows.num_blocks))
-        return WindowedShuffle(starts, text, 1, WINDOW_BLOCKS * blocks * max(1, len(rows) // max(1, rows.num_blocks)))
+        shuffles = []
+        for number, rows in zip(self._numbers, self._rows.parts, strict=True):
+            blocks = 1
+            while -(-rows.num_blocks // blocks) > MOST_UNITS:
+                blocks *= 2
+            starts = rows.block_starts(np.append(np.arange(0, rows.num_blocks, blocks), rows.num_blocks))
+            window_rows = WINDOW_BLOCKS * blocks * max(1, len(rows) // max(1, rows.num_blocks))
+            shuffles.append(WindowedShuffle(starts, f"{self._text}/{number}", 1, window_rows))
+        return shuffles
 
 
 def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, ShuffledRows]:

@@ -9,7 +9,7 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,6 +25,8 @@ from ditlab.data.stores.view import View
 
 StepBatches = list[dict[str, Tensor]]
 """Micro-batches of one optimiser step on one worker, by field name, (micro_size, *shape), in the store's dtype."""
+Block = tuple[dict[str, Tensor], np.ndarray]
+"""Consecutive steps on one worker: values by column, (steps * rows a step, *shape), and the store's rows, int64."""
 BLOCK_BYTES = 6_400_000
 """Most bytes of a step block, unless one step has more.
 
@@ -92,7 +94,7 @@ class Loader:
         """First batch that is not gathered yet, and stretches (first, stop) of later ones that are."""
         self._announced = self._batch
         """First batch whose rows were not announced to the store."""
-        self._pending: deque[Future[StepBlock]] = deque()
+        self._pending: deque[Future[Block]] = deque()
         self._threads.submit(self._announce)
         self._fill()
 
@@ -101,7 +103,12 @@ class Loader:
 
     def __next__(self) -> StepBatches:
         if not self._steps:
-            self._steps.extend(self._cut(self._next_block()))
+            columns, row_ids = self._next_block()
+            num, size = len(self._batches.micro_indices), self._batches.micro_size
+            parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
+            batches = [dict(zip(columns, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
+            ids = list(row_ids.reshape(-1, size))
+            self._steps.extend((batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num))
         step, self.row_ids = self._steps.popleft()
         self.position += self._batches.order.batch_size
         return step
@@ -135,7 +142,7 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _next_block(self) -> StepBlock:
+    def _next_block(self) -> Block:
         if not self._pending:
             raise StopIteration
         try:
@@ -149,14 +156,6 @@ class Loader:
         self._fill()
         return block
 
-    def _cut(self, block: StepBlock) -> Iterable[tuple[StepBatches, list[np.ndarray]]]:
-        """Return the steps of a block, and their rows' ids, as views of it."""
-        num, size = len(self._batches.micro_indices), self._batches.micro_size
-        parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in block.columns.values()]
-        batches = [dict(zip(block.columns, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
-        ids = list(block.row_ids.reshape(-1, size))
-        return [(batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num)]
-
     def _fill(self) -> None:
         while len(self._pending) < self._depth and self._batch < self._stop:
             part, run = self._batches.order.shape_run(self._batch, max(self._block_steps))
@@ -164,7 +163,7 @@ class Loader:
             self._pending.append(self._threads.submit(self._gather, self._batch, count))
             self._batch += count
 
-    def _gather(self, first: int, count: int) -> StepBlock:
+    def _gather(self, first: int, count: int) -> Block:
         """Gather the rows of batches of one bucket."""
         rows = self._batches.rows(first, count)
         part, part_rows = self._batches.view.store.locate(rows)
@@ -179,7 +178,7 @@ class Loader:
                 self._gathered = self._later.pop(self._gathered)
         self._announce()
         self._batches.order.look_ahead(first + count, self._stop)
-        return StepBlock(block, rows)
+        return block, rows
 
     def _announce(self) -> None:
         """Announce coming rows to the store, once all batches of the last announcement are gathered.
@@ -255,13 +254,3 @@ class BufferPool:
             if len(self._buffers) < self._num:
                 self._buffers.append(fresh)
             return torch.from_numpy(fresh[:elements].reshape(shape))
-
-
-@dataclass(frozen=True)
-class StepBlock:
-    """Rows of several consecutive steps on one worker."""
-
-    columns: dict[str, Tensor]
-    """Values by column, (steps * rows a step, *shape)."""
-    row_ids: np.ndarray
-    """Rows of the store that were gathered, int64 (steps * rows a step,)."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,29 @@ class Order(ABC):
         return batch
 
 
+class EpochCache:
+    """Values by epoch (and more), each made once, by the first thread that needs it; those of far epochs are dropped.
+
+    A value that is there is had at once, also while another one is made.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        """Keep what `make(epoch, *more)` returns."""
+        self._make, self._lock = make, threading.Lock()
+        self._made: dict[tuple[int, ...], Any] = {}
+
+    def __call__(self, *key: int) -> Any:
+        """Return the value of a key, (epoch, *more)."""
+        if (found := self._made.get(key)) is None:
+            with self._lock:
+                if (found := self._made.get(key)) is None:
+                    found = self._make(*key)
+                    for other in [other for other in self._made if abs(other[0] - key[0]) > 1]:
+                        del self._made[other]
+                    self._made[key] = found
+        return found
+
+
 def first_run(numbers: np.ndarray) -> tuple[int, int]:
     """Return the first of some numbers, and how many from it on are equal to it."""
     others = np.flatnonzero(numbers != numbers[0])
@@ -101,18 +125,18 @@ def first_run(numbers: np.ndarray) -> tuple[int, int]:
 def check_fills_a_batch(lengths: Iterable[int], batch_size: int) -> None:
     """Raise UserError where no bucket of these many training samples fills a batch."""
     lengths = list(lengths)
-    if max(lengths, default=0) >= batch_size:
+    largest, total = max(lengths, default=0), sum(lengths)
+    if largest >= batch_size:
         return
-    total = sum(lengths)
     if total < batch_size:
         raise UserError(
             f"batch.size={batch_size} is larger than the {total} training samples; set batch.size to {total} or less, "
             "or lower data.hold_out."
         )
     raise UserError(
-        f"batch.size={batch_size} is larger than the {max(lengths)} training samples of the commonest of "
-        f"{len(lengths)} image sizes, and a batch takes images of one size; set batch.size to {max(lengths)} or less, "
-        "or import the images again with fewer sizes."
+        f"batch.size={batch_size} is larger than the {largest} training samples of the commonest of {len(lengths)} "
+        f"image sizes, and a batch takes images of one size; set batch.size to {largest} or less, or import the images "
+        "again with fewer sizes."
     )
 
 
@@ -121,38 +145,31 @@ def epoch_order(seed: int, epoch: int, length: int) -> np.ndarray:
     return keyed_permutation(f"ditlab.epoch/{seed}/{epoch}", length)
 
 
-@dataclass(frozen=True)
-class _EpochBatches:
-    """Batches of an epoch, in half of the memory where the samples' numbers allow it."""
-
-    indices: np.ndarray
-    """View indices, uint32 or int64 (batches, batch_size)."""
-    buckets: np.ndarray
-    """Bucket of each batch by its place in `FullOrder.buckets`; empty where there is one."""
-
-
-@dataclass(frozen=True, eq=False)
 class FullOrder(Order):
     """Samples of each global batch: of one shape, none twice in an epoch. Partial batches are dropped.
 
     Where the data have several image sizes, each size's samples are permuted and cut into batches; the batches, by
     image area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled. Each epoch does all of it again,
     in time and memory that grow with the number of samples.
-
-    Raises UserError where the data cannot fill one batch.
     """
 
-    length: int
-    """Samples in the training view."""
-    batch_size: int
-    """Global batch: samples of one optimiser step."""
-    seed: int
-    buckets: tuple[np.ndarray, ...] = ()
-    """Indices into the view by bucket, (samples of the bucket,) each, by image area; () where all have one shape."""
-    parts: tuple[int, ...] = (0,)
-    """Number in the store's `parts` of each bucket."""
-    _epochs: dict[int, _EpochBatches] = field(default_factory=dict, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        buckets: Sequence[np.ndarray] = (),
+        parts: Sequence[int] = (0,),
+    ):
+        """Order `length` samples of a training view. Raises UserError where they cannot fill one batch.
+
+        `buckets`: indices into the view by bucket, (samples of the bucket,) each, by image area; () where all have one
+        shape. `parts`: number in the store's `parts` of each bucket.
+        """
+        self.length, self.batch_size, self.seed, self.buckets, self.parts = length, batch_size, seed, buckets, parts
+        self._lengths = [len(bucket) for bucket in buckets] or [length]
+        check_fills_a_batch(self._lengths, batch_size)
+        self._epoch = EpochCache(self._sort)
 
     @classmethod
     def from_view(cls, view: View, batch_size: int, seed: int) -> FullOrder:
@@ -160,15 +177,8 @@ class FullOrder(Order):
         buckets = view.buckets
         order = np.argsort(buckets, kind="stable")
         parts, starts = np.unique(buckets[order], return_index=True)
-        split = tuple(np.split(order, starts[1:])) if len(starts) > 1 else ()
-        return cls(len(buckets), batch_size, seed, split, tuple(parts.tolist()) or (0,))
-
-    def __post_init__(self) -> None:
-        check_fills_a_batch(self._lengths, self.batch_size)
-
-    @property
-    def _lengths(self) -> list[int]:
-        return [len(bucket) for bucket in self.buckets] or [self.length]
+        split = np.split(order, starts[1:]) if len(starts) > 1 else ()
+        return cls(len(buckets), batch_size, seed, split, parts.tolist() or (0,))
 
     @property
     def batches_per_epoch(self) -> int:
@@ -186,7 +196,7 @@ class FullOrder(Order):
         while first < stop:
             epoch, number = divmod(first, self.batches_per_epoch)
             here = min(stop - first, self.batches_per_epoch - number)
-            piece = self._epoch(epoch).indices[number : number + here]
+            piece = self._epoch(epoch)[0][number : number + here]
             pieces.append((piece if columns is None else piece[:, columns]).astype(np.int64))
             first += here
         return np.concatenate(pieces) if pieces else np.zeros((0, 0), np.int64)
@@ -196,7 +206,7 @@ class FullOrder(Order):
         if not self.buckets:
             return self.parts[0], most
         epoch, number = divmod(batch, self.batches_per_epoch)
-        bucket, run = first_run(self._epoch(epoch).buckets[number : number + most])
+        bucket, run = first_run(self._epoch(epoch)[1][number : number + most])
         return self.parts[bucket], run
 
     def look_ahead(self, batch: int, stop: int) -> None:
@@ -206,26 +216,14 @@ class FullOrder(Order):
         if epoch * self.batches_per_epoch < stop:
             self._epoch(epoch)
 
-    def epoch_batches(self, epoch: int) -> np.ndarray:
-        """Return all batches of an epoch, int64 (batches_per_epoch, batch_size)."""
-        return self.batches(epoch * self.batches_per_epoch, self.batches_per_epoch)
+    def _sort(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the view indices of an epoch's batches, (batches, batch_size), and the bucket of each of several.
 
-    def _epoch(self, epoch: int) -> _EpochBatches:
-        if (found := self._epochs.get(epoch)) is not None:
-            return found
-        with self._lock:
-            if epoch not in self._epochs:
-                made = self._sort(epoch)
-                for other in self._epochs.keys() - {epoch - 1}:
-                    del self._epochs[other]
-                self._epochs[epoch] = made
-            return self._epochs[epoch]
-
-    def _sort(self, epoch: int) -> _EpochBatches:
+        In half of the memory where the samples' numbers allow it.
+        """
         dtype = np.uint32 if self.length <= 2**32 else np.int64
         if not self.buckets:
-            indices = self._cut(epoch_order(self.seed, epoch, self.length))
-            return _EpochBatches(indices.astype(dtype), np.zeros(0, np.int64))
+            return self._cut(epoch_order(self.seed, epoch, self.length)).astype(dtype), np.zeros(0, np.int64)
         chunks: list[np.ndarray] = []
         buckets: list[int] = []
         for number, bucket in enumerate(self.buckets):
@@ -235,7 +233,7 @@ class FullOrder(Order):
             buckets += [number] * (len(chunks) - len(buckets))
         shuffled = keyed_permutation(f"ditlab.chunks/{self.seed}/{epoch}", len(chunks))
         of_batch = np.repeat(np.array(buckets)[shuffled], [len(chunks[n]) for n in shuffled])
-        return _EpochBatches(np.concatenate([chunks[n] for n in shuffled]), of_batch)
+        return np.concatenate([chunks[n] for n in shuffled]), of_batch
 
     def _cut(self, order: np.ndarray) -> np.ndarray:
         num = len(order) // self.batch_size

@@ -17,8 +17,6 @@ ROUNDS = 8
 """Rounds of the network."""
 SMALL = 32
 """Lengths below which a second network follows the first: eight rounds leave pairs in fewer places correlated."""
-_SLICE = 2**14
-"""Places that are permuted at once: their numbers fit a core's cache."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 GROUP = 256
@@ -84,42 +82,35 @@ def permuted(places: np.ndarray, length: Any, key: Any) -> np.ndarray:
     Rogaway 2002, cycle walking: fewer than a in a * b of them).
     """
     places = np.asarray(places, np.int64)
-    lengths = np.broadcast_to(np.asarray(length, np.int64), places.shape).reshape(-1)
-    if len(lengths) and lengths.min() == lengths.max():
-        lengths = lengths[:1]  # for all: roots and quotients cost as much as two rounds
-    keys = np.broadcast_to(np.asarray(key, np.uint64), places.shape).reshape(-1)
-    found = places.reshape(-1).copy()
-    for begin in range(0, len(found), _SLICE):
-        here = slice(begin, begin + _SLICE)
-        of_here = lengths if len(lengths) == 1 else lengths[here]
-        found[here] = _walk(found[here], of_here, keys[here])
-        if (small := np.broadcast_to(of_here < SMALL, found[here].shape)).any():
-            again = _walk(found[here][small], np.broadcast_to(of_here, small.shape)[small], mix(keys[here][small]))
-            found[here][small] = again
+    lengths, keys, found = (
+        np.array(np.broadcast_to(np.asarray(each, dtype), places.shape)).reshape(-1)
+        for each, dtype in ((length, np.int64), (key, np.uint64), (places, np.int64))
+    )
+    found = _walk(found, lengths, keys)
+    small = np.flatnonzero(lengths < SMALL)
+    found[small] = _walk(found[small], lengths[small], mix(keys[small]))
     return found.reshape(places.shape)
 
 
 def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    found = _network(places, lengths, keys)
-    while len(outside := np.flatnonzero(found >= lengths)):
-        of_outside = lengths if len(lengths) == 1 else lengths[outside]
-        found[outside] = _network(found[outside], of_outside, keys[outside])
-    return found
-
-
-def _network(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Take places in [0, a * b) through all rounds."""
+    """Take places through the network until each falls inside its length."""
     a = np.ceil(np.sqrt(lengths)).astype(np.int64)
     a += a * a < lengths  # the root of a large length is rounded
     b = -(-lengths // np.maximum(a, 1))
-    left, right = (half.astype(np.uint64) for half in np.divmod(places, np.maximum(b, 1)))
-    a, b = a.astype(np.uint64), b.astype(np.uint64)
-    for number in range(1, ROUNDS + 1):
-        left += scaled(mix(right + (keys + np.uint64(number * _GOLDEN & _MASK))), a)
-        np.minimum(left, left - a, out=left)  # modulo a: the difference of a smaller number wraps to a huge one
-        left, right, a, b = right, left, b, a
-    # after an even number of rounds the halves are where they began
-    return (left * b + right).astype(np.int64)
+    found = places.copy()
+    outside = np.arange(len(places))
+    while len(outside):
+        sizes = a[outside].astype(np.uint64), b[outside].astype(np.uint64)
+        left, right = (half.astype(np.uint64) for half in np.divmod(found[outside], np.maximum(b[outside], 1)))
+        for number in range(1, ROUNDS + 1):
+            size = sizes[(number + 1) % 2]
+            left += scaled(mix(right + (keys[outside] + np.uint64(number * _GOLDEN & _MASK))), size)
+            np.minimum(left, left - size, out=left)  # modulo: the difference of a smaller number wraps to a huge one
+            left, right = right, left
+        # after an even number of rounds the halves are where they began
+        found[outside] = (left * sizes[1] + right).astype(np.int64)
+        outside = outside[found[outside] >= lengths[outside]]
+    return found
 
 
 class Interleaving:
@@ -148,14 +139,18 @@ class Interleaving:
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
         queues, numbers = np.empty_like(places), np.empty_like(places)
-        chunked = places < self._num_chunks * self._chunk
-        chunks, inside = np.divmod(places[chunked], self._chunk)
-        queues[chunked], chunks = self._locate_chunks(chunks)
-        numbers[chunked] = chunks * self._chunk + inside
-        late = places[~chunked] - self._num_chunks * self._chunk
+        chunks, inside = np.divmod(places, self._chunk)
+        is_late = chunks >= self._num_chunks
+        groups = np.where(is_late, -1, self._groups_of(np.minimum(chunks, self._num_chunks - 1)))
+        for group in np.unique(groups[~is_late]).tolist():
+            here = groups == group
+            start, own_queues, own_numbers = self._group(group)
+            queues[here] = own_queues[chunks[here] - start]
+            numbers[here] = own_numbers[chunks[here] - start] * self._chunk + inside[here]
+        late = places[is_late] - self._num_chunks * self._chunk
         turn = np.searchsorted(self._last_ends, late, side="right")
-        queues[~chunked] = queue = self._last[turn]
-        numbers[~chunked] = self._lengths[queue] * self._chunk + late - np.append(0, self._last_ends)[turn]
+        queues[is_late] = queue = self._last[turn]
+        numbers[is_late] = self._lengths[queue] * self._chunk + late - np.append(0, self._last_ends)[turn]
         return queues, numbers
 
     def num_before(self, place: int) -> np.ndarray:
@@ -173,16 +168,6 @@ class Interleaving:
         begins = np.append(0, self._last_ends[:-1])
         found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
         return found
-
-    def _locate_chunks(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        groups = self._groups_of(places)
-        queues, numbers = np.empty_like(places), np.empty_like(places)
-        for group in np.unique(groups).tolist():
-            here = groups == group
-            start, own_queues, own_numbers = self._group(group)
-            inside = places[here] - start
-            queues[here], numbers[here] = own_queues[inside], own_numbers[inside]
-        return queues, numbers
 
     def _taken(self, group: int) -> np.ndarray:
         """Return the chunks of each queue before a group."""

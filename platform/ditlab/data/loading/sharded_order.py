@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
-from ditlab.data.loading.order import CHUNK_BATCHES, Order, UpcomingRows, check_fills_a_batch, first_run
+from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, UpcomingRows, check_fills_a_batch, first_run
 from ditlab.data.loading.permutations import MOST_UNITS, Interleaving, WindowedShuffle
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
@@ -72,9 +71,12 @@ class ShardedOrder(Order):
         self._slice = batch_size // lanes
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
         self._batches_per_epoch = sum(self._batches)
-        self._shuffles: dict[tuple[int, int], WindowedShuffle] = {}
-        self._schedules: dict[int, Interleaving] = {}
-        self._lock = threading.Lock()
+        self._shuffle = EpochCache(self._make_shuffle)
+        """Function that returns the order of an epoch within a bucket, (epoch, bucket)."""
+        self._schedule = EpochCache(
+            lambda epoch: Interleaving(self._batches, f"ditlab.lanes/{seed}/{epoch}/buckets", CHUNK_BATCHES)
+        )
+        """Function that returns the order in which an epoch's batches are of the buckets."""
 
     @classmethod
     def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> ShardedOrder:
@@ -133,18 +135,26 @@ class ShardedOrder(Order):
         """
         epoch, number = divmod(batch, self._batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
-        taken = self._num_before(epoch, number)
-        windows = [self._window(epoch, bucket, int(turn)) for bucket, turn in enumerate(taken)]
+        shuffles = [self._shuffle(epoch, bucket) for bucket in range(len(self._buckets))]
+        # The window that each bucket's next batch begins in; after its last batch, the number of windows.
+        windows = [
+            shuffle.windows if turn == num else int(shuffle.window_of(np.array(turn * self._slice)))
+            for shuffle, turn, num in zip(shuffles, self._num_before(epoch, number), self._batches, strict=True)
+        ]
+        # How many windows after it are needed soon; -1 where a bucket has no batch.
+        further = [
+            -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows)) if num else -1
+            for shuffle, num in zip(shuffles, self._batches, strict=True)
+        ]
         ranges = []
-        further = [self._windows_ahead(epoch, bucket) for bucket in range(len(windows))]
         for ahead in range(1 + max(further)):
             for bucket, window in enumerate(windows):
-                shuffle, at = self._shuffle(epoch, bucket), window + ahead
+                shuffle, at = shuffles[bucket], window + ahead
                 if at >= shuffle.windows:  # the next window is the first one of the next epoch
                     shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
                 if ahead <= further[bucket] and at < shuffle.windows:
                     ranges += [shuffle.ranges(lane, at) for lane in lanes]
-        starts = [self._shuffle(epoch, b).window_start(np.array(window + 1)) for b, window in enumerate(windows)]
+        starts = [shuffle.window_start(np.array(at + 1)) for shuffle, at in zip(shuffles, windows, strict=True)]
         changes = [-(-int(start) // self._slice) for start in starts]  # first batch that begins in the next window
         left = range(number, self._batches_per_epoch)
         until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
@@ -159,44 +169,20 @@ class ShardedOrder(Order):
             for bucket, num in zip(self._buckets, windows, strict=True)
         }
 
-    def _windows_ahead(self, epoch: int, bucket: int) -> int:
-        """Return how many windows after the one that a batch begins in are needed soon; -1 where there is no batch."""
-        shuffle = self._shuffle(epoch, bucket)
-        return -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows)) if self._batches[bucket] else -1
-
-    def _window(self, epoch: int, bucket: int, turn: int) -> int:
-        """Return the window that a bucket's batch begins in; after its last batch, the number of windows."""
-        if turn == self._batches[bucket]:
-            return self._shuffle(epoch, bucket).windows
-        return int(self._shuffle(epoch, bucket).window_of(np.array(turn * self._slice)))
-
     def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (bucket, number in the bucket) of batches of an epoch."""
         if len(self._buckets) == 1:
             return np.zeros_like(numbers), numbers
-        return self._schedule(epoch).locate(numbers)
+        buckets, turns = self._schedule(epoch).locate(numbers)
+        return buckets, turns
 
     def _num_before(self, epoch: int, number: int) -> np.ndarray:
-        return np.array([number]) if len(self._buckets) == 1 else self._schedule(epoch).num_before(number)
+        """Return how many batches of each bucket come before a batch of an epoch, int64 (buckets,)."""
+        if len(self._buckets) == 1:
+            return np.array([number])
+        before: np.ndarray = self._schedule(epoch).num_before(number)
+        return before
 
-    def _schedule(self, epoch: int) -> Interleaving:
-        with self._lock:
-            if epoch not in self._schedules:
-                for other in self._schedules.keys() - {epoch - 1, epoch + 1}:
-                    del self._schedules[other]
-                self._schedules[epoch] = Interleaving(
-                    self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES
-                )
-            return self._schedules[epoch]
-
-    def _shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
-        if (found := self._shuffles.get((epoch, bucket))) is not None:
-            return found
-        with self._lock:
-            if (epoch, bucket) not in self._shuffles:
-                units, text = self._buckets[bucket], f"ditlab.lanes/{self.seed}/{epoch}/{bucket}"
-                made = WindowedShuffle(units.starts, text, self.lanes, units.window_rows)
-                for other in [key for key in self._shuffles if abs(key[0] - epoch) > 1]:
-                    del self._shuffles[other]
-                self._shuffles[epoch, bucket] = made
-            return self._shuffles[epoch, bucket]
+    def _make_shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
+        units, text = self._buckets[bucket], f"ditlab.lanes/{self.seed}/{epoch}/{bucket}"
+        return WindowedShuffle(units.starts, text, self.lanes, units.window_rows)

@@ -140,8 +140,7 @@ class TransferredSteps:
         self.close()
 
     def _take_step(self) -> list[MicroBatch]:
-        step = next(self._loader)
-        return [MicroBatch(rows, ids, self) for rows, ids in zip(step, self._loader.row_ids, strict=True)]
+        return [MicroBatch(*each, self) for each in zip(next(self._loader), self._loader.row_ids, strict=True)]
 
     def _begin(self, batch: MicroBatch) -> None:
         if batch.copy is None:

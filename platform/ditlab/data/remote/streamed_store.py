@@ -15,14 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from ditlab.data.remote.block_cache import BlockCache
 from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
 from ditlab.data.remote.copies import NodeCopies, Notify, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
-from ditlab.data.stores.blocks import arrow_schema, digests, read_block
+from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
@@ -31,7 +29,7 @@ from ditlab.data.stores.manifest import (
     StoreManifest,
     read_manifest,
 )
-from ditlab.data.stores.store import Store
+from ditlab.data.stores.store import Rows, Store
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
@@ -40,9 +38,6 @@ LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""
 MAPPED_SHARE = 0.5
 """Share of this process's part of the cache that is mapped at most: mapped blocks cannot be evicted."""
-
-Rows = Mapping[str, np.ndarray]
-"""Rows of a block by column, (rows, *shape) each, in the stored dtype."""
 BLOCKS, MANIFESTS = "blocks", "streamed"
 """Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
 FREE_SHARE = 0.05
@@ -60,7 +55,6 @@ class StreamedStore(Store):
         """
         super().__init__(path, manifest)
         self._ahead, self._folder = ahead, folder
-        self._schema = arrow_schema(manifest.columns)
         self._loaded: OrderedDict[int, Rows] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -90,31 +84,11 @@ class StreamedStore(Store):
         if at_once:
             self.verify()
 
-    def tensor(self, column: str) -> Tensor:
-        """Return the whole column, (rows, *shape), in memory: every block is fetched."""
-        return self.gather(column, np.arange(len(self)))
+    def _load(self, blocks: np.ndarray) -> dict[int, Rows]:
+        """Return blocks by number, fetched together where they are not mapped.
 
-    def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """Copy the given rows of a column in the given order: (len(rows), *shape).
-
-        `rows`: int64, in [0, len(store)); `out`: tensor to copy into. Blocks that are missing are fetched together.
         Raises UserError for a block that was altered, Unreachable where the place does not answer for long.
         """
-        stored = self.columns[column]
-        if out is None:
-            out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
-        target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
-        blocks = self.layout.blocks_of(rows)
-        order = np.argsort(blocks, kind="stable")
-        numbers, starts = np.unique(blocks[order], return_index=True)
-        firsts = self.layout.first_row(numbers)
-        loaded = self._load(numbers)
-        for number, first, places in zip(numbers.tolist(), firsts, np.split(order, starts[1:]), strict=True):
-            target[places] = loaded[number][column][rows[places] - first]
-        return out
-
-    def _load(self, blocks: np.ndarray) -> dict[int, Rows]:
-        """Return blocks by number, fetched together where they are not mapped."""
         found: dict[int, Rows] = {}
         with self._lock:
             for number in blocks.tolist():
@@ -141,14 +115,10 @@ class StreamedStore(Store):
         shard = self.manifest.shards[int(self.layout.shard_of(np.array([block]))[0])]
 
         def verify(content: memoryview) -> None:
-            if digests(self._read(block, content)) != entry.digests:
+            if digests(self._read(block, pa.py_buffer(content))) != entry.digests:
                 raise ValueError("it differs from its SHA-256")
 
         return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)
-
-    def _read(self, block: int, content: memoryview) -> Rows:
-        rows = int(self.layout.rows_of(np.array([block]))[0])
-        return read_block(pa.py_buffer(content), self.columns, self._schema, rows)
 
     def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
         """Fetch the shards' parts of the index file together; they are kept as blocks are."""

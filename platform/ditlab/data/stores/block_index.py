@@ -31,6 +31,13 @@ def block_rows(row_bytes: int) -> int:
     return max(1, BLOCK_BYTES // max(1, row_bytes))
 
 
+def group_places(numbers: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the places of equal numbers (of blocks, of buckets) by number, both ascending, int64 each."""
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}
+
+
 @dataclass(frozen=True, eq=False)
 class BlockLayout:
     """Rows of a store, cut into blocks: shard by shard, `block_rows` each; a shard's last block may have fewer."""
@@ -157,21 +164,22 @@ class BlockIndex:
         self._kept: OrderedDict[int, list[BlockEntry]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def first_block(self, shard: int) -> int:
+        """Return the number of a shard's first block."""
+        return int(self._first[shard])
+
     def of_shards(self, shards: Sequence[int]) -> dict[int, list[BlockEntry]]:
         """Return the entries of shards by number. Raises ValueError where they differ from the manifest; as `read`."""
         with self._lock:
             found = {shard: self._kept[shard] for shard in shards if shard in self._kept}
-        size = entry_bytes(self._num_columns)
-        places = {
-            shard: (int(self._first[shard]) * size, int(self._layout.shard_blocks[shard]) * size)
-            for shard in shards
-            if shard not in found
-        }
+        size, missing = entry_bytes(self._num_columns), [shard for shard in shards if shard not in found]
+        blocks = self._layout.shard_blocks
+        places = {shard: (int(self._first[shard]) * size, int(blocks[shard]) * size) for shard in missing}
         for shard, content in (self._read(places) if places else {}).items():
             verify_entries(content, self._hashes[shard])
             found[shard] = unpack_entries(content, self._num_columns)
         with self._lock:
-            self._kept.update((shard, found[shard]) for shard in places)
+            self._kept.update((shard, found[shard]) for shard in missing)
             while len(self._kept) > KEPT_SHARDS:
                 self._kept.popitem(last=False)
         return found

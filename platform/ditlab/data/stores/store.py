@@ -1,4 +1,4 @@
-"""Arrow store: memory-mapped, checked, read without copies."""
+"""Arrow store: memory-mapped, checked, copied from block by block."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout
+from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, group_places
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, StoreShard, read_manifest
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_regular_file
 
@@ -30,23 +30,23 @@ UNREADABLE = (
 )  # fmt: skip
 """Errors of pyarrow and NumPy for a file that is no Arrow file of a manifest's columns."""
 REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
+Rows = Mapping[str, np.ndarray]
+"""Rows of a block by column, (rows, *shape) each, in the stored dtype."""
 
 
 class Store:
-    """Open Arrow store. Shards are mapped when they are first read; tensors share the map's pages.
-
-    The maps are private (copy on write): a tensor written to by mistake changes nothing on disk.
-    """
+    """Open Arrow store. Shards are mapped when they are first read, and blocks verified then."""
 
     def __init__(self, path: Path, manifest: StoreManifest):
         """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
         self.path = path
         self.manifest = manifest
-        self._ends = np.cumsum([shard.rows for shard in manifest.shards])
+        self._schema = arrow_schema(manifest.columns)
         self._verifies = False
-        self._mapped: OrderedDict[int, MappedShard] = OrderedDict()
-        self._verified: dict[int, np.ndarray] = {}
-        """Blocks whose hashes were compared, by shard: shards may be mapped more than once."""
+        self._verified = set[int]()
+        """Blocks whose hashes were compared."""
+        self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, Rows]]] = OrderedDict()
+        """Map of each shard that is mapped, entries of its blocks, and the blocks that were read."""
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> Store:
@@ -59,7 +59,7 @@ class Store:
         store._check_files(whole=False)
         if verify:
             store.start_verifying(at_once=store.size <= WHOLE_BYTES)
-        store._shard(0)
+        store._load(np.zeros(1, np.int64))
         return store
 
     def start_verifying(self, at_once: bool) -> None:
@@ -139,49 +139,71 @@ class Store:
         """Give up what the store holds beside its memory: nothing. Closing twice is fine."""
 
     def tensor(self, column: str) -> Tensor:
-        """Return the whole column, (rows, *shape): the map itself in a store of one block, else a copy."""
-        parts = [self._as_stored(column, self._shard(number).column(column)) for number in range(len(self._ends))]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        """Return a copy of the whole column, (rows, *shape). Raises as `gather` does."""
+        return self.gather(column, np.arange(len(self)))
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """Copy the given rows of a column in the given order: (len(rows), *shape).
 
         `rows`: int64, in [0, len(store)); `out`: tensor to copy into. Raises UserError for a block that was altered.
         """
+        stored = self.columns[column]
+        if out is None:
+            out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
         # NumPy copies on the calling thread, without the GIL. torch.index_select would bring up a team of OpenMP
         # threads in the loader's thread, beside the training step's: where the cores are taken, each of its barriers
         # was seen to wait for milliseconds. And torch cannot assign to indices of uint16.
-        target = None if out is None else (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
-        if len(self._ends) == 1:
-            target = self._shard(0).take(column, rows, self._verifies, target)
-            return self._as_stored(column, target) if out is None else out
-        if target is None:
-            stored = self.columns[column]
-            target = np.empty((len(rows), *stored.shape), stored.stored_dtype)
-        shard_of_row = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(shard_of_row).tolist():
-            here = np.flatnonzero(shard_of_row == number)
-            start = int(self._ends[number]) - self.manifest.shards[number].rows
-            target[here] = self._shard(number).take(column, rows[here] - start, self._verifies)
-        return self._as_stored(column, target) if out is None else out
+        target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
+        groups = group_places(self.layout.blocks_of(rows))
+        numbers = np.array([*groups], np.int64)
+        firsts, loaded = self.layout.first_row(numbers), self._load(numbers)
+        for (number, places), first in zip(groups.items(), firsts, strict=True):
+            if len(groups) == 1:  # mode="raise" goes through a copy
+                np.take(loaded[number][column], rows - first, axis=0, out=target, mode="clip")
+            else:
+                target[places] = loaded[number][column][rows[places] - first]
+        return out
 
-    def _as_stored(self, column: str, values: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor.view(torch.bool) if self.columns[column].dtype == "bool" else tensor
+    def _load(self, blocks: np.ndarray) -> Mapping[int, Rows]:
+        """Return blocks by number, over maps of their shards. Raises UserError for one that was altered."""
+        found = {}
+        for number, shard in zip(blocks.tolist(), self.layout.shard_of(blocks).tolist(), strict=True):
+            file = self.path / self.manifest.shards[shard].file
+            try:
+                if (mapped := self._mapped.get(shard)) is None:
+                    with opened(file) as content:
+                        memory = pa.py_buffer(mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ))
+                    mapped = self._mapped[shard] = (memory, self._entries(shard), {})
+                    if len(self._mapped) > MAPPED_SHARDS:
+                        self._mapped.popitem(last=False)
+                memory, entries, known = mapped
+                inside = number - self._index.first_block(shard)
+                entry = entries[inside]
+                if number not in known:
+                    known[number] = self._read(number, memory.slice(entry.offset, entry.length))
+            except UNREADABLE as error:
+                raise UserError(
+                    f"{file} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
+                ) from error
+            if self._verifies and number not in self._verified:
+                if digests(known[number]) != entry.digests:
+                    raise UserError(
+                        f"{file} was altered: block {inside + 1:,} of {len(entries):,} differs from its SHA-256; "
+                        f"{REMEDY}"
+                    )
+                self._verified.add(number)
+            found[number] = known[number]
+        return found
 
-    def _shard(self, number: int) -> MappedShard:
-        """Return a mapped shard. Raises UserError where it is no shard of these columns."""
-        mapped = self._mapped.get(number)
-        if mapped is None:
-            shard = self.manifest.shards[number]
-            mapped = MappedShard(
-                self.path / shard.file, shard, self.columns, self.manifest.block_rows, self._entries(number)
-            )
-            mapped.verified = self._verified.setdefault(number, mapped.verified)
-            self._mapped[number] = mapped
-            if len(self._mapped) > MAPPED_SHARDS:
-                self._mapped.popitem(last=False)
-        return mapped
+    def _read(self, block: int, content: pa.Buffer) -> Rows:
+        """Return a block over its message. Raises as `blocks.read_block` does."""
+        return read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
+
+    def _entries(self, shard: int) -> list[BlockEntry]:
+        try:
+            return self._index.of_shards([shard])[shard]
+        except ValueError as error:
+            raise UserError(f"{self.path / self.manifest.index.file} was altered: {error}; {REMEDY}") from None
 
     @cached_property
     def _index(self) -> BlockIndex:
@@ -191,12 +213,6 @@ class Store:
     def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
         with opened(self.path / self.manifest.index.file) as content:
             return {shard: os.pread(content.fileno(), length, first) for shard, (first, length) in places.items()}
-
-    def _entries(self, shard: int) -> list[BlockEntry]:
-        try:
-            return self._index.of_shards([shard])[shard]
-        except ValueError as error:
-            raise UserError(f"{self.path / self.manifest.index.file} was altered: {error}; {REMEDY}") from None
 
 
 @contextmanager
@@ -209,111 +225,3 @@ def opened(file: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{file} is missing from its store; {REMEDY}") from error
     except OSError as error:
         raise UserError(f"{file} cannot be read ({first_line(error)}); {REMEDY}") from error
-
-
-class MappedShard:
-    """Shard in a memory map.
-
-    Raises UserError where the file is no Arrow file of its columns, although its size is that of the manifest.
-    """
-
-    def __init__(
-        self,
-        file: Path,
-        shard: StoreShard,
-        columns: Mapping[str, StoredColumn],
-        rows_per_block: int,
-        entries: list[BlockEntry],
-    ):
-        """Map a shard; `entries`: those of its blocks."""
-        self._file, self._rows, self._columns, self._entries = file, shard.rows, columns, entries
-        self._block_rows = rows_per_block
-        self.verified = np.zeros(len(entries), bool)
-        """Blocks whose hashes were compared."""
-        try:
-            self._whole, self._last = self._map()
-        except UNREADABLE as error:
-            raise UserError(
-                f"{file} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
-            ) from error
-
-    def take(self, column: str, rows: np.ndarray, verify: bool, out: np.ndarray | None = None) -> np.ndarray:
-        """Copy rows of a column, by their numbers in this shard. `verify`: compare the hashes of blocks not seen yet.
-
-        Raises UserError for a block that was altered.
-        """
-        if len(self.verified) == 1:
-            if verify and not self.verified[0]:
-                self._verify(0)
-            # mode="raise" goes through a copy
-            return np.take(self._last[column], rows, axis=0, out=out, mode="clip")
-        blocks, places = np.divmod(rows, self._block_rows)
-        if verify:
-            for block in np.unique(blocks[~self.verified[blocks]]):
-                self._verify(int(block))
-        whole = self._whole[column]
-        if out is None:
-            out = np.empty((len(rows), *whole.shape[2:]), whole.dtype)
-        is_last = blocks == len(whole)
-        if not is_last.any():
-            out[...] = whole[blocks, places]
-        else:
-            out[~is_last] = whole[blocks[~is_last], places[~is_last]]
-            out[is_last] = self._last[column][places[is_last]]
-        return out
-
-    def column(self, name: str) -> np.ndarray:
-        """Return all rows of a column, (rows, *shape): the map itself in a shard of one block, else a copy."""
-        if len(self.verified) == 1:
-            return self._last[name]
-        return np.concatenate([self._whole[name].reshape(-1, *self._whole[name].shape[2:]), self._last[name]])
-
-    def _verify(self, number: int) -> None:
-        """Compare a block's hashes with its entry's."""
-        is_last = number == len(self.verified) - 1
-        block = self._last if is_last else {name: values[number] for name, values in self._whole.items()}
-        if digests(block) != self._entries[number].digests:
-            raise UserError(
-                f"{self._file} was altered: block {number + 1:,} of {len(self.verified):,} differs from its SHA-256; "
-                f"{REMEDY}"
-            )
-        self.verified[number] = True
-        if len(self.verified) > 1:
-            self._release(self._entries[number])
-
-    def _release(self, entry: BlockEntry) -> None:
-        """Give up a block's pages, all of which were read for its hash; those of its rows come back when needed."""
-        first = -(-entry.offset // mmap.PAGESIZE) * mmap.PAGESIZE
-        whole = (entry.offset + entry.length - first) // mmap.PAGESIZE * mmap.PAGESIZE
-        if whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
-            self._pages.madvise(mmap.MADV_DONTNEED, first, whole)
-
-    def _map(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the columns of all blocks but the last, (blocks, rows, *shape), and of the last, (rows, *shape)."""
-        with opened(self._file) as content:
-            # private: what is written into it by mistake changes nothing on disk
-            self._pages = pages = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_COPY)
-        memory = pa.py_buffer(pages)
-        schema, entries, num = arrow_schema(self._columns), self._entries, len(self._entries)
-        rows = self._rows - (num - 1) * self._block_rows
-        last = read_block(memory.slice(entries[-1].offset, entries[-1].length), self._columns, schema, rows)
-        whole = {}
-        if num > 1:
-            first = read_block(
-                memory.slice(entries[0].offset, entries[0].length), self._columns, schema, self._block_rows
-            )
-            stride = entries[0].length
-            if any(entry.offset != entries[0].offset + place * stride for place, entry in enumerate(entries)):
-                raise ValueError("its blocks do not follow each other")
-            whole = {name: self._over(pages, memory, values, num - 1, stride) for name, values in first.items()}
-        return whole, {name: self._over(pages, memory, values) for name, values in last.items()}
-
-    @staticmethod
-    def _over(
-        pages: mmap.mmap, memory: pa.Buffer, values: np.ndarray, blocks: int | None = None, stride: int = 0
-    ) -> np.ndarray:
-        """Return an array over the map where `values` lie; with `blocks`, over as many blocks, `stride` bytes apart."""
-        offset = values.__array_interface__["data"][0] - memory.address
-        if blocks is None:
-            return np.ndarray(values.shape, values.dtype, pages, offset)
-        return np.ndarray((blocks, *values.shape), values.dtype, pages, offset, (stride, *values.strides))

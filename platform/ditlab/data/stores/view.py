@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
 
@@ -130,7 +131,7 @@ class View:
 
     def padded(self, column: str, indices: np.ndarray) -> Tensor:
         """Return rows as `gather` does, of any buckets; those shorter than the longest are padded with zeros."""
-        groups = _groups(self.store.bucket_of(self.rows[indices]))
+        groups = group_places(self.store.bucket_of(self.rows[indices]))
         if len(groups) <= 1:
             return self.gather(column, indices)
         parts = {bucket: self.gather(column, indices[places]).numpy() for bucket, places in groups.items()}
@@ -149,7 +150,7 @@ class View:
         there depend on neither number.
         """
         num = len(self) if limit is None else min(limit, len(self))
-        groups = {0: np.arange(num)} if len(self.store.parts) == 1 else _groups(self._buckets(num))
+        groups = {0: np.arange(num)} if len(self.store.parts) == 1 else group_places(self._buckets(num))
         for bucket, places in groups.items():
             for first in range(0, len(places), size):
                 yield BatchRows(places[first : first + size], bucket, first)
@@ -162,10 +163,3 @@ class View:
     def _buckets(self, num: int) -> np.ndarray:
         """Return the bucket of each of the first `num` rows."""
         return self.store.bucket_of(self.rows[np.arange(num)])
-
-
-def _groups(buckets: np.ndarray) -> dict[int, np.ndarray]:
-    """Return places by bucket number, both ascending, int64 each."""
-    order = np.argsort(buckets, kind="stable")
-    numbers, starts = np.unique(buckets[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}

@@ -14,6 +14,7 @@ from ditlab.data.loading.order import CHUNK_BATCHES, FullOrder, epoch_order
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from support.datasets.bucketed import bucketed
+from support.orders import epoch_batches
 
 COLUMNS = ("image", "number")
 seeds = st.integers(0, 2**63)
@@ -38,7 +39,7 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
             FullOrder.from_view(view_of(buckets), batch_size, seed)
         return
     order = FullOrder.from_view(view_of(buckets), batch_size, seed)
-    batches = order.epoch_batches(epoch)
+    batches = epoch_batches(order, epoch)
     assert batches.shape == (num, batch_size) and order.batches_per_epoch == num
     assert len(set(batches.reshape(-1).tolist())) == num * batch_size
     assert order.left_out == len(buckets) - num * batch_size
@@ -54,21 +55,21 @@ def test_order_depends_on_seed_and_epoch_alone_and_a_position_counts_samples(buc
     order, again = (FullOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
     num = order.batches_per_epoch
     for number in range(2 * num + 1):
-        assert np.array_equal(order.indices(number * 2), again.epoch_batches(number // num)[number % num])
+        assert np.array_equal(order.indices(number * 2), epoch_batches(again, number // num)[number % num])
         assert order.epoch(number * 2) == number // num
 
 
 def test_one_bucket_is_ordered_as_a_plain_store_is():
     for buckets in ([0] * 50, [2] * 50):
         order = FullOrder.from_view(view_of(buckets), 8, seed=3)
-        assert np.array_equal(order.epoch_batches(4), FullOrder(50, 8, seed=3).epoch_batches(4))
-        assert np.array_equal(order.epoch_batches(4).reshape(-1), epoch_order(3, 4, 50)[:48])
+        assert np.array_equal(epoch_batches(order, 4), epoch_batches(FullOrder(50, 8, seed=3), 4))
+        assert np.array_equal(epoch_batches(order, 4).reshape(-1), epoch_order(3, 4, 50)[:48])
 
 
 def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
     buckets = np.repeat([0, 1, 2], [400, 200, 100])
     order = FullOrder.from_view(view_of(buckets), 5, seed=0)
-    sizes = [buckets[order.epoch_batches(epoch)[:, 0]] for epoch in (0, 1)]
+    sizes = [buckets[epoch_batches(order, epoch)[:, 0]] for epoch in (0, 1)]
     for size in sizes:
         assert np.bincount(size).tolist() == [80, 40, 20]
         changes = np.flatnonzero(np.diff(size)) + 1
@@ -76,14 +77,14 @@ def test_sizes_follow_each_other_in_chunks_and_epochs_differ():
         assert set(runs % CHUNK_BATCHES) == {0}, "batches of all three sizes fill whole chunks here"
         assert 10 < len(runs) < 36, "which are mixed"
     assert not np.array_equal(*sizes)
-    one, other = (order.epoch_batches(epoch)[sizes[epoch] == 2] for epoch in (0, 1))
+    one, other = (epoch_batches(order, epoch)[sizes[epoch] == 2] for epoch in (0, 1))
     assert not np.array_equal(one, other)
 
 
 def test_order_of_old_runs_is_unchanged():
     """A change of these numbers changes the next samples of every resumed run."""
     order = FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 2, seed=7)
-    assert order.epoch_batches(3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
+    assert epoch_batches(order, 3).tolist() == [[2, 1], [4, 0], [12, 11], [7, 9], [8, 10], [6, 5]]
 
 
 def test_a_batch_larger_than_every_bucket_is_refused():

@@ -60,10 +60,10 @@ def test_held_out_rows_are_shuffled_alike_every_time(path, home):
         (
             "chromosme",
             ("chr1",),
-            r"column=chromosme is no column of .*; columns of class indices there: chromosome, bin",
+            r"column=chromosme is no column of class indices in .*; it holds chromosome, bin\.",
         ),
-        ("start", ("chr1",), r"column=start holds no class indices .*: chromosome, bin\."),
-        ("labels", (1,), r"column=labels holds no class indices"),
+        ("start", ("chr1",), r"column=start is no column of class indices .*; it holds chromosome, bin\."),
+        ("labels", (1,), r"column=labels is no column of class indices"),
         ("chromosome", ("chr11",), r"values=chr11 is no class of chromosome in .*; did you mean 'chr1"),
         ("chromosome", (1,), r"values=1 is no class of chromosome"),
         ("bin", (4,), r"values=4 is no class of bin in .*; known: 0 to 3"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ditlab.data.loading.order import FullOrder, epoch_order
 from ditlab.errors import UserError
+from support.orders import epoch_batches
 
 seeds = st.integers(0, 2**63)
 epochs = st.integers(0, 10**6)
@@ -55,7 +56,7 @@ def test_epochs_drop_their_partial_batch(length, batch_size, seed):
         assert {order.epoch(position) for position in positions} == {epoch}
         taken = np.concatenate([order.indices(position) for position in positions])
         assert np.array_equal(taken, epoch_order(seed, epoch, length)[: num * batch_size])
-        assert np.array_equal(order.epoch_batches(epoch).reshape(-1), taken)
+        assert np.array_equal(epoch_batches(order, epoch).reshape(-1), taken)
 
 
 def test_position_between_batches_raises_value_error():
