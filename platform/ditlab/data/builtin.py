@@ -12,27 +12,36 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.genome.planted_modules import VERSION, PlantedModules, chromosome_name, feature_names
+from ditlab.data.genome.planted_modules import VERSION, PlantedModules, feature_names
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.importing import ImportRequest
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import Document, TextPiece, pieces
-from ditlab.data.text.token_store import TokenStoreRequest, write_token_store
+from ditlab.data.text.token_store import (
+    PieceCounter,
+    encode,
+    request_tokenizer,
+    rows_label,
+    token_columns,
+    too_short,
+)
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore_progress
-from ditlab.spec.data import CaptionedDigitsData, HoldOutClasses, MotifsData, TextData
+from ditlab.spec.data import CaptionedDigitsData, MotifsData, TextData
 from ditlab.spec.importing import DigitsOptions
 
-DIGITS_NAME = "digits"
 DIGITS_COLUMNS = {
     "image": Column(
         dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
@@ -50,8 +59,12 @@ COLOURS = {
     "white": (1, 1, 1),
 }
 """Shares of red, green and blue in the ink; the ground is black."""
-INK = 16
-"""Largest value of scikit-learn's digits."""
+UCI_DIGITS = Source(
+    kind="digits",
+    citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+    license="CC BY 4.0 (UCI Machine Learning Repository)",
+    note="embedded in scikit-learn (sklearn.datasets.load_digits)",
+)
 OMITTED = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
 """Packages left out: those that not every installation has, and tests."""
 REPEATED = 80
@@ -74,7 +87,7 @@ def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]
 
 def open_digits(home: Home, verify: bool = True) -> Store:
     """Open the digits under `home.stores`, written at their first use."""
-    return _opened(home, DIGITS_NAME, verify, lambda path: write_digits(path.parent))
+    return _opened(home, "digits", verify, lambda path: write_digits(path.parent))
 
 
 def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
@@ -91,19 +104,9 @@ def write_digits(out: Path) -> WrittenStore:
         "image": digits.images.astype(np.uint8)[:, None],  # whole numbers held as float64
         "label": digits.target.astype(np.int64),
     }
-    source = Source(
-        kind="digits",
-        citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
-        license="CC BY 4.0 (UCI Machine Learning Repository)",
-        note="embedded in scikit-learn (sklearn.datasets.load_digits)",
-    )
+    description = "1,797 handwritten digits, 8x8 grey values"
     return write_store(
-        out / DIGITS_NAME,
-        DIGITS_COLUMNS,
-        [batch],
-        name=DIGITS_NAME,
-        description="1,797 handwritten digits, 8x8 grey values",
-        source=source,
+        out / "digits", DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS
     )
 
 
@@ -113,66 +116,55 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
     Columns: image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
     Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
     """
-    return _opened(
-        home, f"captioned-digits-{spec.size}-{spec.colours}", verify, lambda path: _write_captioned_digits(spec, path)
-    )
-
-
-def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
     colours = tuple(COLOURS)[: spec.colours]
-    longest = max(len(_caption(colour, digit)) for colour in colours for digit in DIGITS)
-    pixels = Column(
-        dtype="uint8",
-        shape=(3, spec.size, spec.size),
-        value_range=(0, 255),
-        unit="pixel intensity",
-        description="channel (red, green, blue), row, column",
-    )
-    columns = {
-        "image": pixels,
-        CAPTION: caption_column(longest),
-        "digit": _class_column("the digit", DIGITS),
-        "colour": _class_column("of the ink", colours),
-    }
-    write_store(
-        path,
-        columns,
-        _captioned_batches(spec.size, colours, longest),
-        name=path.name,
-        description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
-        source=Source(
-            kind="captioned_digits",
-            citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
-            license="CC BY 4.0 (UCI Machine Learning Repository)",
-            note="embedded in scikit-learn (sklearn.datasets.load_digits); enlarged, coloured, captioned by ditlab",
-        ),
-    )
+    captions = [[f"a {colour} {digit}".encode() for colour in colours] for digit in DIGITS]
+    longest = max(len(caption) for of_digit in captions for caption in of_digit)
 
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        from PIL import Image
+        from sklearn.datasets import load_digits
 
-def _class_column(description: str, names: tuple[str, ...]) -> Column:
-    return Column(dtype="int64", num_classes=len(names), unit="class index", description=description, names=names)
+        data = load_digits()
+        inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
+        for image, label in zip(data.images, data.target, strict=True):
+            grey = Image.fromarray((image / 16).astype(np.float32))  # scikit-learn's digits are 0 to 16
+            smooth = grey.resize((spec.size, spec.size), Image.Resampling.BICUBIC)
+            shades = (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
+            yield {
+                "image": shades * inks[:, :, None, None],
+                CAPTION: encode_captions(captions[label], longest),
+                "digit": np.full(len(colours), label, np.int64),
+                "colour": np.arange(len(colours)),
+            }
 
+    def classes(description: str, names: tuple[str, ...]) -> Column:
+        return Column(dtype="int64", num_classes=len(names), unit="class index", description=description, names=names)
 
-def _caption(colour: str, digit: str) -> bytes:
-    return f"a {colour} {digit}".encode()
-
-
-def _captioned_batches(size: int, colours: tuple[str, ...], caption_length: int) -> Iterator[dict[str, np.ndarray]]:
-    from PIL import Image
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
-    for image, label in zip(data.images, data.target, strict=True):
-        smooth = Image.fromarray((image / INK).astype(np.float32)).resize((size, size), Image.Resampling.BICUBIC)
-        shades = (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
-        captions = [_caption(colour, DIGITS[label]) for colour in colours]
-        yield {
-            "image": shades * inks[:, :, None, None],
-            CAPTION: encode_captions(captions, caption_length),
-            "digit": np.full(len(colours), label, np.int64),
-            "colour": np.arange(len(colours)),
+    def write(path: Path) -> None:
+        pixels = Column(
+            dtype="uint8",
+            shape=(3, spec.size, spec.size),
+            value_range=(0, 255),
+            unit="pixel intensity",
+            description="channel (red, green, blue), row, column",
+        )
+        columns = {
+            "image": pixels,
+            CAPTION: caption_column(longest),
+            "digit": classes("the digit", DIGITS),
+            "colour": classes("of the ink", colours),
         }
+        note = f"{UCI_DIGITS.note}; enlarged, coloured, captioned by ditlab"
+        write_store(
+            path,
+            columns,
+            batches(),
+            name=path.name,
+            description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
+            source=UCI_DIGITS.model_copy(update={"kind": "captioned_digits", "note": note}),
+        )
+
+    return _opened(home, f"captioned-digits-{spec.size}-{spec.colours}", verify, write)
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
@@ -182,12 +174,17 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
 
 def _write_motifs(spec: MotifsData, path: Path) -> None:
     law, names = PlantedModules(spec), feature_names(spec.motifs)
-    plan = plan_windows([law.peaks(index) for index in range(spec.chromosomes)], spec.regions)
-    features = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+    peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
+    drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+
+    def features(first: int, stop: int) -> np.ndarray:
+        chromosome, begin = divmod(first, spec.peaks)
+        return drawn(chromosome)[begin : begin + stop - first]
+
     write_store(
         path,
         region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
-        window_batches(plan, len(names), lambda chromosome, first, stop: features(chromosome)[first:stop]),
+        window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
         name=path.name,
         description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
         source=Source(
@@ -198,14 +195,9 @@ def _write_motifs(spec: MotifsData, path: Path) -> None:
     )
 
 
-def last_chromosomes(spec: MotifsData) -> HoldOutClasses:
-    """Return the default hold-out of a spec: its last two chromosomes."""
-    return HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
-
-
 def chromosome_names(spec: MotifsData) -> list[str]:
-    """Return the names of the spec's chromosomes."""
-    return [chromosome_name(index) for index in range(spec.chromosomes)]
+    """Return the names of the spec's chromosomes, `chr1` and so on."""
+    return [f"chr{number}" for number in range(1, spec.chromosomes + 1)]
 
 
 def motifs_store_name(spec: MotifsData) -> str:
@@ -219,21 +211,44 @@ def _motifs_law(spec: MotifsData) -> str:
 
 
 def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use."""
-    request = TokenStoreRequest(spec.tokenizer, spec.vocabulary, spec.length, knobs="data.")
-    version = platform.python_version()
-    source = Source(
-        kind="text",
-        citation=f"the documentation that Python {version} carries",
-        license="PSF-2.0",
-        note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
-    )
-    description = f"documentation of Python {version} in rows of {spec.length:,} tokens"
+    """Open the spec's store under `home.stores`, written at its first use.
+
+    Raises UserError for a tokeniser that cannot be read or fetched, and for a length beyond the corpus.
+    """
+    version, length = platform.python_version(), spec.length
 
     def write(path: Path) -> None:
-        write_token_store(path.parent, path.name, PythonDocs(), request, lambda: source, description, ignore_progress)
+        corpus, origin = PythonDocs(), "data.corpus=python-docs"
+        tokenizer = request_tokenizer(spec.tokenizer, spec.vocabulary, corpus.pieces, origin, ignore_progress)
+        counter = PieceCounter(corpus.pieces())
+        tokens = np.concatenate(list(encode(counter, tokenizer)))
+        if len(tokens) < length:
+            raise UserError(too_short("data.length", length, origin, len(tokens)))
+        dropped = len(tokens) % length
+        write_store(
+            path,
+            token_columns(tokenizer, length),
+            [{"tokens": tokens[: len(tokens) - dropped].reshape(-1, length)}],
+            name=path.name,
+            description=f"documentation of Python {version} in rows of {length:,} tokens",
+            source=Source(
+                kind="text",
+                citation=f"the documentation that Python {version} carries",
+                license="PSF-2.0",
+                note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions "
+                "differ",
+            ),
+            text=TextFacts(
+                tokenizer=spec.tokenizer,
+                documents=counter.documents,
+                bytes=counter.bytes,
+                tokens=len(tokens),
+                dropped=dropped,
+            ),
+            attachments={TOKENIZER_NAME: tokenizer.content},
+        )
 
-    return _opened(home, f"python-docs-{request.label}", verify, write)
+    return _opened(home, f"python-docs-{rows_label(spec.tokenizer, spec.vocabulary, length)}", verify, write)
 
 
 class PythonDocs:
@@ -243,44 +258,35 @@ class PythonDocs:
     read from its source files without importing them. It is the same for every installation of one Python version.
     """
 
-    origin = "data.corpus=python-docs"
+    def pieces(self) -> Iterator[TextPiece]:
+        """Iterate over the pieces of the documents."""
+        return chain.from_iterable(map(pieces, self.documents()))
 
     def documents(self) -> Iterator[Document]:
         """Iterate over the documents that have text not seen in earlier ones."""
         yield from ([text] for text in self._texts)
 
-    def pieces(self) -> Iterator[TextPiece]:
-        """Iterate over the pieces of the documents."""
-        return chain.from_iterable(map(pieces, self.documents()))
-
     @cached_property
     def _texts(self) -> list[str]:
         seen: set[str] = set()
-        documents = (*_topics(), *_module_docs(Path(sysconfig.get_path("stdlib"))))
-        texts = ("\n\n".join(_unseen(entries, seen)) for entries in documents)
+        texts = ("\n\n".join(_unseen(entries, seen)) for entries in _entries(Path(sysconfig.get_path("stdlib"))))
         return [text for text in texts if text]
 
 
-def _topics() -> Iterator[list[Entry]]:
-    try:
+def _entries(library: Path) -> Iterator[list[Entry]]:
+    """Iterate over the topics' texts, and over the docstrings of each module in a folder."""
+    with suppress(ImportError):  # a Python without its own help
         from pydoc_data.topics import topics
-    except ImportError:  # a Python without its own help
-        return
-    yield from ([("", topics[name])] for name in sorted(topics))
 
-
-def _module_docs(library: Path) -> Iterator[list[Entry]]:
-    for file in sorted(_source_files(library)):
+        yield from ([("", topics[name])] for name in sorted(topics))
+    files: list[Path] = []
+    for package in sys.stdlib_module_names - OMITTED:
+        inside = (library / package).rglob("*.py")
+        files += (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
+        files += [module] if (module := library / f"{package}.py").is_file() else []
+    for file in sorted(files):
         name = ".".join(file.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
         yield list(_docstrings(ast.parse(file.read_bytes()), name))
-
-
-def _source_files(library: Path) -> Iterator[Path]:
-    for package in sys.stdlib_module_names - OMITTED:
-        if (module := library / f"{package}.py").is_file():
-            yield module
-        inside = (library / package).rglob("*.py")
-        yield from (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:

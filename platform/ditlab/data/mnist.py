@@ -10,11 +10,11 @@ import os
 import struct
 import urllib.request
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,6 @@ COLUMNS = {
     "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
 }
 
-BATCH_ROWS = 8192
-"""Rows written at a time."""
 IMAGES_MAGIC = 2051
 """0x0803: unsigned bytes, three sizes (images, rows, columns)."""
 LABELS_MAGIC = 2049
@@ -55,28 +53,21 @@ MIRROR_TIMEOUT = 20.0
 DOWNLOAD_CHUNK_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class PublishedFile:
+class PublishedFile(NamedTuple):
     """File of MNIST as it was published."""
 
     stem: str
     """File name without .gz."""
     gz_md5: str
     """MD5 of the .gz file."""
-    idx_md5: str | None
+    idx_md5: str | None = None
     """MD5 of the unpacked file; None where no published one is known."""
-
-    def find(self, folder: Path) -> Path | None:
-        """Find the file in a folder, gzipped or not, under its own name or with the dot of some unpackers."""
-        dotted = self.stem.replace("-idx", ".idx")
-        names = (f"{self.stem}.gz", self.stem, f"{dotted}.gz", dotted)
-        return next((folder / name for name in names if os.path.lexists(folder / name)), None)
 
 
 SPLITS = {
     "train": (
-        PublishedFile("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", None),
-        PublishedFile("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", None),
+        PublishedFile("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        PublishedFile("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
     ),
     "test": (
         PublishedFile("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
@@ -91,102 +82,84 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
     files, for a wrong MD5 (unless `request.options.checksum` is off), and where no mirror answers.
     """
-    urls = {} if request.options.source else _download(request)
+    published = [file for pair in SPLITS.values() for file in pair]
     folder = request.options.source or request.cache / "mnist"
-    pairs = {split: (images.find(folder), labels.find(folder)) for split, (images, labels) in SPLITS.items()}
+    urls: dict[str, str] = {}  # by file name, of those that were not there before
+    for name, md5 in [] if request.options.source else [(f"{file.stem}.gz", file.gz_md5) for file in published]:
+        try:
+            if url := download(name, md5, MIRRORS, folder, request.progress):
+                urls[name] = url
+        except UserError as error:
+            raise UserError(
+                f"{error} Fetch the four files ({', '.join(f'{file.stem}.gz' for file in published)}) on a machine "
+                "that reaches a mirror and run `ditlab data import mnist --source DIR` with the folder that holds them."
+            ) from error
     imported = []
-    for split, (images, labels) in pairs.items():
+    for split, pair in SPLITS.items():
+        images, labels = (_find(file.stem, folder) for file in pair)
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
-            missing = SPLITS[split][0 if labels else 1].stem
+            missing = pair[0 if labels else 1].stem
             raise UserError(f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it there.")
     if not imported:
-        names = ", ".join(file.stem for pair in SPLITS.values() for file in pair)
+        names = ", ".join(file.stem for file in published)
         raise UserError(f"--source={folder} holds none of {names} (.gz or not); name the folder that holds them.")
     return imported
 
 
-def _download(request: ImportRequest[MnistOptions]) -> dict[str, str]:
-    """Download the four .gz files into the cache; return URLs by file name of those not there before."""
-    urls = {}
-    names = [f"{file.stem}.gz" for pair in SPLITS.values() for file in pair]
-    for file in (file for pair in SPLITS.values() for file in pair):
-        name = f"{file.stem}.gz"
-        try:
-            url = download(name, file.gz_md5, MIRRORS, request.cache / "mnist", request.progress)
-        except UserError as error:
-            raise UserError(
-                f"{error} Fetch the four files ({', '.join(names)}) on a machine that reaches a mirror and run "
-                "`ditlab data import mnist --source DIR` with the folder that holds them."
-            ) from error
-        if url:
-            urls[name] = url
-    return urls
+def _find(stem: str, folder: Path) -> Path | None:
+    """Find a file in a folder, gzipped or not, under its own name or with the dot of some unpackers."""
+    dotted = stem.replace("-idx", ".idx")
+    names = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
+    return next((folder / name for name in names if os.path.lexists(folder / name)), None)
 
 
 def _import_split(
     split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
 ) -> WrittenStore:
-    files = [read_idx(images, IMAGES_MAGIC, (28, 28)), read_idx(labels, LABELS_MAGIC)]
-    pixels, classes = files[0].values, files[1].values
+    found = {images: read_idx(images, IMAGES_MAGIC), labels: read_idx(labels, LABELS_MAGIC)}
+    pixels, classes = found[images].values, found[labels].values
+    if pixels.shape[1:] != (28, 28):
+        raise UserError(f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose other files.")
     if len(pixels) != len(classes):
         raise UserError(
             f"{images} holds {len(pixels)} images and {labels} {len(classes)} labels; take both from the same source."
         )
-    provenance = tuple(
-        ImportedFile(
-            name=path.name,
-            md5=file.md5,
-            check=_check(path, file, published) if request.options.checksum else "skipped",
-            url=urls.get(path.name),
-        )
-        for path, file, published in zip((images, labels), files, SPLITS[split], strict=True)
-    )
-    name = f"mnist-{split}"
-    return write_store(
-        request.out / name,
-        COLUMNS,
-        _batches(pixels, classes),
-        name=name,
-        description=f"{len(pixels):,} handwritten digits, 28x28 grey values ({split} files)",
-        source=_source(provenance),
-    )
-
-
-def _check(path: Path, file: IdxFile, published: PublishedFile) -> Literal["md5", "unknown"]:
-    """Compare a file with the published one: as .gz, or unpacked where that digest is published."""
-    if file.md5 == published.gz_md5 or file.content_md5 == published.idx_md5:
-        return "md5"
-    if published.idx_md5 is None and not file.gzipped:
-        return "unknown"
-    expected = published.gz_md5 if file.gzipped else published.idx_md5
-    raise UserError(
-        f"{path} has MD5 {file.md5}, and MNIST's has {expected}; fetch it again, or pass --no-checksum where it is "
-        "meant to be another data set in MNIST's format."
-    )
-
-
-def _source(files: tuple[ImportedFile, ...]) -> Source:
-    checks = {file.check for file in files}
-    note = ""
+    provenance = []
+    for (path, file), published in zip(found.items(), SPLITS[split], strict=True):
+        check: Literal["md5", "unknown", "skipped"] = "md5"
+        if not request.options.checksum:
+            check = "skipped"
+        elif file.md5 != published.gz_md5 and file.content_md5 != published.idx_md5:
+            if published.idx_md5 or file.gzipped:
+                raise UserError(
+                    f"{path} has MD5 {file.md5}, and MNIST's has "
+                    f"{published.gz_md5 if file.gzipped else published.idx_md5}; fetch it again, or pass --no-checksum "
+                    "where it is meant to be another data set in MNIST's format."
+                )
+            check = "unknown"
+        provenance.append(ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name)))
+    checks, note = {file.check for file in provenance}, ""
     if "skipped" in checks:
         note = "imported with --no-checksum: this may be another data set in MNIST's format"
     elif "unknown" in checks:
         note = "no MD5 is published for the unpacked training files: their contents were not checked"
-    return Source(
-        kind="mnist",
-        files=files,
-        citation="Y. LeCun, C. Cortes and C. J. C. Burges, The MNIST database of handwritten digits (1998)",
-        license="not stated by its authors; often given as CC BY-SA 3.0",
-        note=note,
+    name = f"mnist-{split}"
+    return write_store(
+        request.out / name,
+        COLUMNS,
+        [{"image": pixels[:, None], "label": classes.astype(np.int64)}],
+        name=name,
+        description=f"{len(pixels):,} handwritten digits, 28x28 grey values ({split} files)",
+        source=Source(
+            kind="mnist",
+            files=tuple(provenance),
+            citation="Y. LeCun, C. Cortes and C. J. C. Burges, The MNIST database of handwritten digits (1998)",
+            license="not stated by its authors; often given as CC BY-SA 3.0",
+            note=note,
+        ),
     )
-
-
-def _batches(images: np.ndarray, labels: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-    for start in range(0, len(images), BATCH_ROWS):
-        rows = slice(start, start + BATCH_ROWS)
-        yield {"image": images[rows, None], "label": labels[rows].astype(np.int64)}
 
 
 @dataclass(frozen=True)
@@ -202,11 +175,11 @@ class IdxFile:
     gzipped: bool
 
 
-def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> IdxFile:
+def read_idx(path: Path, magic: int) -> IdxFile:
     """Read an idx file of images (2051) or labels (2049), gzipped or not.
 
-    `item`: sizes that each image must have. Raises UserError, naming the file and its content, for another magic
-    number, other sizes, a truncated file, or more bytes than its sizes say.
+    Raises UserError, naming the file and its content, for another magic number, a truncated file, or more bytes than
+    its sizes say.
     """
     try:
         content = packed = read_plain(path, MOST_BYTES, follow=True)
@@ -230,8 +203,6 @@ def read_idx(path: Path, magic: int, item: tuple[int, ...] | None = None) -> Idx
     if found != magic:
         content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
         raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
-    if item is not None and tuple(sizes[1:]) != item:
-        raise UserError(f"{path} holds images of {tuple(sizes[1:])} pixels, expected {item}; choose other files.")
     stated, there = math.prod(sizes), len(content) - header
     if there != stated:
         problem = "is truncated" if there < stated else "is longer than it says"
@@ -255,26 +226,20 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for mirror in mirrors:
-        url = mirror + name
+        url, content = mirror + name, bytearray()
         try:
-            content = _fetch(url, name, progress)
+            with urllib.request.urlopen(url, timeout=MIRROR_TIMEOUT) as answer:
+                total = int(answer.headers.get("Content-Length") or 0)
+                while chunk := answer.read(DOWNLOAD_CHUNK_BYTES):
+                    content += chunk
+                    progress(name, len(content), total or None)
             found = hashlib.md5(content).hexdigest()
             if found == md5:
-                write_durably(target, content)
+                write_durably(target, bytes(content))
                 return url
-            reasons.append(f"{url}: its MD5 is {found}, expected {md5}")
         except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
             reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
+        else:
+            short = f"the connection ended after {len(content)} of {total} bytes"
+            reasons.append(f"{url}: {short if len(content) < total else f'its MD5 is {found}, expected {md5}'}")
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")
-
-
-def _fetch(url: str, name: str, progress: Progress) -> bytes:
-    with urllib.request.urlopen(url, timeout=MIRROR_TIMEOUT) as answer:
-        total = int(answer.headers.get("Content-Length") or 0)
-        content = bytearray()
-        while chunk := answer.read(DOWNLOAD_CHUNK_BYTES):
-            content += chunk
-            progress(name, len(content), total or None)
-    if len(content) < total:
-        raise http.client.HTTPException(f"the connection ended after {len(content)} of {total} bytes")
-    return bytes(content)

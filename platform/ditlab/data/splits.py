@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from denoisers.contract import TextCodec
-from ditlab.data.builtin import last_chromosomes, open_captioned_digits, open_digits, open_motifs, open_python_docs
+from ditlab.data.builtin import chromosome_names, open_captioned_digits, open_digits, open_motifs, open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.loading.held_out import (
@@ -124,7 +124,8 @@ def open_data(
             store = open_python_docs(spec, home, verify)
             splits = _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
         case MotifsData():
-            hold_out = last_chromosomes(spec) if spec.hold_out is None else spec.hold_out
+            last_two = HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
+            hold_out = last_two if spec.hold_out is None else spec.hold_out
             references = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=references)

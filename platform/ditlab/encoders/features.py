@@ -19,28 +19,7 @@ from ditlab.spec.encoders import IMAGE, TEXT, Encoders
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row, by column."""
-CAPTIONS_AT_A_TIME = 4096
-"""Captions that are tokenised together."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def encoding_device() -> torch.device:
-    """Return the device that columns are computed on: a GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def longest_caption(
-    encoder: FrozenTextEncoder, captions: Sequence[str], progress: Callable[[int], None] = lambda num: None
-) -> int:
-    """Return the tokens of the longest caption, at most the encoder's length: the length of every row's `text`.
-
-    `progress` gets the number of captions that are done.
-    """
-    longest = 0
-    for start in range(0, len(captions), CAPTIONS_AT_A_TIME):
-        longest = max(longest, *encoder.num_tokens(captions[start : start + CAPTIONS_AT_A_TIME]))
-        progress(min(start + CAPTIONS_AT_A_TIME, len(captions)))
-    return longest
 
 
 def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:

@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.images.encoding import EncoderChoice, open_features
+from ditlab.data.images.encoding import EncoderChoice, EncodingRules, open_features
 from ditlab.data.stores.manifest import Column
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
@@ -100,10 +100,11 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
     values = {"image": images, "caption": captions}
     if encoded:
         encoders = EncoderChoice(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
-        features = open_features(encoders)
-        tokens = features.longest([captions])
-        columns |= features.columns(size.side, size.side, tokens)
-        values |= features.compute(images, captions, tokens)
+        text = open_features(encoders).text
+        assert text is not None
+        rules = EncodingRules(encoders, max(text.num_tokens([caption.decode() for caption in texts])))
+        columns = rules.columns(columns)
+        values |= rules.compute(values)
     return Rows({name: torch.from_numpy(value) for name, value in values.items()}, columns)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.genome.region_windows import ChromosomePeaks, plan_windows, region_columns, window_batches
+from ditlab.data.genome.region_windows import make_peaks, plan_windows, region_columns, window_batches
 from ditlab.data.importing import IMPORTERS, ImportRequest, run_import
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
@@ -144,10 +144,10 @@ def write_windows(path: Path, stride: int) -> None:
     """Windows of 4 of the 1,000 peaks of one chromosome (at most 300 windows before their neighbours), 10 of another;
     peaks of the same place on both, and peaks that overlap each other, are none that windows share."""
     start = np.arange(1000, dtype=np.int64) * 100
-    peaks = [ChromosomePeaks("chr1", start, start + 150), ChromosomePeaks("chr2", start[:10], start[:10] + 150)]
+    peaks = np.concatenate([make_peaks(0, start, start + 150), make_peaks(1, start[:10], start[:10] + 150)])
     plan = plan_windows(peaks, 4, stride)
     with StoreWriter(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), name="w", source=Source(kind="t")) as w:
-        for batch in window_batches(plan, 1, lambda chromosome, first, stop: np.ones((stop - first, 1), np.float32)):
+        for batch in window_batches(peaks, plan, 4, 1, lambda first, stop: np.ones((stop - first, 1), np.float32)):
             w.append(batch)
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from ditlab.data.block_imports.source_files import SourceFile
@@ -23,7 +26,7 @@ from ditlab.data.stores.writing import PARTIAL
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably
 from ditlab.storage.plain_files import MIB, read_plain
 
-VERSION = 2
+VERSION = 3
 """Version of the plans: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
@@ -149,6 +152,16 @@ class BlockReceipt(ManifestRecord):
     def records(self) -> int:
         """Records of the source: those that became rows, and those that were left out."""
         return self.rows + sum(self.left_out.values())
+
+
+def packed(array: np.ndarray) -> str:
+    """Return an array's bytes in base64: blocks and receipts travel as JSON."""
+    return b64encode(array.tobytes()).decode()
+
+
+def unpacked(text: str, dtype: npt.DTypeLike) -> np.ndarray:
+    """Read an array that `packed` made."""
+    return np.frombuffer(b64decode(text), dtype)
 
 
 def total_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -75,7 +75,7 @@ class BlockWork:
             self.folder.mkdir(parents=True, exist_ok=True)
             receipt = self.rules.convert(block, self.folder)
             for file in (*block.files, *block.beside):  # the plan's fingerprint would not tell a changed one
-                if file.stamp.isdigit() and not file.is_remote and file.stamp != file.current_stamp():
+                if file.was_changed():
                     raise UserError(
                         f"{file.place} was changed during the import; give the command again once the source stays as "
                         "it is."

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -23,7 +23,7 @@ LINE_BYTES = 256 * MIB
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 _PATTERN = re.compile(r"[*?\[]")
-_NO_FOLDER = " is a file; name a folder."
+_NO_FOLDER, _MISSING = " is a file; name a folder.", ": there is no such file or folder; correct it."
 _ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
 READ_BYTES = 4 << 20
 """Bytes of a request to an object store, where a file is read in its order."""
@@ -95,12 +95,14 @@ class SourceFile:
         """Path or URI of the file, for people."""
         return f"{visible_name(self.root).rstrip('/')}/{self.shown}"
 
-    def current_stamp(self) -> str:
-        """Return the time of the last change of a file that is not behind a URI, as it is now; empty for none."""
+    def was_changed(self) -> bool:
+        """Return True for a file of this machine that has another time of change than its listing, or is gone."""
+        if self.is_remote or not self.stamp.isdigit():
+            return False
         try:
-            return str(self.path.stat().st_mtime_ns)
+            return str(self.path.stat().st_mtime_ns) != self.stamp
         except OSError:
-            return ""
+            return True
 
     @property
     def path(self) -> Path:
@@ -132,13 +134,29 @@ def list_source(option: str, source: str, beside: Sequence[str] = (), whole: boo
     source is a folder, of which names that begin with a dot are listed too. Raises UserError where there is nothing of
     that name, and Unreachable where a URI does not answer.
     """
+    base, pattern = (source, "") if whole or Path(source).exists() else _parts(source)
     if is_uri(source):
-        listing = _list_uri(option, source, beside, whole)
+        parts = urlsplit(source.replace("#", "%23"))
+        base, pattern = (parts.path, "") if whole else _parts(parts.path)
+        root, files = _list_uri(option, source, urlunsplit(parts._replace(path=base or "/")), beside, whole)
+    elif Path(base).is_dir() or pattern:
+        root = os.path.abspath(base)  # noqa: PTH100  for processes in other folders; links stay
+        files = list(_walk(root, "", whole))
+    elif not os.path.lexists(source):
+        raise UserError(f"{option}={source}{_MISSING}")
+    elif whole:
+        raise UserError(f"{option}={source}{_NO_FOLDER}")
     else:
-        listing = _list_path(option, source, beside, whole)
-    if not listing.files and _PATTERN.search(source):
-        raise UserError(f"{option}={source} matches no file; correct the pattern, and quote it for the shell.")
-    return listing
+        path = Path(source)
+        root = os.path.abspath(path.parent)  # noqa: PTH100
+        files = [local_file(each) for each in {path, *map(path.with_suffix, beside)} if os.path.lexists(each)]
+    files.sort(key=lambda file: file.name.split("/"))
+    if pattern:
+        matches = _expression(pattern).match
+        files = [file for file in files if matches(file.name)]
+        if not files:
+            raise UserError(f"{option}={source} matches no file; correct the pattern, and quote it for the shell.")
+    return SourceListing(source, root, files)
 
 
 def source_name(source: str) -> str:
@@ -149,25 +167,17 @@ def source_name(source: str) -> str:
     return PurePosixPath(_parts(path)[0]).name
 
 
-def _list_path(option: str, source: str, beside: Sequence[str], whole: bool) -> SourceListing:
-    path = Path(source)
-    is_pattern = _PATTERN.search(source) and not whole
-    if not os.path.lexists(path) and not is_pattern:
-        raise UserError(f"{option}={source}: there is no such file or folder; correct it.")
-    if whole and not path.is_dir():
-        raise UserError(f"{option}={source}{_NO_FOLDER}")
-    if path.is_file() or not (path.is_dir() or is_pattern):
-        named = (path.with_suffix(suffix) for suffix in beside)
-        found = [path, *(file for file in named if file != path and os.path.lexists(file))]
-        return SourceListing(source, os.path.abspath(path.parent), [local_file(file) for file in sorted(found)])  # noqa: PTH100
-    base, pattern = (source, "") if path.is_dir() else _parts(source)
-    root = os.path.abspath(base)  # noqa: PTH100  for processes in other folders; links stay
-    return SourceListing(source, root, _matching(sorted(_walk(root, "", whole), key=_by_parts), pattern))
-
-
 def local_file(path: Path) -> SourceFile:
     """Return a file of this machine as a listing has it."""
     return _listed(os.path.abspath(path.parent), path.name, path)  # noqa: PTH100  links stay
+
+
+def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
+    try:
+        status = file.stat()
+    except OSError:
+        return SourceFile(root, name, 0, "")
+    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
 
 
 def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
@@ -185,50 +195,35 @@ def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
                 yield _listed(root, f"{below}{entry.name}", entry)
 
 
-def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
-    try:
-        status = file.stat()
-    except OSError:
-        return SourceFile(root, name, 0, "")
-    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
-
-
-def _by_parts(file: SourceFile) -> list[str]:
-    return file.name.split("/")
-
-
-def _list_uri(option: str, source: str, beside: Sequence[str], whole: bool) -> SourceListing:
-    """List a URI. `whole`: it names a folder, without a pattern, of which hidden files are listed too."""
+def _list_uri(option: str, source: str, root: str, beside: Sequence[str], whole: bool) -> tuple[str, list[SourceFile]]:
+    """Return the URI of the folder of the files at the URI `root`, a file or a folder, and these files."""
     from pyarrow.fs import FileSelector, FileType
 
     from ditlab.storage.remote import RemoteFiles
 
-    parts = urlsplit(source if "#" not in source else source.replace("#", "%23"))
-    base, pattern = (parts.path, "") if whole else _parts(parts.path)
-    root = urlunsplit(parts._replace(path=base or "/"))
     files = RemoteFiles.open(option, root)
     with files.translating_errors("cannot be listed", _ACCESS):
-        (info,) = files.filesystem.get_file_info([files.path])
+        system, above = files.filesystem, files.path
+        (info,) = system.get_file_info([above])
         if info.type == FileType.NotFound:
-            raise UserError(f"{option}={source}: there is no such file or folder; correct it.")
-        if info.type == FileType.File and whole:
+            raise UserError(f"{option}={source}{_MISSING}")
+        if info.type != FileType.File:
+            infos = system.get_file_info(FileSelector(above, recursive=True))
+        elif whole:
             raise UserError(f"{option}={source}{_NO_FOLDER}")
-        if info.type == FileType.File:
-            parent, _, _ = base.rstrip("/").rpartition("/")
-            root = urlunsplit(parts._replace(path=parent or "/"))
-            named = [f"{info.path.rpartition('.')[0]}{suffix}" for suffix in beside if suffix != f".{info.extension}"]
-            infos = [info, *(each for each in files.filesystem.get_file_info(named) if each.type == FileType.File)]
-            above = info.path.rpartition("/")[0]
         else:
-            selector = FileSelector(files.path, recursive=True)
-            infos = [each for each in files.filesystem.get_file_info(selector) if each.type == FileType.File]
-            above = files.path
+            parts = urlsplit(root)
+            root = urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0] or "/"))
+            above, stem = info.path.rpartition("/")[0], info.path.rpartition(".")[0]
+            infos = system.get_file_info(
+                [info.path, *(f"{stem}{suffix}" for suffix in {*beside} - {f".{info.extension}"})]
+            )
     found: list[SourceFile] = []
     for each in infos:
         name = each.path.strip("/").removeprefix(above.strip("/")).strip("/")
-        if whole or "/." not in f"/{name}":
+        if each.type == FileType.File and (whole or "/." not in f"/{name}"):
             found.append(SourceFile(root, name, each.size or 0, str(each.mtime_ns or "")))
-    return SourceListing(source, root, _matching(sorted(found, key=_by_parts), pattern))
+    return root, found
 
 
 def _parts(source: str) -> tuple[str, str]:
@@ -239,23 +234,14 @@ def _parts(source: str) -> tuple[str, str]:
     return base or ("/" if source.startswith("/") else ""), "/".join(parts[first:])
 
 
-def _matching(files: Iterable[SourceFile], pattern: str) -> list[SourceFile]:
-    if not pattern:
-        return list(files)
-    matches = re.compile("".join(_expressions(pattern)) + r"\Z").match
-    return [file for file in files if matches(file.name)]
-
-
-def _expressions(pattern: str) -> Iterator[str]:
-    """Iterate over the regular expressions of a pattern's parts, whose `*` does not match a slash."""
-    parts = pattern.split("/")
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        if part == "**":
-            yield r".*" if last else r"(?:[^/]+/)*"
-        else:
-            one = translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
-            yield one.replace(".*", "[^/]*") + ("" if last else "/")
+def _expression(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern, whose `*` does not match a slash."""
+    parts = [*pattern.split("/"), *(["*"] if pattern.split("/")[-1] == "**" else [])]
+    expression = ""
+    for part in parts:
+        one = translate(part)[len("(?s:") : -len(r")\Z")].replace(".*", "[^/]*")
+        expression += "(?:[^/]+/)*" if part == "**" else f"{one}/"
+    return re.compile(expression.removesuffix("/") + r"\Z")
 
 
 def open_source(file: SourceFile, buffer: int = READ_BYTES) -> BinaryIO:
@@ -324,9 +310,13 @@ class RemoteStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read into a buffer. Raises Unreachable after some attempts."""
         wanted = max(0, min(len(buffer), self._file.size - self._place))
-        for pause in (*_PAUSES, None):
+        for pause in (*_PAUSES, None) if wanted else ():
             try:
-                content = self._read(wanted)
+                if self._opened is None:
+                    files = _files(self._file.root)
+                    self._opened = files.filesystem.open_input_file(f"{files.path}/{self._file.name}")
+                content: bytes = self._opened.read_at(wanted, self._place)  # type: ignore[attr-defined]
+                buffer[:wanted] = content  # ValueError where it has another length
                 break
             except Exception as error:  # each of fsspec's libraries has exceptions of its own
                 self._opened = None
@@ -336,22 +326,5 @@ class RemoteStream(io.RawIOBase):
                         "the store and the credentials in the environment, and give the same command again."
                     ) from error
                 time.sleep(pause)
-        buffer[: len(content)] = content
-        self._place += len(content)
-        return len(content)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._opened = None
-        super().close()
-
-    def _read(self, wanted: int) -> bytes:
-        if not wanted:
-            return b""
-        if self._opened is None:
-            files = _files(self._file.root)
-            self._opened = files.filesystem.open_input_file(f"{files.path}/{self._file.name}")
-        content: bytes = self._opened.read_at(wanted, self._place)  # type: ignore[attr-defined]
-        if len(content) != wanted:
-            raise OSError(f"{len(content):,} bytes in place of {wanted:,} at offset {self._place:,}")
-        return content
+        self._place += wanted
+        return wanted

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ditlab.data.genome.region_windows import ChromosomePeaks
+from ditlab.data.genome.region_windows import make_peaks
 from ditlab.spec.data import MotifsData
 
 VERSION = 1
@@ -74,23 +74,19 @@ class PlantedModules:
         """(S, C) float64: a region's expected features given its pair."""
         return self.on_probability * (MAGNITUDE[0] + MAGNITUDE[1]) / 2
 
-    def chromosome(self, index: int) -> tuple[ChromosomePeaks, np.ndarray]:
-        """Draw the peaks of one chromosome, and their features (peaks, C) float32 in [0, 1]."""
-        return self.peaks(index), self.features(index)
-
-    def peaks(self, index: int) -> ChromosomePeaks:
-        """Draw the positions of a chromosome's peaks: gaps are exponential, widths uniform."""
+    def peaks(self, index: int) -> np.ndarray:
+        """Draw a chromosome's peaks, (peaks,) of type `region_windows.PEAK`: gaps are exponential, widths uniform."""
         peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/peaks")
         gaps = np.ceil(-GAP * np.log1p(-draws.uniform((peaks,)))).astype(np.int64)
         widths = draws.integers(WIDTH[1] - WIDTH[0] + 1, (peaks,)) + WIDTH[0]
         end = np.cumsum(gaps + widths)
-        return ChromosomePeaks(name=chromosome_name(index), start=end - widths, end=end)
+        return make_peaks(index, end - widths, end)
 
     def features(self, index: int) -> np.ndarray:
         """Draw a chromosome's features, (peaks, C) float32."""
         peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/features")
-        states = _walk(draws, self.spec.domains, DOMAIN_PEAKS, peaks) * self.spec.programs
-        states += _walk(draws, self.spec.programs, PROGRAM_PEAKS, peaks)
+        states = draws.walk(self.spec.domains, DOMAIN_PEAKS, peaks) * self.spec.programs
+        states += draws.walk(self.spec.programs, PROGRAM_PEAKS, peaks)
         values = np.empty((peaks, self.spec.motifs + 1), np.float32)
         for first in range(0, peaks, _BLOCK):
             block = values[first : first + _BLOCK]
@@ -135,11 +131,6 @@ class PlantedModules:
         return joint / joint.sum(axis=-1, keepdims=True)
 
 
-def chromosome_name(index: int) -> str:
-    """Return the name of a chromosome, counted from 0: `chr1`."""
-    return f"chr{index + 1}"
-
-
 def feature_names(motifs: int) -> tuple[str, ...]:
     """Return the names of the C features: `motif-001` and so on, `accessibility` last."""
     digits = max(3, len(str(motifs)))
@@ -149,13 +140,6 @@ def feature_names(motifs: int) -> tuple[str, ...]:
 def _transitions(states: int, length: int) -> np.ndarray:
     """Return the transitions of a chain that stays for `length` on average, then goes to any other state alike."""
     return np.where(np.eye(states, dtype=bool), 1 - 1 / length, 1 / (length * (states - 1)))
-
-
-def _walk(draws: "_Draws", states: int, length: int, peaks: int) -> np.ndarray:
-    """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its stationary law."""
-    steps = (draws.uniform((peaks,)) < 1 / length) * (1 + draws.integers(states - 1, (peaks,)))
-    steps[0] = draws.integers(states, (1,))[0]
-    return np.cumsum(steps) % states
 
 
 class _Draws:
@@ -173,3 +157,9 @@ class _Draws:
     def integers(self, below: int, shape: tuple[int, ...]) -> np.ndarray:
         """Draw whole numbers in [0, below), int64."""
         return (self.uniform(shape) * below).astype(np.int64)
+
+    def walk(self, states: int, length: int, peaks: int) -> np.ndarray:
+        """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its stationary law."""
+        steps = (self.uniform((peaks,)) < 1 / length) * (1 + self.integers(states - 1, (peaks,)))
+        steps[0] = self.integers(states, (1,))[0]
+        return np.cumsum(steps) % states

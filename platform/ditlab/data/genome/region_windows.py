@@ -1,8 +1,8 @@
 """Windows of consecutive peaks along a chromosome: the rows of a store of genomic regions."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,51 +19,16 @@ COMPARED_WINDOWS = 256
 """Windows whose coordinates are compared at a time: at 900 regions, 7 MB."""
 WHOLE_CHROMOSOMES = "hold out whole chromosomes: data.hold_out: {column: chromosome, values: [...]}"
 """Remedy where windows overlap."""
-PEAK_NAME = "largest_accessibility"
-PEAK_COLUMN = Column(
-    dtype="float64", unit="atpm", description="the window's largest accessibility, by which its others were divided"
-)
-"""Column of windows whose accessibilities were measured."""
-
-Features = Callable[[int, int, int], np.ndarray]
-"""Function `features(chromosome, first, stop)`, called once a window, in the windows' order.
-
-It returns the features of that chromosome's peaks `first` to `stop`, float32 (stop - first, features).
-"""
+PEAK = np.dtype([("chromosome", "<i4"), ("start", "<i8"), ("end", "<i8"), ("row", "<i8"), ("atpm", "<f8")])
+"""Peak: number of its chromosome, first base pair and the one behind its last, number in its source, accessibility."""
 
 
-@dataclass(frozen=True)
-class ChromosomePeaks:
-    """Peaks of one chromosome, to be cut into windows."""
-
-    name: str
-    start: np.ndarray
-    """int64 (peaks,), base pairs, ascending."""
-    end: np.ndarray
-    """int64 (peaks,), base pairs, behind the peak's last one."""
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """Peaks of each window. Arrays are int64 (windows,), by chromosome and then along it."""
-
-    peaks: tuple[ChromosomePeaks, ...]
-    regions: int
-    """Most peaks of a window."""
-    chromosome: np.ndarray
-    """Number of the window's chromosome in `peaks`."""
-    first: np.ndarray
-    """Number of its first peak among those of its chromosome."""
-    size: np.ndarray
-    """Number of its peaks, 1 to `regions`."""
-    dropped: int
-    """Windows left out, as they span too many base pairs."""
-
-    def __len__(self) -> int:
-        return len(self.first)
+def make_peaks(chromosome: np.ndarray | int, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return peaks (peaks,) of type PEAK, numbered as they come, with an accessibility of 1."""
+    peaks = np.empty(len(start), PEAK)
+    peaks["chromosome"], peaks["start"], peaks["end"] = chromosome, start, end
+    peaks["row"], peaks["atpm"] = np.arange(len(start)), 1
+    return peaks
 
 
 def region_columns(
@@ -100,28 +65,32 @@ def region_columns(
     }
 
 
-def plan_windows(
-    peaks: Sequence[ChromosomePeaks], regions: int, stride: int | None = None, max_span: int = MAX_SPAN
-) -> WindowPlan:
-    """Cut each chromosome into windows of `regions` consecutive peaks that begin `stride` (None: `regions`) apart.
+class Windows(NamedTuple):
+    """Windows along the peaks."""
 
-    A chromosome's last window may hold fewer. With a stride of at most `regions` it ends with the last peak; a longer
-    one leaves peaks between windows out, and maybe the last ones. Windows with more than `max_span` base pairs from the
-    first start to the last end are left out, and counted.
+    first: np.ndarray
+    """int64 (windows,), number of the first peak of each."""
+    size: np.ndarray
+    """int64 (windows,), number of its peaks."""
+    dropped: int = 0
+    """Windows left out, as they span too many base pairs."""
+
+
+def plan_windows(peaks: np.ndarray, regions: int, stride: int | None = None, max_span: int = MAX_SPAN) -> Windows:
+    """Cut peaks, by chromosome and ascending, into windows of `regions`, `stride` apart (None: side by side).
+
+    A chromosome's last window may have fewer; one that lies within the window before is left out.
     """
     stride = stride or regions
-    chromosome, first, size, dropped = [], [], [], 0
-    for number, along in enumerate(peaks):
-        starts = np.arange(0, len(along), stride)
-        # behind a window that reaches the last peak, another would hold nothing new
-        starts = starts[(starts == 0) | (starts - stride + regions < len(along))]
-        sizes = np.minimum(regions, len(along) - starts)
-        fits = along.end[starts + sizes - 1] - along.start[starts] <= max_span
-        dropped += int((~fits).sum())
-        chromosome.append(np.full(fits.sum(), number))
-        first.append(starts[fits])
-        size.append(sizes[fits])
-    return WindowPlan(tuple(peaks), regions, _joined(chromosome), _joined(first), _joined(size), dropped)
+    first, size = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for low, high in pairwise(np.flatnonzero(np.diff(peaks["chromosome"], prepend=-1, append=-1))):
+        starts = np.arange(low, high, stride)
+        starts = starts[(starts == low) | (starts - stride + regions < high)]
+        first.append(starts)
+        size.append(np.minimum(regions, high - starts))
+    firsts, sizes = np.concatenate(first), np.concatenate(size)
+    fits = peaks["end"][firsts + sizes - 1] - peaks["start"][firsts] <= max_span
+    return Windows(firsts[fits], sizes[fits], int((~fits).sum()))
 
 
 def windows_overlap(store: "AnyStore") -> bool:
@@ -145,27 +114,25 @@ def windows_overlap(store: "AnyStore") -> bool:
     return False
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+def window_batches(
+    peaks: np.ndarray, windows: Windows, regions: int, num_features: int, features: Callable[[int, int], np.ndarray]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield windows as batches for a `StoreWriter` of `region_columns`, some `BATCH_BYTES` at a time.
 
-
-def window_batches(plan: WindowPlan, num_features: int, features: Features) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the plan's windows as batches for a `StoreWriter` of `region_columns`, some `BATCH_BYTES` at a time."""
-    rows = max(1, BATCH_BYTES // (4 * plan.regions * num_features))
-    for begin in range(0, len(plan), rows):
-        windows = range(begin, min(begin + rows, len(plan)))
-        batch = {
-            "regions": np.zeros((len(windows), plan.regions, num_features), np.float32),
-            "present": np.zeros((len(windows), plan.regions), bool),
-            "chromosome": plan.chromosome[begin : windows.stop],
-            "start": np.zeros((len(windows), plan.regions), np.int64),
-            "end": np.zeros((len(windows), plan.regions), np.int64),
+    `features(first, stop)`, called once a window in their order, returns the features of peaks `first` to `stop`,
+    float32 (stop - first, num_features).
+    """
+    rows = max(1, BATCH_BYTES // (4 * regions * num_features))
+    for begin in range(0, len(windows.first), rows):
+        first, size = windows.first[begin : begin + rows], windows.size[begin : begin + rows]
+        present = np.arange(regions) < size[:, None]
+        places = np.where(present, first[:, None] + np.arange(regions), 0)
+        values = np.zeros((len(first), regions, num_features), np.float32)
+        for row, low, num in zip(values, first.tolist(), size.tolist(), strict=True):
+            row[:num] = features(low, low + num)
+        yield {
+            "regions": values,
+            "present": present,
+            "chromosome": peaks["chromosome"][first].astype(np.int64),
+            **{name: np.where(present, peaks[name][places], 0) for name in ("start", "end")},
         }
-        for row, window in enumerate(windows):
-            number, first, size = (int(part[window]) for part in (plan.chromosome, plan.first, plan.size))
-            along, stop = plan.peaks[number], first + size
-            batch["regions"][row, :size] = features(number, first, stop)
-            batch["present"][row, :size] = True
-            batch["start"][row, :size] = along.start[first:stop]
-            batch["end"][row, :size] = along.end[first:stop]
-        yield batch

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from ditlab.data.block_imports.plan import InputBlock
 from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import SourceFile, list_source, read_part, read_source
 from ditlab.errors import UserError, first_line
@@ -42,8 +41,6 @@ UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError,
     MemoryError, ArithmeticError,
 )  # fmt: skip
-CHUNK_NAME = re.compile(r"(c[/.])?[0-9]+([/.][0-9]+)*|c")
-"""Pattern of the names of an array's files of chunks, below its folder."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +53,24 @@ class ZarrFiles:
     """Files by their paths below the store's root, with slashes."""
 
     @classmethod
-    def listed(cls, source: str) -> ZarrFiles:
-        """List a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
-        return cls(source, {file.name: file for file in list_source("--source", source, whole=True).files})
+    def of(cls, source: str, files: Iterable[SourceFile]) -> ZarrFiles:
+        """Name the files of a store, or those of a block of it."""
+        return cls(source, {file.name: file for file in files})
 
     @classmethod
-    def of_block(cls, source: str, block: InputBlock) -> ZarrFiles:
-        """Return the files of a block."""
-        return cls(source, {file.name: file for file in (*block.files, *block.beside)})
-
-    def below(self, key: str) -> Iterator[SourceFile]:
-        """Iterate over the files of the array or group `key`."""
-        return (file for name, file in self.named.items() if name.startswith(f"{key}/"))
+    def listed(cls, source: str) -> ZarrFiles:
+        """List a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
+        return cls.of(source, list_source("--source", source, whole=True).files)
 
     def members(self, key: str = "") -> list[str]:
         """List the members of the group `key` (empty: the root) by name, whether or not they can be opened."""
         above = f"{key}/" if key else ""
         inside = (name.removeprefix(above) for name in self.named if name.startswith(above))
         return sorted({name.partition("/")[0] for name in inside if "/" in name and not name.startswith(".")})
+
+
+async def _unsupported(*_: Any) -> Any:
+    raise NotImplementedError("a store that is imported is only read, by the names of its files")
 
 
 class ListedStore(Store):
@@ -96,16 +93,13 @@ class ListedStore(Store):
         file = self.files.named.get(key)
         if file is None:
             return None
-        match byte_range:
-            case None:
-                start, stop = 0, file.size
-            case RangeByteRequest(start=start, end=stop):
-                pass
-            case OffsetByteRequest(offset=start):
-                stop = file.size
-            case _:
-                start, stop = file.size - byte_range.suffix, file.size
-        start, stop = max(0, min(start, file.size)), min(stop, file.size)
+        start, stop = 0, file.size
+        if isinstance(byte_range, RangeByteRequest):
+            start, stop = byte_range.start, min(byte_range.end, stop)
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        elif isinstance(byte_range, SuffixByteRequest):
+            start = max(0, stop - byte_range.suffix)
         return prototype.buffer.from_bytes(await asyncio.to_thread(read_part, file, start, max(0, stop - start)))
 
     async def get_partial_values(
@@ -118,20 +112,7 @@ class ListedStore(Store):
         """Return True for a file of the listing."""
         return key in self.files.named
 
-    async def set(self, key: str, value: Buffer) -> None:
-        raise NotImplementedError
-
-    async def delete(self, key: str) -> None:
-        raise NotImplementedError
-
-    def list(self) -> AsyncIterator[str]:
-        raise NotImplementedError
-
-    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        raise NotImplementedError
-
-    def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        raise NotImplementedError
+    set = delete = list = list_prefix = list_dir = _unsupported  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -155,9 +136,9 @@ class ZarrArray:
         return self.array.dtype
 
     @property
-    def chunk_rows(self) -> int:
-        """Rows of a file of chunks, of a shard where it has them."""
-        return int((self.array.shards or self.array.chunks)[0])
+    def file_shape(self) -> tuple[int, ...]:
+        """Shape of the part in a file: of a chunk, or of a shard where it has them."""
+        return tuple(self.array.shards or self.array.chunks)
 
     def read(self, part: slice = slice(None)) -> np.ndarray:
         """Read some rows. Raises RefusedSource where a chunk cannot be read, and Unreachable as its place does."""
@@ -171,12 +152,13 @@ class ZarrArray:
 
     def chunk_files(self, start: int, stop: int) -> Iterator[SourceFile]:
         """Iterate over the files of the chunks of rows `start` to `stop`, as far as there are any."""
-        grid = [range(number) for number in self._grid]
-        grid[0] = range(start // self.chunk_rows, -(-stop // self.chunk_rows))
-        for place in np.ndindex(*map(len, grid)):
-            name = self.array.metadata.encode_chunk_key((place[0] + grid[0].start, *place[1:]))
-            if (file := self.files.named.get(f"{self.key}/{name}")) is not None:
-                yield file
+        sizes = self.file_shape
+        rows = range(start // sizes[0], -(-stop // sizes[0]))
+        others = (range(-(-num // size)) for num, size in zip(self.shape[1:], sizes[1:], strict=True))
+        for place in product(rows, *others):
+            name = f"{self.key}/{self.array.metadata.encode_chunk_key(place)}"
+            if name in self.files.named:
+                yield self.files.named[name]
 
     @property
     def metadata_files(self) -> tuple[SourceFile, ...]:
@@ -191,20 +173,8 @@ class ZarrArray:
 
     @property
     def num_files(self) -> int:
-        """Number of its chunks (shards, where it has them)."""
-        return math.prod(self._grid)
-
-    @cached_property
-    def num_missing(self) -> int:
-        """Number of those without a file: zarr reads these as zeros."""
-        names = (file.name.removeprefix(f"{self.key}/") for file in self.files.below(self.key))
-        return self.num_files - sum(bool(CHUNK_NAME.fullmatch(name)) for name in names)
-
-    @property
-    def _grid(self) -> list[int]:
-        """Files of chunks along each dimension."""
-        sizes = self.array.shards or self.array.chunks
-        return [math.ceil(number / size) for number, size in zip(self.array.shape, sizes, strict=True)]
+        """Number of its chunks (shards, where it has them), with those that have no file: zarr reads them as zeros."""
+        return math.prod(-(-num // size) for num, size in zip(self.shape, self.file_shape, strict=True))
 
 
 def open_group(files: ZarrFiles) -> Any:
@@ -224,17 +194,19 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     unpickled.
     """
     try:
-        metadata = _array_metadata(files, key)
-        found = zarr.open(ListedStore(files), path=key, mode="r") if metadata else None
+        for name in ("zarr.json", ".zarray"):
+            if (file := files.named.get(f"{key}/{name}")) is not None:
+                _check_codecs(name, parse_json(read_source(file, METADATA_BYTES)))
+        found = zarr.open(ListedStore(files), path=key, mode="r")
     except UNREADABLE as error:
         raise RefusedSource(
             f"{files.source}: {key} cannot be opened ({_reason(error)}); copy the store again, or install its codec or "
             "a newer zarr."
         ) from error
-    if not isinstance(getattr(found, "shape", None), tuple):
+    if not isinstance(found, zarr.Array):
         raise UserError(f"{files.source}: {key} is no array; copy the store again, or name the folder of another.")
     array = ZarrArray(files, key, found)
-    size = math.prod(array.array.shards or array.array.chunks) * array.dtype.itemsize
+    size = math.prod(array.file_shape) * array.dtype.itemsize
     if size > CHUNK_BYTES:
         raise RefusedSource(
             f"{files.source}: {key} is not read: its {array.kind_of_files} have {size:,} bytes each, and at most "
@@ -243,27 +215,18 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     return array
 
 
-def _array_metadata(files: ZarrFiles, key: str) -> Mapping[str, Any] | None:
-    """Read the metadata of an array; None where there is none. Raises ValueError for codecs that are not read."""
-    for name in ("zarr.json", ".zarray"):
-        if (file := files.named.get(f"{key}/{name}")) is None:
-            continue
-        metadata = parse_json(read_source(file, METADATA_BYTES))
-        if not isinstance(metadata, dict):
-            raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
-        if name == "zarr.json" and metadata.get("node_type") != "array":
-            continue
-        codecs = metadata.get("codecs") if name == "zarr.json" else [*(metadata.get("filters") or ())]
-        codecs = [*(codecs or ()), *filter(None, [metadata.get("compressor")])]
-        names = list(_codec_names(codecs))
-        for codec in names:
-            if codec not in CODECS:
-                raise ValueError(f"its codec {codec!r} is not among those that are read ({', '.join(CODECS)})")
-        dtype = metadata.get("dtype", "")
-        if not isinstance(dtype, str) or (dtype == "|O" and not set(names) & set(TEXT_FILTERS)):
-            raise ValueError("its values are objects or records of several fields, and numbers and text are read")
-        return metadata
-    return None
+def _check_codecs(name: str, metadata: Any) -> None:
+    """Check the metadata in the file `name` of an array. Raises ValueError for codecs and types that are not read."""
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
+    codecs = metadata.get("codecs") if name == "zarr.json" else metadata.get("filters")
+    names = list(_codec_names([*(codecs or ()), *filter(None, [metadata.get("compressor")])]))
+    for codec in names:
+        if codec not in CODECS:
+            raise ValueError(f"its codec {codec!r} is not among those that are read ({', '.join(CODECS)})")
+    dtype = metadata.get("dtype", "")
+    if not isinstance(dtype, str) or (dtype == "|O" and not {*names} & {*TEXT_FILTERS}):
+        raise ValueError("its values are objects or records of several fields, and numbers and text are read")
 
 
 def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Captions and classes of images: from files beside them, names of files and folders, or lines of JSON."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -49,18 +49,14 @@ class Annotations:
         `beside`: content or path of the .txt of the same stem. `problem`: reason why it cannot be read. Raises
         UserError for an image outside all class folders.
         """
-        caption, text = beside, None
-        if self.caption == "folder":
-            text = top_folder(path)
-        elif self.caption == "stem":
-            text = path.stem
-        if self.caption != "txt":
+        caption = beside if self.caption == "txt" else None
+        if self.caption in ("folder", "stem"):
+            text = path.stem if self.caption == "stem" else top_folder(path)
             caption = None if text is None else visible_name(text).replace("_", " ").encode()
-        if self.caption == "lines":
-            line = self.lines.get(str(path))
-            caption = None if line is None else line.encode()
-            if line is None and self.damaged:
-                problem = problem or "its caption may be in a damaged line"
+        elif str(path) in self.lines:
+            caption = self.lines[str(path)].encode()
+        elif self.caption == "lines" and self.damaged:
+            problem = problem or "its caption may be in a damaged line"
         return CaptionedImage(place, None if problem else image, caption, self.label_of(path, place), problem)
 
     def label_of(self, path: PurePosixPath, place: str) -> str | None:
@@ -85,68 +81,44 @@ def top_folder(path: PurePosixPath) -> str | None:
     return parts[0] if len(parts) > 1 else None
 
 
-@dataclass(frozen=True)
-class CaptionLines:
-    """Lines of captions."""
-
-    captions: Mapping[str, str]
-    """Captions by path below the source."""
-    damaged: Sequence[BadRecord]
-    """Lines that cannot be read."""
-
-
-def read_captions(file: Path, key: str) -> CaptionLines:
+def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]]:
     """Read captions by image path from lines `{"file_name": "a/b.png", "caption": "a red dot"}`.
 
-    A line of another form costs itself alone. Raises UserError, naming the line, where all lines are of another form,
-    and for an image that has two.
+    A line of another form costs itself alone, and is returned as well. Raises UserError, naming the line, where all
+    lines are of another form, and for an image that has two.
     """
+    keys = {"it the image's path below --source": FILE_NAME, "--caption-column": key}
     captions: dict[str, str] = {}
     damaged: list[BadRecord] = []
     try:
         for number, (begin, line) in enumerate(lines_between(local_file(file)), start=1):
-            place = f"{visible_name(file.name)}, line {number}"
+            place = f"{file}, line {number}"
             try:
-                found = _parse(line, begin, key, f"{file}, line {number}")
+                values = parse_line(line, begin, place, place, keys)
+                for each, value in zip(keys.values(), values or (), strict=False):
+                    if not isinstance(value, str):
+                        kind = type(value).__name__
+                        raise BadRecord.at(place, f"'{each}' holds a {kind}, no text", "write text there")
+                    if not value.isascii():
+                        value.encode()
+            except UnicodeEncodeError:
+                problem = BadRecord.at(
+                    place, f"'{each}' holds half of a surrogate pair, which is no text", "correct it"
+                )
             except BadRecord as error:
-                damaged.append(BadRecord(str(error), place, error.reason))
+                problem = error
+            else:
+                if values is None:
+                    continue
+                name = str(PurePosixPath(values[0]))
+                if name in captions:
+                    raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
+                captions[name] = values[1]
                 continue
-            if found is None:
-                continue
-            name, caption = found
-            if name in captions:
-                raise UserError(f"{file}, line {number}: names {name} a second time; remove one of the lines.")
-            captions[name] = caption
+            problem.place = f"{visible_name(file.name)}, line {number}"
+            damaged.append(problem)
     except OSError as error:
         raise UserError(f"--caption-from={file} cannot be read ({first_line(error)}); name another file.") from error
     if damaged and not captions:
         raise damaged[0]
-    return CaptionLines(captions, damaged)
-
-
-def _parse(line: bytes, begin: int, key: str, place: str) -> tuple[str, str] | None:
-    """Return path and caption of a line; None for an empty one."""
-    keys = {"it the image's path below --source": FILE_NAME, "--caption-column": key}
-    values = parse_line(line, begin, place, place, keys)
-    if values is None:
-        return None
-    for each, value in zip(keys.values(), values, strict=True):
-        if not isinstance(value, str):
-            raise BadRecord.at(place, f"'{each}' holds a {type(value).__name__}, no text", "write text there")
-    name, caption = values
-    try:
-        caption.encode()
-    except UnicodeEncodeError as error:
-        raise BadRecord.at(place, f"'{key}' holds half of a surrogate pair, which is no text", "correct it") from error
-    return str(PurePosixPath(name)), caption
-
-
-def check_known(lines: Path, captions: Mapping[str, str], images: Collection[str], source: str) -> None:
-    """Raise UserError for captions of images that the source does not hold."""
-    unknown = [name for name in captions if name not in images]
-    if unknown:
-        first, more = visible_name(unknown[0]), f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        raise UserError(
-            f"--caption-from={lines} names {first}{more}, which --source={source} does not hold; correct the paths, "
-            "which begin below --source, or remove the lines."
-        )
+    return captions, damaged

@@ -58,20 +58,6 @@ class ImageSize(NamedTuple):
     width: int
 
 
-class BucketScore(NamedTuple):
-    """Mismatch of a bucket with an image: see `AspectBuckets`."""
-
-    cropped: float
-    """Share of the image that is cut off, in [0, 1)."""
-    shortfall: float
-    """Share of the largest area that the bucket does not have, in [0, 1)."""
-
-    @property
-    def total(self) -> float:
-        """Weighted sum of both terms; the bucket with the least is chosen."""
-        return ASPECT_WEIGHT * self.cropped + (1 - ASPECT_WEIGHT) * self.shortfall
-
-
 @dataclass(frozen=True)
 class AspectBuckets:
     """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W <= `resolution`^2.
@@ -101,24 +87,22 @@ class AspectBuckets:
             ImageSize(height, width) for height in sides for width in sides if height * width <= self.resolution**2
         )
 
+    def score(self, image: ImageSize, bucket: ImageSize) -> float:
+        """Return the mismatch of a bucket with an image, in [0, 1)."""
+        mismatch = math.log(image.width / image.height) - math.log(bucket.width / bucket.height)
+        cropped, shortfall = 1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2
+        return ASPECT_WEIGHT * cropped + (1 - ASPECT_WEIGHT) * shortfall
+
+    @lru_cache(maxsize=65536)  # noqa: B019  few buckets, many images of one size
     def choose(self, height: int, width: int) -> ImageSize | None:
         """Return the size for an image; None where it is smaller than every size."""
-        return _choose(self, ImageSize(height, width))
 
-    def score(self, image: ImageSize, bucket: ImageSize) -> BucketScore:
-        """Return the mismatch of a bucket with an image."""
-        mismatch = math.log(image.width / image.height) - math.log(bucket.width / bucket.height)
-        return BucketScore(1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2)
+        def preference(size: ImageSize) -> tuple[float, int, int]:
+            # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
+            return round(self.score(ImageSize(height, width), size), 12), -size.height * size.width, size.height
 
-
-@lru_cache(maxsize=65536)
-def _choose(buckets: AspectBuckets, image: ImageSize) -> ImageSize | None:
-    def preference(size: ImageSize) -> tuple[float, int, int]:
-        # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
-        return round(buckets.score(image, size).total, 12), -size.height * size.width, size.height
-
-    fitting = (size for size in buckets.sizes if size.height <= image.height and size.width <= image.width)
-    return min(fitting, default=None, key=preference)
+        fitting = (size for size in self.sizes if size.height <= height and size.width <= width)
+        return min(fitting, default=None, key=preference)
 
 
 class TooManyPixels(ValueError):
@@ -182,18 +166,27 @@ class SkippedImage:
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
-    """Decode an image and its caption."""
+    """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
 
+    What cannot be decoded is skipped for a reason.
+    """
     if item.problem:
         return SkippedImage(item.name, "damaged file" if item.is_rest else "unreadable", item.problem)
-    try:
-        caption = _caption(item) if rules.captions else b""
-    except UnicodeDecodeError as error:
-        return SkippedImage(item.name, "unreadable", f"its caption {not_utf8(0, error)}")
-    except OSError as error:
-        return SkippedImage(item.name, "unreadable", f"its caption: {first_line(error)}")
-    if rules.captions and not caption:
-        return SkippedImage(item.name, "missing caption", "no caption" if item.caption is None else "an empty caption")
+    caption = b""
+    if rules.captions:
+        try:
+            content = item.caption
+            if isinstance(content, Path):
+                content = read_plain(content, CAPTION_BYTES, follow=True)
+            text = (content or b"").decode()
+        except UnicodeDecodeError as error:
+            return SkippedImage(item.name, "unreadable", f"its caption {not_utf8(0, error)}")
+        except OSError as error:
+            return SkippedImage(item.name, "unreadable", f"its caption: {first_line(error)}")
+        caption = text.removeprefix("\ufeff").replace("\0", "").strip().encode()
+        if not caption:
+            detail = "no caption" if item.caption is None else "an empty caption"
+            return SkippedImage(item.name, "missing caption", detail)
     if item.image is None:
         return SkippedImage(item.name, "unreadable", "no image there")
     try:
@@ -210,18 +203,6 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Skipped
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
     return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), item.label)
-
-
-def _caption(item: CaptionedImage) -> bytes:
-    """Return the caption without a byte order mark, NULs (which end a caption in its column) and space around it.
-
-    Raises OSError for a file that cannot be read, and UnicodeDecodeError for bytes that are not UTF-8.
-    """
-    content = item.caption
-    if isinstance(content, Path):
-        content = read_plain(content, CAPTION_BYTES, follow=True)
-    text = (content or b"").decode()
-    return text.removeprefix("\ufeff").replace("\0", "").strip().encode()
 
 
 def most_image_bytes(max_pixels: int) -> int:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 4 * 2**20
 """Bytes of pixels that are encoded at a time, unless one image has more."""
-NO_VALUES = np.zeros((0, 0), np.uint8)
 MEANING = {
     "text": ("feature", "token of the caption, feature; 0 behind its end"),
     "text_mask": ("", "true for tokens of the caption"),
@@ -69,62 +68,38 @@ class EncoderChoice:
         return self.text is not None or self.image is not None
 
 
-@dataclass(frozen=True)
-class FeatureColumns:
-    """Columns `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder."""
+class OpenEncoders(NamedTuple):
+    """Open encoders; None for none."""
 
     text: FrozenTextEncoder | None
     image: FrozenImageEncoder | None
 
-    def longest(self, captions: Iterable[np.ndarray]) -> int:
-        """Return the tokens of the longest of all captions, given (rows, bytes) at a time; 0 without an encoder."""
-        if self.text is None:
-            return 0
-        from ditlab.encoders.features import longest_caption
-
-        return max((longest_caption(self.text, decode_captions(rows)) for rows in captions), default=0)
-
-    def columns(self, height: int, width: int, tokens: int) -> dict[str, Column]:
-        """Return the columns of images of one size, and of captions of at most `tokens` tokens."""
-        from ditlab.encoders.features import image_shapes, text_shapes
-
-        shapes = text_shapes(self.text, tokens) if self.text else {}
-        shapes |= image_shapes(self.image, height, width) if self.image else {}
-        return {
-            name: Column.model_validate(
-                {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
-            )
-            for name, (dtype, shape) in shapes.items()
-        }
-
-    def compute(self, images: np.ndarray, captions: np.ndarray, tokens: int) -> dict[str, np.ndarray]:
-        """Compute the columns of some rows. Raises UserError for features that are not finite."""
-        from ditlab.encoders.features import image_columns, text_columns
-
-        made = text_columns(self.text, decode_captions(captions), tokens) if self.text else {}
-        return made | (image_columns(self.image, images) if self.image else {})
-
 
 @lru_cache(maxsize=1)
-def open_features(encoders: EncoderChoice) -> FeatureColumns:
+def open_features(encoders: EncoderChoice) -> OpenEncoders:
     """Open encoders once in a process; on a GPU where there is one, in float32.
 
     Raises UserError for an encoder that cannot be opened or has other patches.
     """
-    from ditlab.encoders.features import encoding_device
+    import torch
+
     from ditlab.encoders.image import FrozenImageEncoder
     from ditlab.encoders.text import FrozenTextEncoder
 
-    device, text, image = encoding_device(), encoders.text, encoders.image
-    return FeatureColumns(
-        FrozenTextEncoder.open(text, None, encoders.length, device, option="--encode-text") if text else None,
-        FrozenImageEncoder.open(image, None, encoders.patch, device, option="--encode-images") if image else None,
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    text, image, length, patch = encoders.text, encoders.image, encoders.length, encoders.patch
+    return OpenEncoders(
+        FrozenTextEncoder.open(text, None, length, device, option="--encode-text") if text else None,
+        FrozenImageEncoder.open(image, None, patch, device, option="--encode-images") if image else None,
     )
 
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """Rules by which a block of a store's rows gets the encoders' columns beside its own."""
+    """Rules by which a block of a store's rows gets the encoders' columns beside its own.
+
+    They are `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder.
+    """
 
     encoders: EncoderChoice
     tokens: int
@@ -140,27 +115,38 @@ class EncodingRules:
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.start_verifying(at_once=False)
-        features = open_features(self.encoders)
 
         def batches() -> Iterator[Mapping[str, np.ndarray]]:
             for rows in _row_batches(store, range(block.start, block.stop or 0), store.columns):
                 batch = {name: store.gather(name, rows).numpy() for name in store.columns}
-                images, captions = batch.get("image", NO_VALUES), batch.get(CAPTION, NO_VALUES)
-                yield batch | features.compute(images, captions, self.tokens)
+                yield batch | self.compute(batch)
 
         part = folder / block.kind
         part.mkdir(parents=True, exist_ok=True)
-        shards = write_shards(part, block.prefix, self.columns(store), batches())
+        shards = write_shards(part, block.prefix, self.columns(store.columns), batches())
         return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
 
-    def columns(self, store: Store) -> dict[str, Column]:
+    def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Compute the columns of some rows. Raises UserError for features that are not finite."""
+        from ditlab.encoders.features import image_columns, text_columns
+
+        text, image = open_features(self.encoders)
+        made = text_columns(text, decode_captions(batch[CAPTION]), self.tokens) if text else {}
+        return made | (image_columns(image, batch["image"]) if image else {})
+
+    def columns(self, own: Mapping[str, Column]) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
-        own = {
-            name: Column.model_validate(column.model_dump(exclude={"statistics", "sha256"}))
-            for name, column in store.columns.items()
+        from ditlab.encoders.features import image_shapes, text_shapes
+
+        text, image = open_features(self.encoders)
+        shapes = text_shapes(text, self.tokens) if text else {}
+        shapes |= image_shapes(image, *own["image"].shape[1:]) if image else {}
+        described = {
+            name: {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
+            for name, (dtype, shape) in shapes.items()
         }
-        height, width = store.columns["image"].shape[1:] if "image" in store.columns else (0, 0)
-        return {**own, **open_features(self.encoders).columns(height, width, self.tokens)}
+        kept = {name: column.model_dump(exclude={"statistics", "sha256"}) for name, column in own.items()}
+        return {name: Column.model_validate(column) for name, column in (kept | described).items()}
 
 
 def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[np.ndarray]:
@@ -189,11 +175,11 @@ def encoded_blocks(
     caption. A killed one goes on from its whole blocks. Raises UserError for encoders that cannot be used, and for
     features that are not finite.
     """
-    features = open_features(encoders)
-    if encoders.text and tokens is None:
+    text = open_features(encoders).text
+    if text and tokens is None:
         request.progress("reading captions", 0, None, "")
-        tokens = features.longest(
-            store.gather(CAPTION, rows).numpy()
+        tokens = max(
+            max(text.num_tokens(decode_captions(store.gather(CAPTION, rows).numpy())))
             for store in parts.values()
             for rows in _row_batches(store, range(len(store)), (CAPTION,))
         )
@@ -203,7 +189,7 @@ def encoded_blocks(
     with unfinished_import(folder):
         executor = request.executor or ProcessExecutor(1, "encodes")
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "encoding", "rows")
-        yield EncodedBlocks(folder, receipts, {part: rules.columns(store) for part, store in parts.items()})
+        yield EncodedBlocks(folder, receipts, {part: rules.columns(store.columns) for part, store in parts.items()})
 
 
 def encoding_plan(parts: Mapping[str, Store], rules: EncodingRules) -> ImportPlan:
@@ -234,7 +220,24 @@ def encode_store(
     blocks. Raises UserError for a store without captions or images, or with such features, for encoders that do not
     fit, and for a folder that holds another kind of store.
     """
-    _check_columns(store, encoders)
+    if not encoders:
+        raise UserError("nothing to encode with; give --encode-text, --encode-images, or both.")
+    made = [*MEANING][:3] * bool(encoders.text) + [*MEANING][3:] * bool(encoders.image)
+    if held := [name for name in made if name in store.columns]:
+        raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")
+    if encoders.text and CAPTION not in store.columns:
+        raise UserError(
+            f"--encode-text={encoders.text} needs captions, and {store.path} holds {', '.join(store.columns)}; leave "
+            "it out, or import the data with captions."
+        )
+    image = store.columns.get("image")
+    if encoders.image and (image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3):
+        held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
+        raise UserError(
+            f"--encode-images={encoders.image} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave "
+            "it out, or name another store."
+        )
+    open_features(encoders)
     if name is not None and folder_name(name) != name:
         raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
     path = request.out / (name or f"{store.name}-encoded")
@@ -271,24 +274,3 @@ def encode_store(
             text=store.manifest.text,
             attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments},
         )
-
-
-def _check_columns(store: AnyStore, encoders: EncoderChoice) -> None:
-    if not encoders:
-        raise UserError("nothing to encode with; give --encode-text, --encode-images, or both.")
-    made = [*MEANING][:3] * bool(encoders.text) + [*MEANING][3:] * bool(encoders.image)
-    if held := [name for name in made if name in store.columns]:
-        raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")
-    if encoders.text and CAPTION not in store.columns:
-        raise UserError(
-            f"--encode-text={encoders.text} needs captions, and {store.path} holds {', '.join(store.columns)}; leave "
-            "it out, or import the data with captions."
-        )
-    image = store.columns.get("image")
-    if encoders.image and (image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3):
-        held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
-        raise UserError(
-            f"--encode-images={encoders.image} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave "
-            "it out, or name another store."
-        )
-    open_features(encoders)

@@ -8,8 +8,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +31,12 @@ from ditlab.data.block_imports.runner import (
     unfinished_import,
 )
 from ditlab.data.block_imports.source_files import source_name, visible_name
+from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.images.decoding import AspectBuckets, DecodedImage, DecodingRules, ImageSize, SkippedImage, decode
+from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, SkippedImage, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.reading import ImageReader
-from ditlab.data.images.sources import ImageSource, open_image_source
+from ditlab.data.images.reading import read_images
+from ditlab.data.images.sources import open_image_source
 from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
@@ -71,6 +73,8 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     damaged costs itself alone. A killed import goes on from its whole blocks. Raises UserError for a source without a
     usable image, and for what the options refuse to skip.
     """
+    import PIL
+
     options = request.options
     buckets = _buckets(options)
     source = open_image_source(options)
@@ -78,76 +82,72 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     has_captions = annotations.caption != "none"
     if options.encode_text and not has_captions:
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
-    name = options.name or f"images-{folder_name(PurePosixPath(source_name(options.source)).stem)}-{options.resolution}"
-    path = request.out / name
+    source_label = visible_name(source_name(options.source))
+    stem = folder_name(PurePosixPath(source_name(options.source)).stem)
+    path = request.out / (options.name or f"images-{stem}-{options.resolution}")
     refuse_plain_store(path)
-    rules = ImageRules(
-        ImageReader(
-            annotations, options.image_column, options.caption_column if has_captions else None, options.max_pixels
-        ),
-        DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels),
-        source.classes,
-        options.missing_caption == "refuse",
-        options.unreadable == "refuse",
-    )
+    decoding = DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels)
+    rules = ImageRules(options, annotations, decoding, source.classes)
     damaged = [SkippedImage(line.place, "damaged line", line.reason) for line in annotations.damaged]
     for line in damaged:
         rules.check(line)
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
     if encoders:
         open_features(encoders)  # refuses those that cannot be used before an image is decoded
-    plan = ImportPlan.of("images", source.blocks, _described(options, source), source.num)
+    lines = sorted(annotations.lines.items())
+    described = {
+        **options.model_dump(mode="json", exclude=IRRELEVANT),
+        "lines": hashlib.sha256(json.dumps(lines).encode()).hexdigest() if lines else "",
+        "classes": list(source.classes),
+        "pillow": PIL.__version__,
+    }
+    plan = ImportPlan.of("images", source.blocks, described, source.num)
     folder = plan.folder(path)
     executor = request.executor or ProcessExecutor(options.processes)
     with unfinished_import(folder):
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "decoding", "images")
-        listed = [describe(line) for line in damaged] + [each for receipt in receipts for each in receipt.listed]
+        listed = [*map(describe, damaged), *(each for receipt in receipts for each in receipt.listed)]
         left_out = total_counts(receipt.left_out for receipt in receipts)
         left_out |= {"damaged line": len(damaged)} if damaged else {}
-        if not any(receipt.rows for receipt in receipts):
-            raise _nothing_usable(options, receipts, left_out, listed)
-        parts = sorted({part for receipt in receipts for part in receipt.parts})
-        origin = Source(kind="images", license="not stated", note=describe_source(options, receipts, parts))
-        columns = {part: image_columns(_size(part), rules.caption_length, rules.classes) for part in parts}
-        stores = finish_parts(folder, receipts, columns, origin)
+        rows = sum(receipt.rows for receipt in receipts)
+        notes = [f"{each.place}: {each.reason} ({each.detail})" for each in listed[:LISTED]]
+        if not rows:
+            side = max((receipt.detail[SIDE] for receipt in receipts), default=0)
+            raise _nothing_usable(options, side, left_out, notes)
+        sizes = {part: ImageSize(*map(int, part.split("x"))) for part in {*chain(*(each.parts for each in receipts))}}
+        pixels = sum(
+            3 * math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
+        )
+        origin = Source(
+            kind="images",
+            license="not stated",
+            note=f"read from {source_label}; {pixels:,} bytes of decoded pixels, areas of at most "
+            f"{options.resolution}x{options.resolution}",
+        )
+        words = [f"{rows:,} images", *(["with captions"] if has_captions else [])]
+        if num := len(source.classes):
+            words.append(f"of {num:,} class{'es' if num > 1 else ''}")
+        words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
+        more = sum(left_out.values()) - len(notes)
+        text = "".join(f"{line}\n" for line in [*notes, *([f"and {more:,} more"] if more else [])])
 
         def place(stores: Mapping[str, Store]) -> WrittenStore:
-            lines = [_line(each) for each in listed[:LISTED]]
-            more = sum(left_out.values()) - len(lines)
-            text = "".join(f"{line}\n" for line in lines) + (f"and {more:,} more\n" if more else "")
             return place_buckets(
                 path,
-                {_size(part): store for part, store in stores.items()},
+                {sizes[part]: store for part, store in stores.items()},
                 name=path.name,
-                description=describe_store(receipts, parts, rules),
+                description=" ".join(words),
                 source=origin,
                 facts=left_out | total_counts(receipt.counts for receipt in receipts),
-                notes=lines[:NOTED],
-                files={SKIPPED_NAME: text.encode()} if lines else {},
+                notes=notes[:NOTED],
+                files={SKIPPED_NAME: text.encode()} if notes else {},
             )
 
+        stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
         if not encoders:
             return place(stores)
         with encoded_blocks(path, stores, encoders, None, request) as encoded:
             return place(finish_parts(*encoded, origin))
-
-
-def _described(options: ImagesOptions, source: ImageSource) -> dict[str, Any]:
-    """Describe all that changes the images of a store, but for its files."""
-    import PIL
-
-    lines = source.annotations.lines
-    digest = hashlib.sha256(json.dumps(sorted(lines.items())).encode()).hexdigest() if lines else ""
-    chosen = options.model_dump(mode="json", exclude=IRRELEVANT)
-    return {**chosen, "lines": digest, "classes": list(source.classes), "pillow": PIL.__version__}
-
-
-def _size(part: str) -> ImageSize:
-    return ImageSize(*map(int, part.split("x")))
-
-
-def _line(left_out: LeftOut) -> str:
-    return f"{left_out.place}: {left_out.reason} ({left_out.detail})"
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
@@ -175,18 +175,16 @@ def _fitting_patch(side: int) -> int:
 
 
 def _nothing_usable(
-    options: ImagesOptions, receipts: Sequence[BlockReceipt], left_out: Mapping[str, int], listed: Sequence[LeftOut]
-) -> UserError:
-    source = options.source
-    if not listed:
-        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
+    options: ImagesOptions, side: int, left_out: Mapping[str, int], notes: Sequence[str]
+) -> RefusedSource:
+    """Return the error for a source whose images are all left out; `side`: the largest of those that are too small."""
+    if not notes:
+        return RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
     counts = ", ".join(f"{number:,} {word}" for word, number in left_out.items())
-    remedy = "name other files"
-    side = max((receipt.detail[SIDE] for receipt in receipts), default=0)
-    if side >= SMALLEST_RESOLUTION:
-        remedy += f", or give --resolution {side} --patch {_fitting_patch(side)}"
+    smaller = f", or give --resolution {side} --patch {_fitting_patch(side)}" if side >= SMALLEST_RESOLUTION else ""
     return RefusedSource(
-        f"--source={source} holds no image that can be used ({counts}), the first being {_line(listed[0])}; {remedy}."
+        f"--source={options.source} holds no image that can be used ({counts}), the first being {notes[0]}; name other "
+        f"files{smaller}."
     )
 
 
@@ -194,12 +192,11 @@ def _nothing_usable(
 class ImageRules:
     """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
 
-    reader: ImageReader
+    options: ImagesOptions
+    annotations: Annotations
     decoding: DecodingRules
     classes: Sequence[str]
     """Names of all classes; none without classes."""
-    refuse_missing_caption: bool
-    refuse_unreadable: bool
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order, and write their shards by size.
@@ -211,15 +208,24 @@ class ImageRules:
         captions_cut = rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            for item in self.reader.read(block):
+            for item in read_images(block, self.annotations, self.options):
                 image = decode(self.decoding, item)
                 if isinstance(image, SkippedImage):
                     self.check(image)
                     skipped.append(image)
                     continue
                 if image.size not in series:
-                    series[image.size] = self._open_series(folder, block.prefix, image.size)
-                series[image.size].append(self._row(image))
+                    columns, part = self.columns(image.size), folder / size_name(*image.size)
+                    part.mkdir(parents=True, exist_ok=True)
+                    rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
+                    series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)
+                row: dict[str, np.ndarray] = {"image": image.pixels[None]}
+                if self.decoding.captions:
+                    row[CAPTION] = encode_captions([image.caption], self.decoding.caption_length)
+                if self.classes:
+                    assert image.label is not None, "a source with classes gives one to each image"
+                    row[LABEL] = np.array([self.classes.index(image.label)])
+                series[image.size].append(row)
                 captions_cut += image.caption_was_cut
                 rows += 1
             parts = {size_name(*size): tuple(series[size].finish()) for size in sorted(series)}
@@ -236,85 +242,42 @@ class ImageRules:
             detail={SIDE: max((image.side for image in skipped), default=0)},
         )
 
-    def _open_series(self, folder: Path, prefix: str, size: ImageSize) -> ShardSeries:
-        columns = image_columns(size, self.caption_length, self.classes)
-        part = folder / size_name(*size)
-        part.mkdir(parents=True, exist_ok=True)
-        return ShardSeries(part, prefix, columns, block_rows(sum(column.row_bytes for column in columns.values())))
-
-    def _row(self, image: DecodedImage) -> dict[str, np.ndarray]:
-        row: dict[str, np.ndarray] = {"image": image.pixels[None]}
-        if self.caption_length:
-            row[CAPTION] = encode_captions([image.caption], self.caption_length)
+    def columns(self, size: ImageSize) -> dict[str, Column]:
+        """Return the columns of images of one size."""
+        columns = {
+            "image": Column(
+                dtype="uint8",
+                shape=(3, *size),
+                value_range=(0, 255),
+                unit="pixel intensity",
+                description="channel (red, green, blue), row, column",
+            )
+        }
+        if self.decoding.captions:
+            columns[CAPTION] = caption_column(self.decoding.caption_length)
         if self.classes:
-            assert image.label is not None, "a source with classes gives one to each image"
-            row[LABEL] = np.array([self.classes.index(image.label)])
-        return row
-
-    @property
-    def caption_length(self) -> int:
-        """Bytes of a caption in its column; 0 without captions."""
-        return self.decoding.caption_length if self.decoding.captions else 0
+            columns[LABEL] = Column(
+                dtype="int64",
+                num_classes=len(self.classes),
+                unit="class index",
+                description="the image's class",
+                names=tuple(self.classes),
+            )
+        return columns
 
     def check(self, image: SkippedImage) -> None:
         """Raise RefusedSource where the options refuse to skip such an image."""
-        if image.reason == "missing caption" and self.refuse_missing_caption:
-            remedy = self.reader.annotations.remedy
+        if image.reason == "missing caption" and self.options.missing_caption == "refuse":
+            remedy = self.annotations.remedy
             raise RefusedSource(f"{image.name} has {image.detail}; {remedy}, or give --missing-caption skip.")
-        if image.reason == "unreadable" and self.refuse_unreadable:
+        if self.options.unreadable == "refuse" and image.reason == "unreadable":
             raise RefusedSource(
                 f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
             )
-        if image.reason in ("damaged file", "damaged line") and self.refuse_unreadable:
+        if self.options.unreadable == "refuse" and image.reason in ("damaged file", "damaged line"):
             raise RefusedSource(f"{image.name}: {image.detail}; correct it, or give --unreadable skip.")
 
 
 def describe(image: SkippedImage) -> LeftOut:
     """Describe an image that is left out."""
     return LeftOut(place=image.name, reason=image.reason, detail=image.detail)
-
-
-def image_columns(size: ImageSize, caption_length: int, classes: Sequence[str]) -> dict[str, Column]:
-    """Return the columns of images of one size.
-
-    `caption_length`: bytes of a caption, 0 without captions; `classes`: their names, none without classes.
-    """
-    columns = {
-        "image": Column(
-            dtype="uint8",
-            shape=(3, *size),
-            value_range=(0, 255),
-            unit="pixel intensity",
-            description="channel (red, green, blue), row, column",
-        )
-    }
-    if caption_length:
-        columns[CAPTION] = caption_column(caption_length)
-    if classes:
-        columns[LABEL] = Column(
-            dtype="int64",
-            num_classes=len(classes),
-            unit="class index",
-            description="the image's class",
-            names=tuple(classes),
-        )
-    return columns
-
-
-def describe_store(receipts: Sequence[BlockReceipt], parts: Sequence[str], rules: ImageRules) -> str:
-    """Describe a store for people: `6 images with captions in 3 sizes`."""
-    rows, classes = sum(receipt.rows for receipt in receipts), len(rules.classes)
-    words = [f"{rows:,} images", "with captions" if rules.caption_length else ""]
-    if classes:
-        words.append(f"of {classes:,} class{'es' if classes > 1 else ''}")
-    words.append(f"in {len(parts)} size{'s' if len(parts) > 1 else ''}")
-    return " ".join(filter(None, words))
-
-
-def describe_source(options: ImagesOptions, receipts: Sequence[BlockReceipt], parts: Sequence[str]) -> str:
-    """Describe the origin of a store's images for people."""
-    pixels = sum(3 * math.prod(_size(part)) * each.shard.rows for part in parts for each in shards_of(receipts, part))
-    return (
-        f"read from {visible_name(source_name(options.source))}; {pixels:,} bytes of decoded pixels, areas of at most "
-        f"{options.resolution}x{options.resolution}"
-    )

@@ -1,16 +1,23 @@
 """Sources of images with captions, as blocks: image files, WebDataset tars, Parquet, `datasets` folders, MDS."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ditlab.data.block_imports.plan import InputBlock, block_bytes, group_files
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, list_source
-from ditlab.data.images.annotations import REMEDIES, Annotations, CaptionLines, check_known, read_captions
+from ditlab.data.block_imports.source_files import (
+    BadRecord,
+    SourceFile,
+    SourceListing,
+    list_source,
+    visible_name,
+)
+from ditlab.data.images.annotations import REMEDIES, Annotations, read_captions
 from ditlab.data.images.decoding import IMAGE_SUFFIXES
 from ditlab.data.images.tar_files import tar_labels
-from ditlab.data.sources.records import RecordFile, record_blocks, record_files
+from ditlab.data.sources.records import record_blocks, record_files
 from ditlab.data.sources.tables import parquet_rows
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
@@ -52,10 +59,10 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     """
     source = options.source
     listing = list_source("--source", source, beside=(".txt",))
-    files = {"images": listing.of(*IMAGE_SUFFIXES), "tar": listing.of(".tar")}
+    images, tars = listing.of(*IMAGE_SUFFIXES), listing.of(".tar")
     tables = [each for each in record_files("--source", listing) if each.kind in TABLES]
-    held = [kind for kind, found in files.items() if found]
-    held += [kind for kind in TABLES if any(each.kind == kind for each in tables)]
+    found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
+    held = [kind for kind, files in found.items() if files]
     if not held:
         raise UserError(
             f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved datasets folder "
@@ -67,11 +74,22 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     (kind,) = held
     annotations = _annotations(options, kind)
     if kind == "images":
-        return _image_files(listing, files[kind], annotations, options)
+        return _image_files(listing, images, annotations, options)
     if kind == "tar":
-        return _tars(files[kind], annotations)
+        labels: set[str] = set()
+        if annotations.label is not None:
+            with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
+                labels = labels.union(*pool.map(lambda file: tar_labels(file, annotations), tars))
+        blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
+        return ImageSource(annotations, blocks, None, tuple(sorted(filter(None, labels))))
+    num = None  # where it would take a request for each file
+    if kind == "mds":
+        num = sum(int(each.detail["samples"]) for each in tables)
+    elif kind == "parquet" and not tables[0].file.is_remote:
+        with suppress(BadRecord):
+            num = sum(sum(parquet_rows(each.file)) for each in tables)
     blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables)))
-    return ImageSource(annotations, blocks, _num_records(tables), ())
+    return ImageSource(annotations, blocks, num, ())
 
 
 def _annotations(options: ImagesOptions, kind: str) -> Annotations:
@@ -90,8 +108,8 @@ def _annotations(options: ImagesOptions, kind: str) -> Annotations:
     remedy = REMEDIES.get(caption, "").format(lines=chosen, column=options.caption_column)
     if kind == "tar" and caption == "txt":
         remedy = "write one into a .txt member of the same key beside it"
-    lines = read_captions(Path(chosen), options.caption_column) if caption == "lines" else CaptionLines({}, ())
-    return Annotations(caption, options.label_from, lines.captions, remedy, lines.damaged)
+    captions, damaged = read_captions(Path(chosen), options.caption_column) if caption == "lines" else ({}, [])
+    return Annotations(caption, options.label_from, captions, remedy, damaged)
 
 
 def _image_files(
@@ -99,38 +117,18 @@ def _image_files(
 ) -> ImageSource:
     # refuses images outside all folders before one is decoded
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
-    if annotations.caption == "lines":
-        check_known(Path(str(options.caption_from)), annotations.lines, {file.shown for file in images}, listing.source)
+    lines, names = annotations.lines, {file.shown for file in images}
+    if unknown := [visible_name(name) for name in lines if name not in names]:
+        more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        raise UserError(
+            f"--caption-from={options.caption_from} names {unknown[0]}{more}, which --source={listing.source} does not "
+            "hold; correct the paths, which begin below --source, or remove the lines."
+        )
     texts = {file.stem: file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
     blocks: list[InputBlock] = []
     for group in group_files(images):
         stems = dict.fromkeys(file.stem for file in group)
-        captions = {file.shown: annotations.lines[file.shown] for file in group if file.shown in annotations.lines}
+        captions = {file.shown: lines[file.shown] for file in group if file.shown in lines}
         beside = tuple(texts[stem] for stem in stems if stem in texts)
         blocks.append(InputBlock(len(blocks), group, "images", beside=beside, detail=captions or None))
-    return ImageSource(replace(annotations, lines={}), blocks, len(images), _named(labels))
-
-
-def _tars(tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
-    blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-    labels: set[str] = set()
-    if annotations.label is not None:
-        with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
-            labels = labels.union(*pool.map(lambda file: tar_labels(file, annotations), tars))
-    return ImageSource(annotations, blocks, None, _named(labels))
-
-
-def _num_records(tables: Sequence[RecordFile]) -> int | None:
-    """Return the number of rows, where the source says so; None where it is not worth a request for each file."""
-    if tables[0].kind == "mds":
-        return sum(int(each.detail["samples"]) for each in tables)
-    if tables[0].kind == "arrow" or tables[0].file.is_remote:
-        return None
-    try:
-        return sum(sum(parquet_rows(each.file)) for each in tables)
-    except BadRecord:
-        return None
-
-
-def _named(labels: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(sorted(label for label in labels if label))
+    return ImageSource(replace(annotations, lines={}), blocks, len(images), tuple(sorted(filter(None, labels))))

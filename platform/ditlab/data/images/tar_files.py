@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import PurePosixPath
+from typing import Literal
 
 from ditlab.data.block_imports.source_files import SourceFile, open_source, visible_name
 from ditlab.data.images.annotations import Annotations
@@ -25,33 +26,32 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
     A damage costs the rest of the tar, which is one item that cannot be read.
     """
     damage: list[str] = []
-    for _, group in groupby(_contents(file, damage), lambda each: _key(each[0])):
+    for _, group in groupby(_contents(file, damage), _key):
         members = dict(group)
-        beside = next((content for name, content in members.items() if name.endswith(".txt")), None)
+        texts = [members.pop(name) for name in list(members) if name.endswith(".txt")]
+        beside = texts[0] if texts else None
         if damage and beside is None and annotations.caption == "txt":
             continue  # its caption lies behind the damage
+        text = beside if isinstance(beside, bytes) else None
         for name, content in members.items():
-            if name.endswith(".txt"):
-                continue
             inside = PurePosixPath(visible_name(name))
-            place, text = f"{file.shown}: {inside}", None if isinstance(beside, str) else beside
-            problem = f"its caption: {beside}" if isinstance(beside, str) else ""
-            if isinstance(content, str):
-                yield annotations.annotate(inside, place, None, text, content)
-            else:
-                yield annotations.annotate(inside, place, content, text, problem)
+            image, problem = content, f"its caption: {beside}" if isinstance(beside, str) else ""
+            if isinstance(image, str):
+                image, problem = None, image
+            yield annotations.annotate(inside, f"{file.shown}: {inside}", image, text, problem)
     if damage:
         yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
 
 
+def _key(member: tuple[str, object]) -> PurePosixPath:
+    path = PurePosixPath(member[0])
+    return path.parent / path.name.partition(".")[0]
+
+
 def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
     """Return the classes of a tar's images, by its headers. Raises UserError for an image outside all folders."""
-    found: set[str] = set()
-    for name, _ in _contents(file, [], headers=True):
-        inside = PurePosixPath(visible_name(name))
-        if inside.suffix != ".txt":
-            found.add(annotations.label_of(inside, f"{file.shown}: {inside}") or "")
-    return found
+    insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], headers=True))
+    return {annotations.label_of(each, f"{file.shown}: {each}") or "" for each in insides if each.suffix != ".txt"}
 
 
 def _contents(file: SourceFile, damage: list[str], headers: bool = False) -> Iterator[tuple[str, bytes | str]]:
@@ -60,17 +60,16 @@ def _contents(file: SourceFile, damage: list[str], headers: bool = False) -> Ite
     It ends at a damage, which is described in `damage`. `headers`: contents are passed over, and empty.
     """
     start: int | None = None
+    mode: Literal["r:", "r|"] = "r:" if headers and not file.is_remote else "r|"
     try:
-        with (
-            open_source(file) as source,
-            tarfile.open(
-                fileobj=source, mode="r:" if headers and not file.is_remote else "r|", tarinfo=StrictHeader
-            ) as tar,
-        ):
+        with open_source(file) as source, tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar:
             start = 0
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # all so far, which a stream has no use for
-                if member.isfile() and _extension(member.name) in (*IMAGE_SUFFIXES, ".txt"):
+                name = PurePosixPath(member.name).name
+                # all behind the first dot: `a.seg.png` is no image of its own but something about `a`
+                extension = "" if name.startswith(".") else f".{name.partition('.')[2].lower()}"
+                if member.isfile() and extension in (*IMAGE_SUFFIXES, ".txt"):
                     if headers:
                         yield member.name, b""
                     elif member.size > MEMBER_BYTES:
@@ -102,14 +101,3 @@ class StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError("it ends without its end mark") from None
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(first_line(error)) from error
-
-
-def _key(name: str) -> str:
-    path = PurePosixPath(name)
-    return str(path.parent / path.name.partition(".")[0])
-
-
-def _extension(member: str) -> str:
-    """Return all behind the name's first dot: `a.seg.png` is no image of its own but something about `a`."""
-    name = PurePosixPath(member).name
-    return "." + name.partition(".")[2].lower() if not name.startswith(".") else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any, BinaryIO
 
 from ditlab.data.block_imports.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_source
@@ -15,13 +14,6 @@ from ditlab.storage.plain_files import MIB
 READ_BYTES = MIB
 """Bytes that are read at a time, and in which a place for a cut is looked for."""
 _SPACES = b" \t\n\r\v\f"
-
-
-def byte_ranges(size: int, most_bytes: int) -> list[tuple[int, int]]:
-    """Cut a file of `size` bytes into ranges of at most `most_bytes`, about equally long."""
-    num = max(1, -(-size // most_bytes))
-    cuts = [number * size // num for number in range(num + 1)]
-    return list(pairwise(cuts))
 
 
 def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
@@ -34,23 +26,18 @@ def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> 
         place = start
         if start:  # the line that holds the byte before is of another range
             source.seek(start - 1)
-            place = start - 1 + len(_line(source, file, start - 1))
+            place = start - 1 + len(source.readline(LINE_BYTES + 1))
         while stop is None or place < stop:
-            line = _line(source, file, place)
+            line = source.readline(LINE_BYTES + 1)
+            if len(line) > LINE_BYTES:
+                raise UserError(
+                    f"{file.place}: the line at byte {place:,} has more than {LINE_BYTES:,} bytes; write one document "
+                    "a line, and longer ones into .txt files."
+                )
             if not line:
                 return
             yield place, line
             place += len(line)
-
-
-def _line(source: Any, file: SourceFile, place: int) -> bytes:
-    line: bytes = source.readline(LINE_BYTES + 1)
-    if len(line) > LINE_BYTES:
-        raise UserError(
-            f"{file.place}: the line at byte {place:,} has more than {LINE_BYTES:,} bytes; write one document a line, "
-            "and longer ones into .txt files."
-        )
-    return line
 
 
 def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str, str]) -> tuple[Any, ...] | None:

@@ -7,6 +7,7 @@ samples. A sample is the sizes, uint32, of its values of no fixed size, then its
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,10 +22,16 @@ INDEX = "index.json"
 _NUMBERS = {"int": "<i8", "float16": "<f2", "float32": "<f4", "float64": "<f8"} | {
     f"{kind}int{bits}": f"<{kind or 'i'}{bits // 8}" for kind in ("", "u") for bits in (8, 16, 32, 64)
 }
+
+
+def _number(dtype: str, value: bytes) -> int | float:
+    number: int | float = np.frombuffer(value, dtype)[0].item()
+    return number
+
+
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "bytes": bytes,
-    "jpeg": bytes,
-    "png": bytes,
+    **{name: partial(_number, dtype) for name, dtype in _NUMBERS.items()},
+    **dict.fromkeys(("bytes", "jpeg", "png"), bytes),
     "str": bytes.decode,
     "json": json.loads,
     "str_int": int,
@@ -98,10 +105,27 @@ def mds_samples(
     UserError for a column that is missing or no plain value, and BadRecord, after the samples before, for a shard that
     is damaged.
     """
+    import pyarrow as pa
+
     check_columns(file, columns, shard.column_names)
-    decoders = [_decoder(file, shard, flag, column) for flag, column in columns.items()]
+    decoders: list[tuple[int, Callable[[bytes], Any]]] = []
+    for flag, column in columns.items():
+        place = shard.column_names.index(column)
+        encoding = shard.column_encodings[place].partition(":")[0]
+        if encoding not in _DECODERS:
+            raise UserError(
+                f"{file.place}: '{column}' is stored as {encoding}, which is not read here; write it as str, bytes, "
+                f"jpeg or png, or give {flag} with another column."
+            )
+        decoders.append((place, _DECODERS[encoding]))
     try:
-        content = _content(file, shard)
+        with open_source(file) as source:
+            content = source.read(file.size)
+        size = shard.raw_data.bytes
+        if not file.name.endswith(shard.raw_data.basename):
+            content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read(size + 1)
+        if len(content) != size:
+            raise ValueError(f"{len(content):,} bytes, and its index says {size:,}")
         head = np.frombuffer(content, "<u4", shard.samples + 2)
         if head[0] != shard.samples:
             raise ValueError(f"{head[0]:,} samples, and its index says {shard.samples:,}")
@@ -115,22 +139,9 @@ def mds_samples(
                 yield ValueError(first_line(error))
             else:
                 yield sample
-    except (OSError, ValueError, MemoryError) as error:
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         reason = f"no MDS shard that can be read ({first_line(error)})"
         raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
-
-
-def _decoder(file: SourceFile, shard: MdsShard, flag: str, column: str) -> tuple[int, Callable[[bytes], Any]]:
-    place = shard.column_names.index(column)
-    encoding = shard.column_encodings[place].partition(":")[0]
-    if encoding in _NUMBERS:
-        return place, lambda value: np.frombuffer(value, _NUMBERS[encoding])[0].item()
-    if encoding not in _DECODERS:
-        raise UserError(
-            f"{file.place}: '{column}' is stored as {encoding}, which is not read here; write it as str, bytes, jpeg "
-            f"or png, or give {flag} with another column."
-        )
-    return place, _DECODERS[encoding]
 
 
 def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:
@@ -145,20 +156,3 @@ def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:
     if place != len(sample):
         raise ValueError(f"a sample of {len(sample):,} bytes, whose values have {place:,}")
     return values
-
-
-def _content(file: SourceFile, shard: MdsShard) -> bytes:
-    """Read a shard, unpacked."""
-    import pyarrow as pa
-
-    with open_source(file) as source:
-        content = source.read(file.size)
-    size = shard.raw_data.bytes
-    if not file.name.endswith(shard.raw_data.basename):
-        try:
-            content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read(size + 1)
-        except pa.ArrowException as error:
-            raise ValueError(first_line(error)) from error
-    if len(content) != size:
-        raise ValueError(f"{len(content):,} bytes, and its index says {size:,}")
-    return content

@@ -11,18 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ditlab.data.block_imports.plan import MOST_FILES, InputBlock
 from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, read_json
-from ditlab.data.sources.lines import byte_ranges, lines_between, parse_line
+from ditlab.data.sources.lines import lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, batch_places, parquet_batches, parquet_rows
 from ditlab.errors import UserError, first_line
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 KINDS = ("arrow", "jsonl", "mds", "parquet")
 """Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
@@ -52,8 +48,13 @@ def record_files(option: str, listing: SourceListing, kinds: Sequence[str] = KIN
 
     Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
-    _refuse_splits(option, listing)
     files = {file.name: file for file in listing.files}
+    content = read_json(files[SPLITS]) if SPLITS in files else None
+    names = content.get("splits") if isinstance(content, dict) else None
+    if isinstance(names, list) and names:
+        one = f"{option}={listing.source.rstrip('/')}/{names[0]}"
+        listed = ", ".join(map(str, names))
+        raise UserError(f"{option}={listing.source} holds splits ({listed}); name one of them, such as {one}.")
     indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
     owned: set[str] = set()
     for file in sorted(listing.files, key=lambda each: each.name.count("/")):
@@ -66,19 +67,9 @@ def record_files(option: str, listing: SourceListing, kinds: Sequence[str] = KIN
         kind = file.suffix.removeprefix(".")
         if file.name in indexed:
             chosen += indexed[file.name]
-        elif file.name not in owned and kind in kinds and kind != "mds":
+        elif file.name not in owned and kind != "mds":
             chosen.append(RecordFile(kind, file))
     return [each for each in chosen if each.kind in kinds]
-
-
-def _refuse_splits(option: str, listing: SourceListing) -> None:
-    splits = next((file for file in listing.files if file.name == SPLITS), None)
-    content = read_json(splits) if splits else None
-    names = content.get("splits") if isinstance(content, dict) else None
-    if isinstance(names, list) and names:
-        listed = ", ".join(map(str, names))
-        one = f"{option}={listing.source.rstrip('/')}/{names[0]}"
-        raise UserError(f"{option}={listing.source} holds splits ({listed}); name one of them, such as {one}.")
 
 
 def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
@@ -110,22 +101,17 @@ def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlo
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
     blocks: list[InputBlock] = []
     group: list[RecordFile] = []
-
-    def close() -> None:
-        if group:
+    for each, parts in [*zip(files, ranges, strict=True), (None, [])]:
+        size = sum(file.file.size for file in group) + (each.file.size if each else 0)
+        is_other = each is None or parts or each.kind != (group or [each])[0].kind
+        if group and (is_other or size > most_bytes or len(group) == MOST_FILES):
             detail = [each.detail for each in group] if group[0].detail is not None else None
             blocks.append(InputBlock(len(blocks), tuple(each.file for each in group), group[0].kind, detail=detail))
-            group.clear()
-
-    for each, parts in zip(files, ranges, strict=True):
-        size = sum(file.file.size for file in group) + each.file.size
-        if parts or (group and (each.kind != group[0].kind or size > most_bytes or len(group) == MOST_FILES)):
-            close()
-        if not parts:
+            group = []
+        if each and not parts:
             group.append(each)
-        for start, stop, first_row in parts:
+        for start, stop, first_row in parts if each else []:
             blocks.append(InputBlock(len(blocks), (each.file,), each.kind, start, stop, first_row))
-    close()
     return blocks
 
 
@@ -139,27 +125,25 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     if file.size <= most_bytes or each.kind == "mds" or (each.kind == "arrow" and file.is_remote):
         return []
     if each.kind in ("jsonl", "txt"):
-        return [(start, stop, 0) for start, stop in byte_ranges(file.size, most_bytes)]
+        num = -(-file.size // most_bytes)
+        cuts = [number * file.size // num for number in range(num + 1)]
+        return [(start, stop, 0) for start, stop in pairwise(cuts)]
     try:
         if each.kind == "parquet":
             rows = list(accumulate(parquet_rows(file), initial=0))
-            cuts = _cuts(rows, max(1, rows[-1] * most_bytes // file.size))  # rows of about as many bytes
-            return [(start, stop, rows[start]) for start, stop in pairwise(cuts)]
-        places = batch_places(file)
+            edges, sizes, allowed = list(range(len(rows))), rows, max(1, rows[-1] * most_bytes // file.size)
+        else:
+            places = batch_places(file)
+            rows = list(accumulate((num for _, _, num in places), initial=0))
+            edges, allowed = [start for start, _, _ in places] + [stop for _, stop, _ in places[-1:]], most_bytes
+            sizes = edges
     except BadRecord:
         return []
-    edges = [place.start for place in places] + [place.stop for place in places[-1:]]
-    rows = list(accumulate((place.rows for place in places), initial=0))
-    return [(edges[start], edges[stop], rows[start]) for start, stop in pairwise(_cuts(edges, most_bytes))]
-
-
-def _cuts(edges: list[int], allowed: int) -> list[int]:
-    """Return places of ascending edges, the first and last among them, so that few steps are longer than `allowed`."""
-    cuts = [0]
-    for place in range(1, len(edges)):
-        if place - cuts[-1] > 1 and edges[place] - edges[cuts[-1]] > allowed:
+    cuts = [0]  # few parts are larger than allowed
+    for place in range(1, len(sizes)):
+        if place - cuts[-1] > 1 and sizes[place] - sizes[cuts[-1]] > allowed:
             cuts.append(place - 1)
-    return [*cuts, len(edges) - 1]
+    return [(edges[start], edges[stop], rows[start]) for start, stop in pairwise([*cuts, len(sizes) - 1])]
 
 
 @dataclass(frozen=True)
@@ -228,14 +212,13 @@ def _rows(
             try:
                 yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
             except UnicodeDecodeError:  # of one row at least
-                yield from (_row(part, row) for row in range(part.num_rows))
-
-
-def _row(batch: pa.RecordBatch, row: int) -> tuple[Any, ...] | ValueError:
-    try:
-        return tuple(column[row].as_py() for column in batch.columns)
-    except UnicodeDecodeError as error:
-        return ValueError(f"is not UTF-8 ({error})")
+                for row in range(part.num_rows):
+                    try:
+                        values = tuple(column[row].as_py() for column in part.columns)
+                    except UnicodeDecodeError as error:
+                        yield ValueError(f"is not UTF-8 ({error})")
+                    else:
+                        yield values
 
 
 def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ditlab.data.block_imports.source_files import READ_BYTES, BadRecord, SourceFile, open_source
 from ditlab.errors import UserError, first_line, nearest
@@ -44,27 +44,19 @@ def parquet_rows(file: SourceFile) -> list[int]:
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
-class BatchPlace(NamedTuple):
-    """Place of a record batch in its file."""
+def batch_places(file: SourceFile) -> list[tuple[int, int, int]]:
+    """Return the first byte, the end and the rows of each record batch of a file on this machine.
 
-    start: int
-    """First byte of its message."""
-    stop: int
-    """End of its message."""
-    rows: int
-
-
-def batch_places(file: SourceFile) -> list[BatchPlace]:
-    """Return the places of the record batches of a file on this machine. Raises BadRecord for a damaged file."""
+    Raises BadRecord for a damaged file.
+    """
     import pyarrow as pa
 
-    places = []
     with _opened(file, "Arrow") as source:
         stream = pa.memory_map(str(source))
-        schema = _schema(stream)
+        schema, places = _schema(stream), []
         start = stream.tell()
         for message in _messages(stream):
-            places.append(BatchPlace(start, stream.tell(), pa.ipc.read_record_batch(message, schema).num_rows))
+            places.append((start, stream.tell(), pa.ipc.read_record_batch(message, schema).num_rows))
             start = stream.tell()
     return places
 
@@ -86,8 +78,10 @@ def arrow_batches(
         stream.seek(max(start, stream.tell()))
         for message in _messages(stream, stop):
             batch = pa.ipc.read_record_batch(message, schema).select(list(columns.values()))
-            for column in batch.columns:
-                _check_offsets(column)
+            for column in batch.columns:  # its offsets, which Arrow's readers trust, and no text that is not UTF-8
+                if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                    column = column.view(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
+                column.validate(full=True)
             yield batch
 
 
@@ -120,15 +114,6 @@ def _messages(stream: Any, stop: int | None = None) -> Iterator[Any]:
                 f"it holds a {message.type}; save it again with `save_to_disk`, which writes plain columns"
             )
         yield message
-
-
-def _check_offsets(column: pa.Array) -> None:
-    """Check a column's offsets, which Arrow's readers trust. Text that is not UTF-8 is no damage of the file."""
-    import pyarrow as pa
-
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.view(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
-    column.validate(full=True)
 
 
 @contextmanager

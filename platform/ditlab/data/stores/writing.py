@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -76,13 +76,13 @@ def write_store(
     name: str,
     description: str,
     source: Source,
-    text: Callable[[], TextFacts] | None = None,
+    text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
 ) -> WrittenStore:
     """Write a plain store in place of an older one, if any.
 
     A store of the same content is written again too: that repairs altered shards and costs less than a comparison.
-    `text` is called once all batches are written. Raises UserError for a bucketed store in the folder, and as
+    Raises UserError for a bucketed store in the folder, and as
     `StoreWriter` does.
     """
     from ditlab.data.stores.store import Store
@@ -100,7 +100,7 @@ def write_store(
     ) as writer:
         for batch in batches:
             writer.append(batch)
-        writer.text = text() if text else None
+        writer.text = text
     store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome)

@@ -5,11 +5,13 @@ Documents that cannot be read are handed to `leave_out`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ditlab.data.block_imports.plan import InputBlock
-from ditlab.data.block_imports.source_files import BadRecord
+from ditlab.data.block_imports.source_files import BadRecord, SourceFile
 from ditlab.data.sources.lines import text_between
 from ditlab.data.sources.records import read_records
 
@@ -20,6 +22,8 @@ Document = Iterable[str]
 """Text of a document, in blocks of any size."""
 LeaveOut = Callable[[BadRecord], None]
 """Function that counts a record which cannot be read, or raises it where none may be left out."""
+SURROGATE = re.compile("[\\ud800-\\udfff]")
+"""Half of a surrogate pair, which UTF-8 cannot hold."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
@@ -74,91 +78,39 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
     kinds: one a record, in a column. UTF-8. Raises UserError for a column that is not there.
     """
     if block.kind == "txt":
-        for number in range(len(block.files)):
-            yield from _file_pieces(block, number, leave_out)
+        for file in block.files:
+            yield from _file_pieces(file, block, leave_out)
         return
     for record in read_records(block, {"--column": column}):
-        try:
-            if record.problem:
-                raise record.problem
-            text = checked_text(record.values[0], column, record.place)
-        except BadRecord as problem:
-            leave_out(problem)
-        else:
+        problem, text = record.problem, record.values[0] if record.values else None
+        if problem is None and not isinstance(text, str):
+            kind = "null" if text is None else f"a {type(text).__name__}"
+            remedy = "leave it out of the file, or give --column"
+            problem = BadRecord.at(record.place, f"'{column}' holds {kind}, not text", remedy)
+        elif problem is None and (surrogate := SURROGATE.search(text)):
+            reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
+            problem = BadRecord.at(record.place, reason, "write the file again")
+        if problem is None:
             yield from pieces([text])
+        else:
+            leave_out(problem)
 
 
-def _file_pieces(block: InputBlock, number: int, leave_out: LeaveOut) -> Iterator[TextPiece]:
-    file = block.files[number]
+def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
+    """Iterate over the pieces of a block's part of a text file, which is read to its end first: it may be no UTF-8."""
+
+    def read() -> Iterator[str]:
+        return text_between(file, block.start, block.stop)
+
     try:
-        text: Document = _checked_blocks(block, number)
+        kept = deque(read(), maxlen=None if file.size <= IN_MEMORY else 0)
     except BadRecord as record:
         leave_out(record)
         return
     last = block.stop is None or block.stop >= file.size
     empty = True
-    for piece in pieces(text):
+    for piece in pieces(kept or read()):
         empty = False
         yield piece if last else TextPiece(piece.text, last=False)
     if empty and last and block.start:
         yield TextPiece("", last=True)  # the document's text ended in the block before
-
-
-def _checked_blocks(block: InputBlock, number: int) -> Document:
-    """Return the text of a file that is UTF-8 to its end. Raises BadRecord."""
-    file = block.files[number]
-    if file.size <= IN_MEMORY:
-        return list(text_between(file, block.start, block.stop))
-    for _ in text_between(file, block.start, block.stop):
-        pass
-    return text_between(file, block.start, block.stop)
-
-
-def checked_text(value: object, key: str, place: str) -> str:
-    """Return a value that is text. Raises BadRecord for any other."""
-    if not isinstance(value, str):
-        problem = "null" if value is None else f"a {type(value).__name__}"
-        raise BadRecord.at(place, f"'{key}' holds {problem}, not text", "leave it out of the file, or give --column")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            reason = f"'{key}' holds half of a surrogate pair at character {error.start}, which is no text"
-            raise BadRecord.at(place, reason, "write the file again") from error
-    return value
-
-
-@dataclass(frozen=True)
-class BlockCorpus:
-    """Documents of several blocks, one after the other (`token_store.Corpus`)."""
-
-    source: str
-    blocks: Sequence[InputBlock]
-    column: str
-    refuses: bool
-    """True where no document may be left out."""
-
-    @property
-    def origin(self) -> str:
-        """Name of the corpus in messages."""
-        return f"--source={self.source}"
-
-    def pieces(self) -> Iterator[TextPiece]:
-        """Iterate over the documents' pieces.
-
-        Raises the first BadRecord where there is no document beside it, or none may be left out.
-        """
-        bad: list[BadRecord] = []
-
-        def leave_out(record: BadRecord) -> None:
-            if self.refuses:
-                raise record
-            bad[1:] = [record]
-
-        found = False
-        for block in self.blocks:
-            for piece in block_pieces(block, self.column, leave_out):
-                found = True
-                yield piece
-        if bad and not found:
-            raise bad[0]

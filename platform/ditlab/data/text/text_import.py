@@ -1,9 +1,11 @@
 """Import of text by blocks: a tokeniser, rows of each block, the rows of what is left, manifest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, total_counts
+import numpy as np
+
+from ditlab.data.block_imports.plan import ImportPlan, InputBlock, block_bytes, total_counts, unpacked
 from ditlab.data.block_imports.runner import (
     ProcessExecutor,
     RefusedSource,
@@ -12,29 +14,29 @@ from ditlab.data.block_imports.runner import (
     run_blocks,
     unfinished_import,
 )
-from ditlab.data.block_imports.source_files import list_source, source_name, visible_name
+from ditlab.data.block_imports.source_files import BadRecord, list_source, source_name, visible_name
 from ditlab.data.importing import ImportRequest
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Source, TextFacts, folder_name
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
-from ditlab.data.text.documents import BlockCorpus
+from ditlab.data.text.documents import TextPiece, block_pieces
 from ditlab.data.text.token_store import (
     BYTES,
     DEFAULT_VOCABULARY,
     DOCUMENTS,
     FIRST,
     LEARNING_BYTES,
+    REST,
     TOKENS,
     UNREADABLE,
     TextRules,
-    TokenStoreRequest,
-    joined_rests,
     request_tokenizer,
+    rows_label,
     token_columns,
     too_short,
 )
-from ditlab.data.text.tokenizer import TOKENIZER_NAME, Tokenizer
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
 from ditlab.storage.files import writing_into
@@ -57,16 +59,20 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     be read or has no text, a tokeniser that cannot be read or fetched, and a length beyond the source.
     """
     options = request.options
+    origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
     blocks = open_text_source(options.source)
-    tokens = TokenStoreRequest(options.tokenizer, options.vocabulary or DEFAULT_VOCABULARY, options.length)
+    vocabulary = options.vocabulary or DEFAULT_VOCABULARY
     stem = PurePosixPath(source_name(options.source)).stem
-    path = request.out / (options.name or f"text-{folder_name(stem)}-{tokens.label}")
+    label = rows_label(options.tokenizer, vocabulary, length)
+    path = request.out / (options.name or f"text-{folder_name(stem)}-{label}")
     refuse_bucketed_store(path)
-    refuses = options.unreadable == "refuse"
-    corpus = BlockCorpus(options.source, _read_to_learn(blocks), options.column, refuses)
-    tokenizer = request_tokenizer(tokens, corpus, request.progress)
-    rules = TextRules(tokenizer.fingerprint, options.column, options.length, refuses)
-    described = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": options.length}
+
+    def read() -> Iterator[TextPiece]:
+        return _pieces_to_learn(blocks, options.column, refuses)
+
+    tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
+    rules = TextRules(tokenizer.fingerprint, options.column, length, refuses)
+    described = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": length}
     plan = ImportPlan.of("text", blocks, {**described, "unreadable": options.unreadable})
     folder = plan.folder(path)
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
@@ -77,10 +83,38 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         sums = total_counts(receipt.counts for receipt in receipts)
         if not sums.get(BYTES):
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
-            raise RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
-        if sums[TOKENS] < options.length:
-            raise RefusedSource(too_short("--", options.length, f"--source={options.source}", sums[TOKENS]))
-        return _finish(path, plan, receipts, tokenizer, sums, options)
+            raise RefusedSource(first or f"{origin} holds no text; name files that hold some.")
+        if sums[TOKENS] < length:
+            raise RefusedSource(too_short("--length", length, origin, sums[TOKENS]))
+        rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
+        dropped, columns = sums[TOKENS] % length, token_columns(tokenizer, length)
+        rows = rest[: len(rest) - dropped].reshape(-1, length)
+        problems = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
+        num = sum(sum(receipt.left_out.values()) for receipt in receipts)
+        name = visible_name(source_name(options.source))
+        num_files = len({file for block in blocks for file in block.files})
+        notes = [f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")]
+        if num:
+            more = f", and {num - LISTED:,} more" if num > LISTED else ""
+            notes.append(visible_name(f"{num:,} skipped: {', '.join(problems[:LISTED])}{more}"))
+        return finish_import(
+            path,
+            folder,
+            receipts,
+            columns,
+            more=write_shards(folder, REST_PREFIX, columns, [{"tokens": rows}] if len(rows) else []),
+            description=f"text of {name} in rows of {length:,} tokens",
+            source=Source(kind="text", note="; ".join(notes)),
+            left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],
+            text=TextFacts(
+                tokenizer=options.tokenizer,
+                documents=sums[DOCUMENTS],
+                bytes=sums[BYTES],
+                tokens=sums[TOKENS],
+                dropped=dropped,
+            ),
+            attachments={TOKENIZER_NAME: tokenizer.content},
+        )
 
 
 def open_text_source(source: str) -> list[InputBlock]:
@@ -95,50 +129,26 @@ def open_text_source(source: str) -> list[InputBlock]:
     raise UserError(f"--source={source} holds no {known}; name a file, or a folder that holds some.")
 
 
-def _read_to_learn(blocks: Sequence[InputBlock]) -> Sequence[InputBlock]:
-    """Return the blocks that a BPE learns from: all, or of a large source as many as can be read in a few minutes."""
-    size = sum(block.bytes if block.stop is None or block.kind == "parquet" else block.stop - block.start
-               for block in blocks)  # fmt: skip
-    return blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]
+def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -> Iterator[TextPiece]:
+    """Iterate over the pieces that a BPE learns from: all, or of a large source as many as take a few minutes to read.
 
-
-def _finish(
-    path: Path,
-    plan: ImportPlan,
-    receipts: Sequence[BlockReceipt],
-    tokenizer: Tokenizer,
-    sums: Mapping[str, int],
-    options: TextOptions,
-) -> WrittenStore:
-    folder, columns = plan.folder(path), token_columns(tokenizer, options.length)
-    rests = joined_rests(receipts, tokenizer.dtype, options.length)
-    problems = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
-    name = visible_name(source_name(options.source))
-    num_files = len({file for block in plan.blocks for file in block.files})
-    origin = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
-    num = sum(sum(receipt.left_out.values()) for receipt in receipts)
-    return finish_import(
-        path,
-        folder,
-        receipts,
-        columns,
-        more=write_shards(folder, REST_PREFIX, columns, [{"tokens": rests}] if len(rests) else []),
-        description=f"text of {name} in rows of {options.length:,} tokens",
-        source=Source(kind="text", note="; ".join(filter(None, [origin, _left_out(num, problems)]))),
-        left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],
-        text=TextFacts(
-            tokenizer=options.tokenizer,
-            documents=sums[DOCUMENTS],
-            bytes=sums[BYTES],
-            tokens=sums[TOKENS],
-            dropped=sums[TOKENS] % options.length,
-        ),
-        attachments={TOKENIZER_NAME: tokenizer.content},
+    Raises the first BadRecord where there is no document beside it, or, with `refuses`, in any case.
+    """
+    size = sum(
+        block.bytes if block.stop is None or block.kind == "parquet" else block.stop - block.start for block in blocks
     )
+    bad: list[BadRecord] = []
 
+    def leave_out(record: BadRecord) -> None:
+        if refuses:
+            raise record
+        bad.append(record)
 
-def _left_out(num: int, listed: Sequence[str]) -> str:
-    if not num:
-        return ""
-    more = f", and {num - LISTED:,} more" if num > LISTED else ""
-    return visible_name(f"{num:,} skipped: {', '.join(listed[:LISTED])}{more}")
+    found = False
+    for block in blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]:
+        for piece in block_pieces(block, column, leave_out):
+            found = True
+            yield piece
+        del bad[1:]
+    if bad and not found:
+        raise bad[0]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock, LeftOut
+from ditlab.data.block_imports.plan import MOST_LISTED, BlockReceipt, InputBlock, LeftOut, packed
 from ditlab.data.block_imports.runner import RefusedSource
 from ditlab.data.block_imports.source_files import BadRecord, visible_name
-from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
+from ditlab.data.stores.manifest import Column, folder_name
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,
@@ -39,132 +35,56 @@ UNREADABLE = "unreadable"
 DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
 """Names of the sums of blocks."""
 REST, FIRST = "rest", "first problem"
-"""Keys of a receipt's detail: tokens that filled no row, in base64; the message on the first unreadable document."""
+"""Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
 
 
-class Corpus(Protocol):
-    """Documents that can be iterated over again and again."""
-
-    @property
-    def origin(self) -> str:
-        """Name of the corpus in messages."""
-        ...
-
-    def pieces(self) -> Iterator[TextPiece]:
-        """Iterate over the pieces of the documents (`documents.pieces`)."""
-        ...
+def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
+    """Return tokeniser and row length as part of a folder's name: `bytes-1024`, `bpe-4096-1024`."""
+    path = Path(tokenizer)
+    stem = path.parent.name if path.name == TOKENIZER_NAME and path.parent.name else path.name
+    name = f"bpe-{vocabulary}" if tokenizer == "bpe" else folder_name(stem.removesuffix(".json"))
+    return f"{name}-{length}"
 
 
-@dataclass(frozen=True)
-class TokenStoreRequest:
-    """Tokeniser and row length of a token store."""
-
-    tokenizer: str
-    """`bytes`, `bpe`, a file, a folder, or a name on the Hugging Face hub."""
-    vocabulary: int
-    """Vocabulary of a BPE that is learned here."""
-    length: int
-    """Tokens of a row."""
-    knobs: str = "--"
-    """Prefix of a knob's name in messages."""
-
-    @property
-    def label(self) -> str:
-        """Tokeniser and row length as part of a folder's name: `bytes-1024`, `bpe-4096-1024`."""
-        path = Path(self.tokenizer)
-        stem = path.parent.name if path.name == TOKENIZER_NAME and path.parent.name else path.name
-        name = f"bpe-{self.vocabulary}" if self.tokenizer == "bpe" else folder_name(stem.removesuffix(".json"))
-        return f"{name}-{self.length}"
-
-
-def write_token_store(
-    out: Path,
-    name: str,
-    corpus: Corpus,
-    request: TokenStoreRequest,
-    source: Callable[[], Source],
-    description: str,
-    progress: Progress,
-) -> WrittenStore:
-    """Write `out/name`: column `tokens` (length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
-
-    The corpus is read once to find every error before anything is written, a second time where a BPE is learned, and a
-    last time to tokenise it. `source` is called once the first reading has ended. Memory does not grow with the corpus
-    (but for the distinct words that a BPE learns from). Raises UserError for a corpus that cannot be read or has no
-    text, a tokeniser that cannot be read or fetched, and a length beyond the corpus.
-    """
-    scan = _scan(corpus, progress)
-    origin = source()
-    tokenizer = request_tokenizer(request, corpus, progress, scan)
-    packer = Packer(request.length)
-    rows = packer.rows(encode(_with_progress(corpus.pieces(), "tokenising", scan.bytes, progress), tokenizer))
-    first = next(rows, None)
-    if first is None:
-        raise UserError(too_short(request.knobs, request.length, corpus.origin, packer.tokens))
-    return write_store(
-        out / name,
-        token_columns(tokenizer, request.length),
-        ({"tokens": part} for part in chain([first], rows)),
-        name=name,
-        description=description,
-        source=origin,
-        text=lambda: TextFacts(
-            tokenizer=request.tokenizer,
-            documents=scan.documents,
-            bytes=scan.bytes,
-            tokens=packer.tokens,
-            dropped=packer.dropped,
-        ),
-        attachments={TOKENIZER_NAME: tokenizer.content},
-    )
-
-
-def too_short(knobs: str, length: int, origin: str, tokens: int) -> str:
-    """Return the message on a corpus that fills no row."""
+def too_short(option: str, length: int, origin: str, tokens: int) -> str:
+    """Return the message on a corpus that fills no row; `option` sets the length: `--length`."""
     return (
-        f"{knobs}length={length} is longer than the whole corpus: {origin} gives {tokens:,} tokens; set {knobs}length "
-        f"to {tokens} or less, or add text."
+        f"{option}={length} is longer than the whole corpus: {origin} gives {tokens:,} tokens; set {option} to "
+        f"{tokens} or less, or add text."
     )
-
-
-def _scan(corpus: Corpus, progress: Progress) -> PieceCounter:
-    """Read a corpus once, and count its documents and the bytes of their text."""
-    counter = PieceCounter(corpus.pieces())
-    for _ in _with_progress(counter, "reading", None, progress):
-        pass
-    if not counter.bytes:
-        raise UserError(f"{corpus.origin} holds no text; name files that hold some.")
-    return counter
 
 
 def request_tokenizer(
-    request: TokenStoreRequest, corpus: Corpus, progress: Progress, size: PieceCounter | None = None
+    name: str, vocabulary: int, read: Callable[[], Iterable[TextPiece]], origin: str, progress: Progress
 ) -> Tokenizer:
-    """Open the tokeniser of a request, or learn it from a corpus, whose size is measured first where it is not given.
+    """Open the tokeniser of a name: `bytes`, `bpe`, a file, a folder, or a name on the Hugging Face hub.
 
-    Raises UserError as `write_token_store` does.
+    A BPE of `vocabulary` tokens is learned from the corpus, whose pieces `read` gives: once to measure it, once to
+    learn. Raises UserError for a tokeniser that cannot be read or fetched, and for a corpus (`origin`) without text.
     """
-    name = request.tokenizer
     if name == "bytes":
         return ByteTokenizer()
-    if name == "bpe":
-        total = (size or _scan(corpus, progress)).bytes
-        every = -(-total // LEARNING_BYTES)
-        read = _with_progress(corpus.pieces(), "learning the vocabulary", total, progress)
-        return learn_bpe((piece.text for number, piece in enumerate(read) if not number % every), request.vocabulary)
-    path = Path(name).expanduser()
-    if path.exists() or name.endswith(".json") or name.startswith((".", "/", "~")):
-        return open_tokenizer(path)
-    return fetch_tokenizer(name)
+    if name != "bpe":
+        path = Path(name).expanduser()
+        is_path = path.exists() or name.endswith(".json") or name.startswith((".", "/", "~"))
+        return open_tokenizer(path) if is_path else fetch_tokenizer(name)
+    total = 0
+    for piece in read():
+        total += piece.num_bytes
+        progress("reading", total, None)
+    if not total:
+        raise UserError(f"{origin} holds no text; name files that hold some.")
+    every = -(-total // LEARNING_BYTES)
 
+    def texts() -> Iterator[str]:
+        done = 0
+        for number, piece in enumerate(read()):
+            if not number % every:
+                yield piece.text
+            done += piece.num_bytes
+            progress("learning the vocabulary", done, total)
 
-def _with_progress(read: Iterable[TextPiece], what: str, total: int | None, progress: Progress) -> Iterator[TextPiece]:
-    """Iterate over pieces, with a progress report of their bytes after each."""
-    done = 0
-    for piece in read:
-        yield piece
-        done += piece.num_bytes
-        progress(what, done, total)
+    return learn_bpe(texts(), vocabulary)
 
 
 def token_columns(tokenizer: Tokenizer, length: int) -> dict[str, Column]:
@@ -198,7 +118,7 @@ class TextRules:
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
         tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
-        packer, bad = Packer(self.length), list[BadRecord]()
+        bad: list[BadRecord] = []
 
         def leave_out(record: BadRecord) -> None:
             if self.refuses:
@@ -206,8 +126,18 @@ class TextRules:
             bad.append(record)
 
         counter = PieceCounter(block_pieces(block, self.column, leave_out))
-        rows = ({"tokens": part} for part in packer.rows(encode(counter, tokenizer)))
-        shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows)
+        rest, tokens = np.empty(0, tokenizer.dtype), 0
+
+        def rows() -> Iterator[Mapping[str, np.ndarray]]:
+            nonlocal rest, tokens
+            for part in encode(counter, tokenizer):
+                joined = np.concatenate([rest, part])
+                whole = len(joined) - len(joined) % self.length
+                tokens, rest = tokens + len(part), joined[whole:].copy()  # a copy: a view keeps all of `joined`
+                if whole:
+                    yield {"tokens": joined[:whole].reshape(-1, self.length)}
+
+        shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows())
         root = f"{visible_name(block.files[0].root).rstrip('/')}/"
         return BlockReceipt(
             block=block.number,
@@ -218,11 +148,8 @@ class TextRules:
                 LeftOut(place=each.place.removeprefix(root), reason=UNREADABLE, detail=each.reason)
                 for each in bad[:MOST_LISTED]
             ),
-            counts={DOCUMENTS: counter.documents, BYTES: counter.bytes, TOKENS: packer.tokens},
-            detail={
-                REST: b64encode(packer.rest(tokenizer.dtype).tobytes()).decode(),
-                FIRST: str(bad[0]) if bad else "",
-            },
+            counts={DOCUMENTS: counter.documents, BYTES: counter.bytes, TOKENS: tokens},
+            detail={REST: packed(rest), FIRST: str(bad[0]) if bad else ""},
         )
 
 
@@ -248,13 +175,6 @@ class PieceCounter:
             yield piece
 
 
-def joined_rests(receipts: Sequence[BlockReceipt], dtype: str, length: int) -> np.ndarray:
-    """Return rows (rows, length) of the tokens that filled none in their blocks, block after block."""
-    parts = [np.frombuffer(b64decode(receipt.detail[REST]), dtype) for receipt in receipts]
-    joined = np.concatenate([np.empty(0, dtype), *parts])
-    return joined[: len(joined) // length * length].reshape(-1, length)
-
-
 def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document.
 
@@ -271,35 +191,3 @@ def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.nda
             parts, length = [], 0
     if parts:
         yield np.concatenate(parts)
-
-
-class Packer:
-    """Cutter of a stream of tokens into rows of `length`; the last incomplete row is dropped."""
-
-    def __init__(self, length: int):
-        self.tokens = 0
-        """Tokens taken in so far."""
-        self._length = length
-        self._parts: list[np.ndarray] = []
-
-    def rest(self, dtype: str) -> np.ndarray:
-        """Return the tokens of the last incomplete row, once all rows are taken."""
-        return np.concatenate([np.empty(0, dtype), *self._parts])
-
-    @property
-    def dropped(self) -> int:
-        """Tokens of the last incomplete row."""
-        return self.tokens % self._length
-
-    def rows(self, stream: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield (rows, length) at a time, at least one row, in the stream's dtype."""
-        held = 0
-        for part in stream:
-            self.tokens += len(part)
-            self._parts.append(part)
-            held += len(part)
-            if held >= self._length:
-                joined = np.concatenate(self._parts)
-                whole = held - held % self._length
-                yield joined[:whole].reshape(-1, self._length)
-                self._parts, held = [joined[whole:].copy()], held - whole  # a copy: a view keeps all of `joined`

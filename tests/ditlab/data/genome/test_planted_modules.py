@@ -163,9 +163,9 @@ def test_runs_have_the_stated_average_length():
 
 
 def test_peaks_are_apart_and_about_400_wide(law):
-    peaks, values = law.chromosome(3)
-    assert peaks.name == "chr4" and len(peaks) == len(values) == 4000
-    widths, gaps = peaks.end - peaks.start, peaks.start[1:] - peaks.end[:-1]
+    peaks = law.peaks(3)
+    assert len(peaks) == len(law.features(3)) == 4000
+    widths, gaps = peaks["end"] - peaks["start"], peaks["start"][1:] - peaks["end"][:-1]
     assert widths.min() >= 300 and widths.max() <= 500 and gaps.min() >= 0
     assert abs(gaps.mean() - 3000) < 200 and abs(gaps.std() - 3000) < 300
 
@@ -196,7 +196,7 @@ def test_the_store_holds_the_chromosomes_and_the_last_two_are_held_out(home):
     rows = store.tensor("chromosome").numpy() == 1
     present = store.tensor("present").numpy()[rows]
     assert np.array_equal(store.tensor("regions").numpy()[rows][present], law.features(1))
-    assert np.array_equal(store.tensor("start").numpy()[rows][present], law.peaks(1).start)
+    assert np.array_equal(store.tensor("start").numpy()[rows][present], law.peaks(1)["start"])
     assert (store.path / "store.json").stat().st_mtime_ns == (
         open_data(SMALL, home).train.store.path / "store.json"
     ).stat().st_mtime_ns, "it is written once"

@@ -49,11 +49,8 @@ def test_images_get_the_size_that_suits_them(image, size):
 
 def test_the_score_is_seven_parts_crop_and_three_parts_missing_area():
     """A 2:1 image in a 4:3 size: a third falls off when it is cropped; 192 x 256 is a quarter less than 256 x 256."""
-    score = AT_256.score(ImageSize(400, 800), ImageSize(192, 256))
-    assert score.cropped == pytest.approx(1 / 3)
-    assert score.shortfall == pytest.approx(1 / 4)
-    assert score.total == pytest.approx(0.7 / 3 + 0.3 / 4)
-    assert AT_256.score(ImageSize(777, 777), ImageSize(256, 256)).total == 0
+    assert AT_256.score(ImageSize(400, 800), ImageSize(192, 256)) == pytest.approx(0.7 / 3 + 0.3 / 4)
+    assert AT_256.score(ImageSize(777, 777), ImageSize(256, 256)) == 0
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -65,8 +62,8 @@ def test_nothing_is_enlarged_and_no_size_scores_less(height, width):
         return
     assert chosen in fitting
     image = ImageSize(height, width)
-    least = min(AT_256.score(image, size).total for size in fitting)
-    assert math.isclose(AT_256.score(image, chosen).total, least, abs_tol=1e-11)
+    least = min(AT_256.score(image, size) for size in fitting)
+    assert math.isclose(AT_256.score(image, chosen), least, abs_tol=1e-11)
 
 
 @given(st.integers(64, 3000), st.integers(64, 3000))
@@ -74,5 +71,6 @@ def test_the_crop_in_the_score_is_the_share_that_falls_off(height, width):
     chosen = AT_256.choose(height, width)
     assert chosen is not None
     scale = max(chosen.height / height, chosen.width / width)
-    kept = chosen.height * chosen.width / (height * width * scale**2)
-    assert AT_256.score(ImageSize(height, width), chosen).cropped == pytest.approx(1 - kept, abs=1e-9)
+    kept, area = chosen.height * chosen.width / (height * width * scale**2), chosen.height * chosen.width / 256**2
+    score = AT_256.score(ImageSize(height, width), chosen)
+    assert score == pytest.approx(0.7 * (1 - kept) + 0.3 * (1 - area), abs=1e-9)

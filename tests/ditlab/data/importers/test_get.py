@@ -99,8 +99,10 @@ def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkey
 
 def test_each_block_is_read_once_a_pass(get, monkeypatch):
     monkeypatch.setattr(get_import, "READ_BYTES", 1)
-    read, whole = [], get_import.BlockScores.read
-    monkeypatch.setattr(get_import.BlockScores, "read", lambda self, *rows: read.append(rows) or whole(self, *rows))
+    read, whole = [], get_import.read_scores
+    monkeypatch.setattr(
+        get_import, "read_scores", lambda data, motifs, *rows: read.append(rows) or whole(data, motifs, *rows)
+    )
     get(GetSource(), stride=2)
     assert read == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 25), (25, 30), (30, 34)] * 2
 

@@ -59,13 +59,13 @@ def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_forma
 @pytest.mark.parametrize(
     ("atpm", "parts"),
     [
-        (np.ones(33), ["atpm/T has shape (33,), and data has 34 peaks"]),
+        (np.ones(33), ["atpm/T has shape (33,) of float64, and it needs a real number for each of 34 peaks"]),
         (np.ones((34, 2)), ["atpm/T has shape (34, 2)"]),
         (np.where(np.arange(34) == 3, np.nan, 1), ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"]),
         (np.where(np.arange(34) == 3, -1, 1), ["atpm/T holds -1 for peak chr2:3010-3410"]),
         (np.zeros(34), ["--cell-type=T: all 34 peaks", "choose another cell type"]),
-        (np.ones(34, complex), ["atpm/T holds complex128, and accessibilities are real numbers"]),
-        (np.array(["0.1"] * 34), ["atpm/T holds <U3, and accessibilities are real numbers"]),
+        (np.ones(34, complex), ["atpm/T has shape (34,) of complex128, and it needs a real number"]),
+        (np.array(["0.1"] * 34), ["atpm/T has shape (34,) of <U3, and it needs a real number"]),
     ],
 )
 def test_invalid_accessibilities_are_named(refused, tmp_path, atpm, parts):
