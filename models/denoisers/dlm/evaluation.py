@@ -62,7 +62,7 @@ class DLMEvaluator:
                 sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
-        pairs_first = {"bigram": baselines.bigram, "unigram": baselines.unigram}
+        pairs_first: dict[str, Bigram | Unigram] = {"bigram": baselines.bigram, "unigram": baselines.unigram}
         exact = nats_per_token(pairs_first, held_out, batch_size) | {"uniform": math.log(vocabulary)}
         bytes_per_token = self.text.bytes_per_token if self.text else None
         likelihoods: dict[str, dict[str, float]] = {"model": {}}

@@ -103,7 +103,7 @@ def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_sho
     """Draw the first two components of vectors (num, D) with the text of each, and the variance by component."""
     found = principal_components(vectors)
     shown = [text or "·" for text in texts[:num_shown]]
-    group = PointGroup(*found.scores[:num_shown, :2].T, texts=shown)
+    group = PointGroup(found.scores[:num_shown, 0], found.scores[:num_shown, 1], texts=shown)
     title = f"The first {len(shown)} of {len(vectors)}"
     points = Points([group], title, "first component", "second component")
     return Figure([points, shares_bars(found.shares)], title=f"Principal components of {what}")

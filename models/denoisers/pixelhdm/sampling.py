@@ -105,7 +105,7 @@ class PixelHDMSampler:
             raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
         if negative is not None:
             for name, other in self._encode([negative], request).items():
-                pair = (conditions[name], other)
+                pair: tuple[Tensor, ...] = (conditions[name], other)
                 if name in TOKENWISE:
                     longest = max(values.shape[1] for values in pair)
                     pair = tuple(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import EvaluationResult, RealRows, RowSet
-from denoisers.figures import Curve, Figure, Lines, Text
+from denoisers.figures import Curve, Figure, Lines, Panel, Text
 from denoisers.region.figures import ONE_PREDICTION
 from denoisers.region.network import predict, present_or_none
 from denoisers.region.objective import Agreement, draw_masks
@@ -289,5 +289,5 @@ def r2_by_motif(whole: Mapping[str, Mapping[float, Agreement]], features: list[s
     title = f"{MAIN_RATIO:.0%} of the regions masked, against each feature's own mean"
     named = [f"{features[i]} {r2['model'][i]:.2f}" for i in order]
     passages = [f"best: {', '.join(named[:NUM_NAMED])}", f"worst: {', '.join(named[-NUM_NAMED:])}"]
-    panels = [Lines(curves, title, "feature, by the model's R²", "R²"), Text(passages, "Features by name")]
+    panels: list[Panel] = [Lines(curves, title, "feature, by the model's R²", "R²"), Text(passages, "Features by name")]
     return Figure(panels, title="R² by feature", columns=1)

@@ -125,7 +125,9 @@ class RegionSampler:
             here = (chromosome == name)[:, None] & (end > start)
             regions = np.stack((start[here], end[here]), axis=1)
             regions = regions[regions[:, 0].argsort(kind="stable")]
-            missed += len(intervals) - (int(overlaps(*intervals.T, regions).sum()) if len(regions) else 0)
+            missed += len(intervals) - (
+                int(overlaps(intervals[:, 0], intervals[:, 1], regions).sum()) if len(regions) else 0
+            )
         num = sum(map(len, self._intervals.values()))
         if missed == 0:
             return ""

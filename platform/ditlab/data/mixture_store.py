@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -124,16 +124,17 @@ def _joined_manifest(stores: Mapping[str, AnyStore]) -> StoreManifest:
     if len(texts) == len(stores):
         sums = {key: sum(getattr(text, key) for text in texts) for key in ("documents", "bytes", "tokens", "dropped")}
         text = texts[0].model_copy(update=sums)
-    return StoreManifest.model_construct(
-        name="mixture",
-        description=" + ".join(manifest.description for manifest in manifests),
-        rows=sum(map(len, stores.values())),
-        shards=(),
-        source=Source(kind="mixture"),
-        text=text,
-        attachments=dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
-        fingerprint=joined_fingerprint({name: store.fingerprint for name, store in stores.items()}),
-    )
+    facts: dict[str, Any] = {
+        "name": "mixture",
+        "description": " + ".join(manifest.description for manifest in manifests),
+        "rows": sum(map(len, stores.values())),
+        "shards": (),
+        "source": Source(kind="mixture"),
+        "text": text,
+        "attachments": dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
+        "fingerprint": joined_fingerprint({name: store.fingerprint for name, store in stores.items()}),
+    }
+    return StoreManifest.model_construct(**facts)  # without columns, blocks and index, which each part has of its own
 
 
 class StackedStore(Store):
@@ -332,9 +333,10 @@ class JoinedRows(RowSequence):
         views = {}
         for name, view in self._views.items():
             rows = view.rows
-            is_computed = isinstance(rows, RowSequence)
-            shuffled = rows.shuffled(text) if is_computed else rows[keyed_permutation(text, len(rows))]
-            views[name] = replace(view, rows=shuffled)
+            if isinstance(rows, RowSequence):
+                views[name] = replace(view, rows=rows.shuffled(text))
+            else:
+                views[name] = replace(view, rows=rows[keyed_permutation(text, len(rows))])
         return JoinedRows(self._store, views, in_turns=True)
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

@@ -340,4 +340,5 @@ def setting_memory(
         peaks[0] = larger_parts(peaks[0], peak_during(state, encoding))
         peaks = [replace(parts, encoders=encoders.weights) for parts in peaks]
         host += encoders.host
-    return WorkerMemory(*peaks, host, state, copy)
+    in_passes, in_update, in_evaluation = peaks
+    return WorkerMemory(in_passes, in_update, in_evaluation, host, state, copy)

@@ -234,9 +234,10 @@ def experiment_class(
     """Return the experiment of a family: `objective` is its own, with fields for the loss components and the time
     density of other packages, `sources` are data of other packages."""
     # one class for each set of parts, as pydantic compiles it
+    default: Any = objective
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
-        "objective": (objective, Field(default=objective(), description="The loss.")),
+        "objective": (objective, Field(default=default(), description="The loss.")),
         "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
     }
     if sources:

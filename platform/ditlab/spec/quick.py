@@ -104,7 +104,7 @@ def _changes(
     batch, evaluation, schedule, sampling = (before[name] for name in ("batch", "evaluation", "schedule", "sampling"))
     yield {"name": before["name"].removesuffix(NAME_ENDING)[:90] + NAME_ENDING}
     if steps is not None:
-        length = {"training.steps": steps, "training.epochs": None}
+        length: dict[str, Any] = {"training.steps": steps, "training.epochs": None}
         if schedule.get("warmup_epochs"):
             length |= {"schedule.warmup_epochs": 0.0, "schedule.warmup": steps // 10}
         elif schedule.get("warmup"):
@@ -187,7 +187,7 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
 
 
 def _shorter_trials(sweep: Sweep, given: Mapping[str, Any], without: Sequence[str]) -> Changes:
-    """What `fixed` changes of each trial, by path; `without` are axes that are left out."""
+    """Find what `fixed` changes of each trial, by path; `without` are axes that are left out."""
     ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
     axes = dict.fromkeys(path for path in sweep.space if path not in without)
     every = None if sweep.scheduler.kind == "none" else RHYTHM

@@ -123,7 +123,7 @@ def check_sweep(sweep: Sweep, source: str) -> None:
 
 
 def _path_problems(sweep: Sweep) -> Iterator[str]:
-    """What `fixed` and `space` set that trials share, or that both set."""
+    """Find what `fixed` and `space` set that trials share, or that both set."""
     if "name" in sweep.fixed:
         yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
     for path in sweep.space:
@@ -145,7 +145,7 @@ def _is_below(path: str, above: str) -> bool:
 
 
 def _condition_problems(sweep: Sweep) -> Iterator[str]:
-    """What is wrong with the `when` of axes."""
+    """Find mistakes in the `when` of axes."""
     space = sweep.space
     for path, axis in space.items():
         for name, condition in axis.when.items():

@@ -300,7 +300,7 @@ class WindowRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the disk."""
-        windows = Windows(*(unpacked(block.detail[name], "int64") for name in ("first", "size")))
+        windows = Windows(unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64"))
         batches = self._batches(block, unpacked(block.detail["peaks"], PEAK), windows)
         shards = write_shards(folder, block.prefix, self.columns, batches, rows_per_block=self.rows_per_block)
         return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})

@@ -112,7 +112,7 @@ class ListedStore(Store):
         """Return True for a file of the listing."""
         return key in self.files.named
 
-    set = delete = list = list_prefix = list_dir = _unsupported  # type: ignore[assignment]
+    set = delete = list = list_prefix = list_dir = _unsupported
 
 
 @dataclass(frozen=True)

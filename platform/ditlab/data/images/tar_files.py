@@ -35,9 +35,10 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
         text = beside if isinstance(beside, bytes) else None
         for name, content in members.items():
             inside = PurePosixPath(visible_name(name))
-            image, problem = content, f"its caption: {beside}" if isinstance(beside, str) else ""
-            if isinstance(image, str):
-                image, problem = None, image
+            problem = (
+                content if isinstance(content, str) else f"its caption: {beside}" if isinstance(beside, str) else ""
+            )
+            image = None if isinstance(content, str) else content
             yield annotations.annotate(inside, f"{file.shown}: {inside}", image, text, problem)
     if damage:
         yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store, open_store
 from ditlab.data.stores.manifest import (
@@ -118,7 +119,8 @@ class StoreContents:
 
 def read_root(read: ReadFile, place: str) -> RootManifest | None:
     """Read the root manifest of a store; None where there is none. Raises UserError where it was altered."""
-    for name, kind in {MANIFEST_NAME: StoreManifest, BUCKETS_NAME: BucketsManifest}.items():
+    kinds: dict[str, Any] = {MANIFEST_NAME: StoreManifest, BUCKETS_NAME: BucketsManifest}
+    for name, kind in kinds.items():
         with suppress(FileNotFoundError):
             content = read("", name)
             manifest: AnyManifest = parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN)

@@ -101,16 +101,19 @@ def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlo
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
     blocks: list[InputBlock] = []
     group: list[RecordFile] = []
-    for each, parts in [*zip(files, ranges, strict=True), (None, [])]:
+    last: tuple[RecordFile | None, list[tuple[int, int, int]]] = (None, [])
+    for each, parts in [*zip(files, ranges, strict=True), last]:
         size = sum(file.file.size for file in group) + (each.file.size if each else 0)
-        is_other = each is None or parts or each.kind != (group or [each])[0].kind
-        if group and (is_other or size > most_bytes or len(group) == MOST_FILES):
+        if group and (
+            each is None or parts or each.kind != group[0].kind or size > most_bytes or len(group) == MOST_FILES
+        ):
             detail = [each.detail for each in group] if group[0].detail is not None else None
             blocks.append(InputBlock(len(blocks), tuple(each.file for each in group), group[0].kind, detail=detail))
             group = []
         if each and not parts:
             group.append(each)
-        for start, stop, first_row in parts if each else []:
+        for start, stop, first_row in parts:
+            assert each is not None
             blocks.append(InputBlock(len(blocks), (each.file,), each.kind, start, stop, first_row))
     return blocks
 

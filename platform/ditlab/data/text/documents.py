@@ -82,16 +82,17 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
             yield from _file_pieces(file, block, leave_out)
         return
     for record in read_records(block, {"--column": column}):
-        problem, text = record.problem, record.values[0] if record.values else None
+        problem: BadRecord | None = record.problem
+        text: object = record.values[0] if record.values else None
         if problem is None and not isinstance(text, str):
             kind = "null" if text is None else f"a {type(text).__name__}"
             remedy = "leave it out of the file, or give --column"
             problem = BadRecord.at(record.place, f"'{column}' holds {kind}, not text", remedy)
-        elif problem is None and (surrogate := SURROGATE.search(text)):
+        elif problem is None and (surrogate := SURROGATE.search(str(text))):
             reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
             problem = BadRecord.at(record.place, reason, "write the file again")
         if problem is None:
-            yield from pieces([text])
+            yield from pieces([str(text)])
         else:
             leave_out(problem)
 
