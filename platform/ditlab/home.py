@@ -68,6 +68,16 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+class Below:
+    """Path of a file or folder below a home or a run's folder, as an attribute of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: "Home | RunFolder", kind: type) -> Path:
+        return (owner.root if isinstance(owner, Home) else owner.path) / self.name
+
+
 @dataclass(frozen=True)
 class Home:
     """Every path below `DITLAB_HOME`; none is made until `ensure` is called."""
@@ -84,50 +94,24 @@ class Home:
         """The home of the variable `DITLAB_HOME`, of whatever format its files are."""
         return cls(resolve_user_path(os.environ.get("DITLAB_HOME", "runs")))
 
-    @property
-    def mlflow_database(self) -> Path:
-        """MLflow's database of runs, unless `tracking.uri` names another."""
-        return self.root / "mlflow.db"
-
-    @property
-    def mlflow_users(self) -> Path:
-        """Accounts of the MLflow server, their passwords as hashes."""
-        return self.root / "mlflow-users.db"
-
-    @property
-    def mlflow_access(self) -> Path:
-        """Authentication settings of the MLflow server, without passwords."""
-        return self.root / "mlflow-access.ini"
-
-    @property
-    def mlflow_key(self) -> Path:
-        """Key with which the MLflow server signs its forms."""
-        return self.root / "mlflow-key"
-
-    @property
-    def artifacts(self) -> Path:
-        """MLflow's artifact folder."""
-        return self.root / "artifacts"
-
-    @property
-    def marker(self) -> Path:
-        """Version of the home's formats, and the folder in which MLflow's database was filled (JSON)."""
-        return self.root / "home.json"
-
-    @property
-    def stores(self) -> Path:
-        """Arrow stores made by importers, a folder each."""
-        return self.root / "stores"
-
-    @property
-    def classifiers(self) -> Path:
-        """Small classifiers that measure sample quality, a file for each data set: safe to delete."""
-        return self.root / "classifiers"
-
-    @property
-    def caches(self) -> Path:
-        """Compiled extensions and the like: safe to delete."""
-        return self.root / "caches"
+    mlflow_database = Below("mlflow.db")
+    """MLflow's database of runs, unless `tracking.uri` names another."""
+    mlflow_users = Below("mlflow-users.db")
+    """Accounts of the MLflow server, their passwords as hashes."""
+    mlflow_access = Below("mlflow-access.ini")
+    """Authentication settings of the MLflow server, without passwords."""
+    mlflow_key = Below("mlflow-key")
+    """Key with which the MLflow server signs its forms."""
+    artifacts = Below("artifacts")
+    """MLflow's artifact folder."""
+    marker = Below("home.json")
+    """Version of the home's formats, and the folder in which MLflow's database was filled (JSON)."""
+    stores = Below("stores")
+    """Arrow stores made by importers, a folder each."""
+    classifiers = Below("classifiers")
+    """Small classifiers that measure sample quality, a file for each data set: safe to delete."""
+    caches = Below("caches")
+    """Compiled extensions and the like: safe to delete."""
 
     @property
     def node_cache(self) -> Path:
@@ -147,10 +131,8 @@ class Home:
             "TRITON_CACHE_DIR": str(compiled / "triton"),
         }
 
-    @property
-    def runs(self) -> Path:
-        """A folder for each run; see `RunFolder`."""
-        return self.root / "train"
+    runs = Below("train")
+    """A folder for each run; see `RunFolder`."""
 
     def run(self, run_id: str) -> "RunFolder":
         """The folder of a run. Raises UserError for an id that leads out of `runs`."""
@@ -245,20 +227,12 @@ class RunFolder:
         """Id of the run."""
         return self.path.name
 
-    @property
-    def spec(self) -> Path:
-        """The resolved YAML."""
-        return self.path / "spec.yaml"
-
-    @property
-    def record(self) -> Path:
-        """Name, family, spec hash, status, step, as `ditlab runs` lists them (JSON)."""
-        return self.path / "run.json"
-
-    @property
-    def journal(self) -> Path:
-        """Every metric, tag and artifact in the order of the events (JSON lines)."""
-        return self.path / "journal.jsonl"
+    spec = Below("spec.yaml")
+    """The resolved YAML."""
+    record = Below("run.json")
+    """Name, family, spec hash, status, step, as `ditlab runs` lists them (JSON)."""
+    journal = Below("journal.jsonl")
+    """Every metric, tag and artifact in the order of the events (JSON lines)."""
 
     def node_journal(self, node: int) -> Path:
         """The journal of one machine of a run on several, by its rank; machine 0 writes the run's own, `journal`."""
@@ -269,47 +243,21 @@ class RunFolder:
         found = (_NODE_JOURNAL.fullmatch(path.name) for path in self.path.glob("journal.node-*.jsonl"))
         return [0, *sorted(int(match[1]) for match in found if match)]
 
-    @property
-    def proof(self) -> Path:
-        """Every comparison of the proof that `ditlab train --prove` made before the run began (JSON)."""
-        return self.path / "proof.json"
-
-    @property
-    def proof_table(self) -> Path:
-        """The same proof as a table for people."""
-        return self.path / "proof.txt"
-
-    @property
-    def receipts(self) -> Path:
-        """Folder of the receipts: what was fed into each step and what came out."""
-        return self.path / "receipts"
-
-    @property
-    def receipt_rows(self) -> Path:
-        """Receipts of the steps, 40 bytes each (`ditlab.receipts.records`)."""
-        return self.receipts / "steps.bin"
-
-    @property
-    def receipt_attempts(self) -> Path:
-        """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
-        return self.receipts / "attempts.jsonl"
-
-    @property
-    def openmetrics(self) -> Path:
-        """Latest state of the run for scrapers, in OpenMetrics' text format."""
-        return self.path / "openmetrics.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
-        return self.path / "checkpoints"
-
-    @property
-    def tokenizer(self) -> Path:
-        """Copy of the data's tokeniser, for a run on text."""
-        return self.path / "tokenizer.json"
-
-    @property
-    def media(self) -> Path:
-        """Images and tables that the journal points to."""
-        return self.path / "media"
+    proof = Below("proof.json")
+    """Every comparison of the proof that `ditlab train --prove` made before the run began (JSON)."""
+    proof_table = Below("proof.txt")
+    """The same proof as a table for people."""
+    receipts = Below("receipts")
+    """Folder of the receipts: what was fed into each step and what came out."""
+    receipt_rows = Below("receipts/steps.bin")
+    """Receipts of the steps, 40 bytes each (`ditlab.receipts.records`)."""
+    receipt_attempts = Below("receipts/attempts.jsonl")
+    """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
+    openmetrics = Below("openmetrics.txt")
+    """Latest state of the run for scrapers, in OpenMetrics' text format."""
+    checkpoints = Below("checkpoints")
+    """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
+    tokenizer = Below("tokenizer.json")
+    """Copy of the data's tokeniser, for a run on text."""
+    media = Below("media")
+    """Images and tables that the journal points to."""

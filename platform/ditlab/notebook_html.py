@@ -47,11 +47,8 @@ def shown(text: object, longest: int = LONGEST) -> Markup:
     """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
     written = str(text)
     rest = len(written) - longest
-    if rest > 0:
-        # a secret must be hidden before the cut, or a part of it would stay
-        written = hide(written[: longest + 1000])[:longest]
-    else:
-        written = hide(written)
+    # a secret must be hidden before the cut, or a part of it would stay
+    written = hide(written[: longest + 1000])[:longest] if rest > 0 else hide(written)
     if not written.isprintable():
         written = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in written)
     escaped = Markup.escape(written)
@@ -77,7 +74,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str
     head = Markup("").join(
         Markup("<th scope='col' style='{};font-weight:600'>{}</th>").format(_CELL, shown(name)) for name in columns
     )
-    body = Markup("").join(Markup("<tr style='{}'>{}</tr>").format(_ROW, _cells(row)) for row in rows)
+    body = Markup("").join(
+        Markup("<tr style='{}'>{}</tr>").format(_ROW, Markup("").join(map(_cell, row))) for row in rows
+    )
     above = paragraph(caption) if caption else Markup("")
     return above + Markup(
         "<table style='border-collapse:collapse;margin:.2em 0 .6em;table-layout:auto'>"
@@ -126,20 +125,13 @@ def as_markup(value: object) -> Markup:
     return value if isinstance(value, Markup) else shown(value)
 
 
-def _cells(row: Sequence[object]) -> Markup:
-    return Markup("").join(
-        Markup("<td style='{}'>{}</td>").format(_NUMBER if is_number(value) else _CELL, _cell(value)) for value in row
-    )
-
-
 def is_number(value: object) -> bool:
     """Return True for a number that is aligned to the right; a truth value is a word."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(value: object) -> Markup:
-    if value is None:
-        return Markup("")
+    style, text = _CELL, value
     if is_number(value):
-        return shown(f"{value:.4g}" if isinstance(value, float) else f"{value:,}")
-    return as_markup(value)
+        style, text = _NUMBER, f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+    return Markup("<td style='{}'>{}</td>").format(style, "" if text is None else as_markup(text))

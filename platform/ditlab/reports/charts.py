@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from denoisers.figures import Tick
 from ditlab.reports.curves import ThinCurve, thin
 from ditlab.reports.formatting import format_number, shorten
 
@@ -38,7 +39,6 @@ class CurvePoints:
 class DrawnCurve:
     """A curve as SVG."""
 
-    name: str
     role: str
     path: str
     band: str
@@ -56,8 +56,8 @@ class Chart:
     title: str
     note: str
     alternative: str
-    x_ticks: Sequence[AxisTick]
-    y_ticks: Sequence[AxisTick]
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
     curves: Sequence[DrawnCurve]
     bad_marks: Sequence[float]
     """Places of steps with NaN or infinite values, at the bottom."""
@@ -86,27 +86,42 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     drawn = [(curve, points) for curve, points in thinned if points.num_points]
     if not drawn:
         return None
-    x = _x_scale([points for _, points in thinned])
-    y = _y_scale([points for _, points in drawn])
     bad = np.unique(np.concatenate([points.bad_steps for _, points in thinned]))
+    steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
+    low, high = float(steps.min()), float(steps.max())
+    x = AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
+    y = _y_scale([points for _, points in drawn])
+    notes = ["log scale"] if y.is_log else []
+    if num_bad := max(points.num_bad for _, points in thinned):
+        notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
+    values, about = [], []
+    for curve, points in drawn:
+        name = shorten(curve.name, _MOST_LABEL)
+        band = {"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}
+        values.append({
+            "name": name, "role": curve.role, "steps": points.steps.tolist(), "values": _short(points.values),
+            "last": float(f"{points.last:.5g}"), **band,
+        })  # fmt: skip
+        first, last, lowest, highest = (
+            format_number(float(value))
+            for value in (points.values[0], points.last, points.low.min(), points.high.max())
+        )
+        about.append(
+            f"{name} from {first} at step {int(points.steps[0]):,} to {last} at step {int(points.steps[-1]):,}, lowest "
+            f"{lowest}, highest {highest}"
+        )
+    scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
-        note=_note(y, [points for _, points in thinned]),
-        alternative=_alternative(title, drawn),
+        note="; ".join(notes),
+        alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(about)}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
         curves=[_draw(curve, points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
-        data=_data(drawn, x, y),
+        data={"curves": values, **scales, "log": y.is_log},
     )
-
-
-def _x_scale(curves: Sequence[ThinCurve]) -> AxisScale:
-    ends = [float(steps[place]) for points in curves for steps in (points.steps, points.bad_steps) if len(steps)
-            for place in (0, -1)]  # fmt: skip
-    low, high = min(ends), max(ends)
-    return AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
 
 
 def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
@@ -122,69 +137,25 @@ def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:
-    across, up = x.places(points.steps), _inside(y.places(points.values))
-    band = ""
-    if points.is_thinned:
-        high, low = _inside(y.places(points.high)), _inside(y.places(points.low))
-        band = f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z"
-    markers = list(zip(_rounded(across), _rounded(up), strict=True)) if len(across) <= _MOST_MARKERS else []
-    return DrawnCurve(shorten(curve.name, _MOST_LABEL), curve.role, _line(across, up), band, markers)
+    def rounded(places: np.ndarray) -> list[float]:
+        return [round(place, 1) for place in places.tolist()]
+
+    across = rounded(x.places(points.steps))
+    # beyond the axes, where the plot's edge cuts them off
+    up, low, high = (
+        rounded(np.clip(y.places(each), _TOP - 4, _BOTTOM + 4)) for each in (points.values, points.low, points.high)
+    )
+    band = f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z" if points.is_thinned else ""
+    markers = list(zip(across, up, strict=True)) if len(across) <= _MOST_MARKERS else []
+    return DrawnCurve(curve.role, _line(across, up), band, markers)
 
 
-def _inside(places: np.ndarray) -> np.ndarray:
-    return np.clip(places, _TOP - 4, _BOTTOM + 4)  # beyond the axes, where the plot's edge cuts them off
-
-
-def _rounded(places: np.ndarray) -> list[float]:
-    return [round(place, 1) for place in places.tolist()]
-
-
-def _line(across: np.ndarray, up: np.ndarray) -> str:
-    return "M" + "L".join(f"{x:g} {y:g}" for x, y in zip(_rounded(across), _rounded(up), strict=True))
-
-
-def _note(y: AxisScale, curves: Sequence[ThinCurve]) -> str:
-    notes = ["log scale"] if y.is_log else []
-    if num_bad := max(points.num_bad for points in curves):
-        notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
-    return "; ".join(notes)
-
-
-def _alternative(title: str, drawn: Sequence[tuple[CurvePoints, ThinCurve]]) -> str:
-    parts = []
-    for curve, points in drawn:
-        first, last = format_number(float(points.values[0])), format_number(points.last)
-        lowest, highest = format_number(float(points.low.min())), format_number(float(points.high.max()))
-        parts.append(
-            f"{shorten(curve.name, _MOST_LABEL)} from {first} at step {int(points.steps[0]):,} to {last} at step "
-            f"{int(points.steps[-1]):,}, lowest {lowest}, highest {highest}"
-        )
-    return f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(parts)}."
-
-
-def _data(drawn: Sequence[tuple[CurvePoints, ThinCurve]], x: AxisScale, y: AxisScale) -> dict[str, Any]:
-    curves = [
-        {
-            "name": shorten(curve.name, _MOST_LABEL), "role": curve.role, "steps": points.steps.tolist(),
-            "values": _short(points.values), "last": float(f"{points.last:.5g}"),
-            **({"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}),
-        }
-        for curve, points in drawn
-    ]  # fmt: skip
-    scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
-    return {"curves": curves, **scales, "log": y.is_log}
+def _line(across: Sequence[float], up: Sequence[float]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in zip(across, up, strict=True))
 
 
 def _short(values: np.ndarray) -> list[float]:
     return [float(f"{value:.5g}") for value in values.tolist()]
-
-
-@dataclass(frozen=True)
-class AxisTick:
-    """A labelled place on an axis."""
-
-    place: float
-    label: str
 
 
 @dataclass(frozen=True)
@@ -206,18 +177,22 @@ class AxisScale:
             low, high, at = math.log10(low), math.log10(high), np.log10(np.maximum(at, 1e-300))
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
-    def ticks(self) -> list[AxisTick]:
-        """Ticks at round numbers."""
-        values = self._decades() if self.is_log else _round_numbers(self.low, self.high)
-        return [AxisTick(float(self.places(np.array(value))), number_label(value)) for value in values]
-
-    def _decades(self) -> list[float]:
-        lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        every = max(1, -(-(highest - lowest) // _NUM_TICKS))
-        found = [10.0**power for power in range(lowest, highest + 1, every)]
-        if highest - lowest <= 2:
-            found = [each * factor for each in found for factor in (1, 2, 5)]
-        return [value for value in found if self.low <= value <= self.high]
+    def ticks(self) -> list[Tick]:
+        """Ticks at round numbers: multiples of 1, 2 or 5 times a power of ten, or such powers."""
+        if self.is_log:
+            lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            every = max(1, -(-(highest - lowest) // _NUM_TICKS))
+            values = [10.0**power for power in range(lowest, highest + 1, every)]
+            if highest - lowest <= 2:
+                values = [each * factor for each in values for factor in (1, 2, 5)]
+            values = [value for value in values if self.low <= value <= self.high]
+        else:
+            raw = (self.high - self.low) / _NUM_TICKS
+            power = 10.0 ** math.floor(math.log10(raw))
+            step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            values = [float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)]
+        return [Tick(float(self.places(np.array(value))), number_label(value)) for value in values]
 
 
 def linear_scale(low: float, high: float, begin: float, end: float, margin: float = 0.0) -> AxisScale:
@@ -242,13 +217,3 @@ def number_label(value: float) -> str:
         if 10_000 <= size < 1e12 and size >= unit:
             return f"{value / unit:.3g}{name}"
     return format_number(float(f"{value:.6g}"))
-
-
-def _round_numbers(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between two values."""
-    raw = (high - low) / _NUM_TICKS
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)]

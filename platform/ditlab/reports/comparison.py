@@ -154,21 +154,17 @@ class Comparison:
 
     @cached_property
     def common(self) -> list[str]:
-        """Held-out metrics of all evaluated runs, the main one first."""
-        if len(self.evaluated) < 2:
-            return []
-        shared = [name for name in self.evaluated[0].held_out if all(name in run.held_out for run in self.evaluated)]
+        """Held-out metrics of all evaluated runs, the main one first; empty for fewer than two of them."""
+        names = self.evaluated[0].held_out if len(self.evaluated) > 1 else ()
+        shared = [name for name in names if all(name in run.held_out for run in self.evaluated)]
         return sorted(shared, key=lambda name: name != self.main)
 
     @cached_property
     def main(self) -> str | None:
         """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better."""
-        if len(self.evaluated) < 2:
-            return None
-        for name in self.evaluated[0].weights:
-            if all(name in run.weights and name in run.held_out for run in self.evaluated):
-                return name
-        return None
+        names = self.evaluated[0].weights if len(self.evaluated) > 1 else ()
+        shared = (name for name in names if all(name in run.weights and name in run.held_out for run in self.evaluated))
+        return next(shared, None)
 
     @cached_property
     def obstacle(self) -> str:
@@ -202,15 +198,14 @@ class Comparison:
             sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
         return " ".join(sentences)
 
-    @cached_property
+    @property
     def has_one_objective(self) -> bool:
-        """True if all runs have the same objective, a mixture's weights included, so that their training losses are
-        comparable."""
+        """True if all runs have one objective, a mixture's weights included: their training losses are comparable."""
         decisive = ("objective.", "data.weights.")
-        objectives = [
+        first, *others = [
             {path: value for path, value in run.spec.items() if path.startswith(decisive)} for run in self.runs
         ]
-        return all(objective == objectives[0] for objective in objectives)
+        return all(other == first for other in others)
 
     @cached_property
     def budgets(self) -> list[EqualBudget]:
@@ -230,7 +225,7 @@ class Comparison:
 
     def label(self, run: ComparedRun) -> str:
         """The run's entry of `labels`."""
-        return self.labels[[one.run_id for one in self.runs].index(run.run_id)]
+        return next(label for label, one in zip(self.labels, self.runs, strict=True) if one.run_id == run.run_id)
 
 
 @dataclass(frozen=True)
@@ -266,19 +261,13 @@ def training_clock(
     is_whole = np.diff(session) == 0
     is_clean = is_whole & (np.diff(np.searchsorted(marks, at, side="left")) == 0) & (intervals >= 0)
     paces = intervals / strides  # seconds a step
-    by_session = {own: _median_pace(paces, is_clean, is_whole, session[1:] == own) for own in set(session.tolist())}
-    usual = np.array([by_session[own] for own in session.tolist()])
+    usual = np.empty(len(at))  # the median of the session; of the run, or of all intervals, where it has no clean ones
+    for own in np.unique(session):
+        masks = (is_clean & (session[1:] == own), is_clean, is_whole, np.ones_like(is_clean))
+        usual[session == own] = max(0.0, float(np.median(paces[next(mask for mask in masks if mask.any())])))
     is_measured = is_clean & ((paces <= PAUSE_STEPS * usual[1:]) | (intervals <= PAUSE_SECONDS))
     spent = np.where(is_measured, intervals, usual[1:] * strides)
     return TrainingClock(np.insert(at, 0, 0.0), np.cumsum(np.concatenate([[0.0, usual[0] * at[0]], spent])))
-
-
-def _median_pace(paces: np.ndarray, is_clean: np.ndarray, is_whole: np.ndarray, is_here: np.ndarray) -> float:
-    """Median seconds per step of a session; of the run, or of all intervals, where the session has no clean ones."""
-    for mask in (is_clean & is_here, is_clean, is_whole, np.ones_like(is_clean)):
-        if mask.any():
-            return max(0.0, float(np.median(paces[mask])))
-    raise AssertionError("no intervals")
 
 
 @dataclass(frozen=True)
@@ -292,7 +281,9 @@ class RunCurve:
     values: np.ndarray
 
     def along(self, axis: CurveAxis) -> np.ndarray:
-        return {"steps": self.steps, "samples": self.samples, "seconds": self.seconds}[axis]
+        """Its places on an axis."""
+        places: np.ndarray = getattr(self, axis)
+        return places
 
 
 def run_curve(steps: ArrayLike, values: ArrayLike, batch_size: int, clock: TrainingClock) -> RunCurve:

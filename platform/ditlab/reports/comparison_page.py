@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
 
 import numpy as np
 
-from denoisers.figures import Curve, Figure, ImageGrid, Lines, Panel
+from denoisers.figures import Curve, Figure, ImageGrid, Lines
 from ditlab.reports.comparison import (
     AXES,
     HELD_OUT,
@@ -34,12 +35,9 @@ LEVEL = 0.01
 _LISTED_RUNS = 4
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
-MEASUREMENT = "measurement"
 MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
-Value = Callable[[ComparedRun], Cell]
-_AXIS = {"steps": "steps", "samples": "samples", "seconds": "training time"}
 _UNEVEN = (
-    "A run that goes on well beyond one of these points is met there in the middle of its learning-rate schedule, "
+    " A run that goes on well beyond one of these points is met there in the middle of its learning-rate schedule, "
     "which counts against it."
 )
 _READING = (
@@ -55,9 +53,9 @@ _SIDE_BY_SIDE_INCHES = 15.0
 _UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """(smallest duration in seconds, seconds a unit, the unit's name)."""
 _TAKEN = {
-    "all": "It took over all of its state.",
-    "averaged": "It took over its averaged weights.",
-    "trained": "It took over its trained weights.",
+    "all": " It took over all of its state.",
+    "averaged": " It took over its averaged weights.",
+    "trained": " It took over its trained weights.",
 }
 _COUNTING = (
     "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
@@ -82,8 +80,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         Section("Sampling and quality", quality_parts(comparison)),
         Section("Samples", samples),
     ]
-    title = " and ".join([", ".join(comparison.labels[:-1]), comparison.labels[-1]])
-    page = Page(title, summary_text(comparison), [section for section in sections if section.parts])
+    page = Page(_listed(comparison.labels), summary_text(comparison), [each for each in sections if each.parts])
     return [
         write_html(page, folder / "comparison.html"),
         write_markdown(page, folder / "comparison.md"),
@@ -94,6 +91,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
 def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile]:
     parts: list[Paragraphs | ImageFile] = []
+
+    def draw(titles: Mapping[str, str], name: str, caption: str) -> None:
+        parts.append(ImageFile(save_figure(curves_figure(comparison, titles), folder / name), caption))
+
     without = [comparison.label(run) for run in comparison.runs if TRAIN_LOSS not in run.curves]
     if without:
         parts.append(Paragraphs(f"Without training metrics in the journal: {', '.join(without)}."))
@@ -104,26 +105,19 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
         )
         if not comparison.has_one_objective:
             caption += " The runs' objectives differ: heights of these curves are not comparable."
-        figure = curves_figure(comparison, {TRAIN_LOSS: "training loss"})
-        parts.append(ImageFile(save_figure(figure, folder / "training-loss.png"), caption))
+        draw({TRAIN_LOSS: "training loss"}, "training-loss.png", caption)
     if not comparison.common:
         return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
+    first = comparison.common[0]
+    caption = f"Held-out {first} during training.{note}"
+    draw({f"{HELD_OUT}{first}": f"held-out {first}"}, f"held-out-{re.sub('[^A-Za-z0-9._]', '-', first)}.png", caption)
     # of a part of a mixture (`NAME/velocity`), the main metric alone: the table has all of them
-    shown = [name for name in comparison.common if "/" not in name or name.endswith(f"/{comparison.main}")]
-    first, *others = ((f"{HELD_OUT}{name}", f"held-out {name}") for name in shown)
-    figure = curves_figure(comparison, dict([first]))
-    path = save_figure(figure, folder / f"held-out-{_file_name(comparison.common[0])}.png")
-    parts.append(ImageFile(path, f"Held-out {comparison.common[0]} during training.{note}"))
-    if others:
-        path = save_figure(curves_figure(comparison, dict(others)), folder / "held-out-others.png")
-        parts.append(ImageFile(path, f"The other held-out metrics that the runs have in common.{note}"))
+    shown = [name for name in comparison.common[1:] if "/" not in name or name.endswith(f"/{comparison.main}")]
+    if shown:
+        caption = f"The other held-out metrics that the runs have in common.{note}"
+        draw({f"{HELD_OUT}{name}": f"held-out {name}" for name in shown}, "held-out-others.png", caption)
     return parts
-
-
-def _file_name(name: str) -> str:
-    """Turn a metric's name into part of a file name."""
-    return "".join(character if character.isalnum() or character in "._" else "-" for character in name)
 
 
 def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | ImageFile], list[Path]]:
@@ -151,27 +145,26 @@ def curves_figure(comparison: Comparison, names: Mapping[str, str]) -> Figure:
     `names` are titles by metric. Axes are logarithmic where all values are above 0. The training loss is pale, and its
     running median is drawn over it.
     """
-    panels, ends = [], []
+    panels: list[Lines] = []
+    ends = []
     for name, title in names.items():
         curves = {place: run.curves[name] for place, run in enumerate(comparison.runs) if name in run.curves}
         last = [f"{comparison.labels[at]} {format_number(float(each.values[-1]))}" for at, each in curves.items()]
         ends.append(f"{title}: {', '.join(last)}")
-        panels += [_panel(comparison, curves, axis, title, name == TRAIN_LOSS) for axis in AXES]
-    first = replace(panels[0], curves=[
-        replace(curve, label="" if curve.weight == "faint" else comparison.labels[curve.colour or 0])
-        for curve in panels[0].curves
-    ])  # fmt: skip
+        for axis in AXES:
+            labels = comparison.labels if not panels else None
+            panels.append(_panel(curves, axis, title if axis == "steps" else "", labels, name == TRAIN_LOSS))
     about = "Curves over steps, samples seen and training time, a colour a run"
-    return Figure([first, *panels[1:]], columns=3, alt=f"{about}. Last values of {'; '.join(ends)}.")
+    return Figure(panels, columns=3, alt=f"{about}. Last values of {'; '.join(ends)}.")
 
 
 def _panel(
-    comparison: Comparison, curves: Mapping[int, RunCurve], axis: CurveAxis, title: str, is_noisy: bool
+    curves: Mapping[int, RunCurve], axis: CurveAxis, title: str, labels: Sequence[str] | None, is_noisy: bool
 ) -> Lines:
     scale, label = 1.0, {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
     ends = [curve.along(axis)[-1] for curve in curves.values() if np.isfinite(curve.along(axis)).any()]
     if not ends:
-        return Lines([], "", f"{label}: not known", title if axis == "steps" else "", size=_SIZE)
+        return Lines([], "", f"{label}: not known", title, size=_SIZE)
     if axis == "seconds":
         longest = float(np.nanmax(ends))
         scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
@@ -180,11 +173,11 @@ def _panel(
     for place, curve in curves.items():
         if is_noisy:
             drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=place, weight="faint"))
-        shown = smoothed(curve) if is_noisy else curve
-        drawn.append(Curve(shown.along(axis) / scale, shown.values, colour=place, marked=not is_noisy))
+        shown, name = smoothed(curve) if is_noisy else curve, labels[place] if labels else ""
+        drawn.append(Curve(shown.along(axis) / scale, shown.values, name, colour=place, marked=not is_noisy))
     values = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves.values()])
     is_positive = len(values) > 0 and bool((values > 0).all())
-    return Lines(drawn, "", label, title if axis == "steps" else "", log_y=is_positive, size=_SIZE)
+    return Lines(drawn, "", label, title, log_y=is_positive, size=_SIZE)
 
 
 def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
@@ -194,38 +187,37 @@ def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
     """
     if len(grids) < 2 or any(len(figure.panels) != 1 for _, figure in grids):
         return None
-    panels = [_square(replace(figure.panels[0], title=label)) for label, figure in grids]
+    panels = []
+    for label, figure in grids:
+        panel = replace(figure.panels[0], title=label)
+        if isinstance(panel, ImageGrid) and not panel.captions:
+            panel = replace(panel, columns=max(1, ceil(sqrt(len(panel.images)))))
+        panels.append(panel)
     widest = max(panel_size(panel, DPI).width for panel in panels)
     columns = min(len(panels), max(1, int(_SIDE_BY_SIDE_INCHES / widest)))
     return Figure(panels, columns=ceil(len(panels) / ceil(len(panels) / columns)))
-
-
-def _square(panel: Panel) -> Panel:
-    if isinstance(panel, ImageGrid) and not panel.captions:
-        return replace(panel, columns=max(1, ceil(sqrt(len(panel.images)))))
-    return panel
 
 
 def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     """Build a table for each fork: what it changed of its nearest ancestor among the runs; empty without forks."""
     parts: list[Table | Paragraphs] = []
     for run in (each for each in comparison.runs if each.line):
-        about = f"{fork_sentence(comparison, run)} {_TAKEN.get(run.spec.get('start.state', ''), '')}".rstrip()
+        about = fork_sentence(comparison, run) + _TAKEN.get(run.spec.get("start.state", ""), "")
         ancestor = comparison.nearest_ancestor(run)
         if ancestor is None:
             parts.append(Paragraphs(about))
-        elif rows := _changes(run, ancestor):
+        elif rows := _differences((run, ancestor), (*PLACE_PATHS, "start")):
             parts.append(Table(["changed", comparison.label(run), comparison.label(ancestor)], rows, about))
         else:
             parts.append(Paragraphs(f"{about} It changed nothing of the spec."))
     return [*parts, Paragraphs(_COUNTING)] if parts else []
 
 
-def _changes(run: ComparedRun, ancestor: ComparedRun) -> list[list[Cell]]:
-    paths = dict.fromkeys([*run.spec, *ancestor.spec])
-    skipped = (*PLACE_PATHS, "start")
-    different = [path for path in paths if run.spec.get(path) != ancestor.spec.get(path)]
-    return [[path, run.spec.get(path), ancestor.spec.get(path)] for path in different if not path.startswith(skipped)]
+def _differences(runs: Sequence[ComparedRun], skipped: tuple[str, ...] = PLACE_PATHS) -> list[list[Cell]]:
+    """Rows of the paths in which specs differ."""
+    paths = dict.fromkeys(path for run in runs for path in run.spec if not path.startswith(skipped))
+    rows: list[list[Cell]] = [[path, *(run.spec.get(path) for run in runs)] for path in paths]
+    return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def amount(budget: EqualBudget) -> str:
@@ -237,21 +229,34 @@ def amount(budget: EqualBudget) -> str:
 
 def summary_text(comparison: Comparison) -> str:
     """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
-    forks = " ".join(fork_sentence(comparison, run) for run in comparison.runs if run.line)
-    apart = [comparison.measured_apart(group) for group in ("eval", "quality")]
+    sentences = [fork_sentence(comparison, run) for run in comparison.runs if run.line]
+    sentences += [_ranking(comparison), *(comparison.measured_apart(group) for group in ("eval", "quality"))]
+    if len(comparison.runs) > _LISTED_RUNS:
+        small, large = (pick(comparison.runs, key=lambda run: run.parameters) for pick in (min, max))
+        sentences.append(
+            f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
+            f"({comparison.label(large)})."
+        )
+    else:
+        sizes = []
+        for run in comparison.runs:
+            speed = run.samples_per_second or 0.0
+            pace = f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s" if speed else ""
+            sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
+        sentences.append(f"{'; '.join(sizes)}.")
     others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
-    unfinished = f"Not finished: {', '.join(others)}." if others else ""
-    return " ".join(filter(None, [forks, _ranking(comparison), *apart, _sizes(comparison), unfinished]))
+    sentences += [f"Not finished: {', '.join(others)}."] if others else []
+    return " ".join(filter(None, sentences))
 
 
 def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
     """Say which run a fork goes on from: `wide goes on from base at step 400.`"""
     parent = run.line[0]
     known = {each.run_id: comparison.label(each) for each in comparison.runs}
-    ancestor = comparison.nearest_ancestor(run)
-    is_through = ancestor is not None and ancestor.run_id != parent.run_id
-    through = f", by which it descends from {comparison.label(ancestor)}" if ancestor and is_through else ""
     name = known.get(parent.run_id, f"run {parent.run_id}")
+    ancestor, through = comparison.nearest_ancestor(run), ""
+    if ancestor and ancestor.run_id != parent.run_id:
+        through = f", by which it descends from {comparison.label(ancestor)}"
     return f"{comparison.label(run)} goes on from {name} at step {parent.step:,}{through}."
 
 
@@ -259,16 +264,29 @@ def _ranking(comparison: Comparison) -> str:
     if comparison.obstacle:
         return f"Which run is better cannot be said: {comparison.obstacle}."
     equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
-    shown = [budget for budget in comparison.budgets if not (budget.axis == "samples" and equals_steps)]
     by_winner: dict[str | None, list[EqualBudget]] = {}
-    for budget in shown:
-        by_winner.setdefault(_winner(comparison, budget), []).append(budget)
+    for budget in comparison.budgets:
+        if not (budget.axis == "samples" and equals_steps):
+            by_winner.setdefault(_winner(comparison, budget), []).append(budget)
     if not by_winner:
         return "Which run is better cannot be said: the runs were evaluated at no common step."
-    parts = [_clause(comparison, winner, budgets) for winner, budgets in by_winner.items()]
+    has_many = len(comparison.evaluated) > 2
+    clauses = []
+    for winner, budgets in by_winner.items():
+        values_at = []
+        for budget in budgets:
+            lowest = [format_number(budget.values[place]) for place in _order(budget)[:2]]
+            values = (", the next " if has_many else " against ").join(lowest) or "no numbers"
+            kind = "time" if budget.axis == "seconds" else budget.axis
+            values_at.append(f"{values} at equal {kind} ({amount(budget)})")
+        if winner is None:
+            who = f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%})"
+        else:
+            who = f"{winner} is {'lowest' if has_many else 'lower'}"
+        clauses.append(f"{who}: {_listed(values_at)}")
     unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
     without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
-    return f"Held-out error ({comparison.main}): {'; '.join(parts)}.{without}"
+    return f"Held-out error ({comparison.main}): {'; '.join(clauses)}.{without}"
 
 
 def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
@@ -288,52 +306,21 @@ def _order(budget: EqualBudget) -> list[int]:
     return [int(i) for i in np.argsort(budget.values) if np.isfinite(budget.values[i])]
 
 
-def _clause(comparison: Comparison, winner: str | None, budgets: Sequence[EqualBudget]) -> str:
-    """Write one clause: `digits-unet is lower: 0.531 against 0.648 at equal steps (150 steps) and ...`."""
-    has_many = len(comparison.evaluated) > 2
-    values_at = []
-    for budget in budgets:
-        joiner = ", the next " if has_many else " against "
-        values = joiner.join(format_number(budget.values[place]) for place in _order(budget)[:2]) or "no numbers"
-        kind = "time" if budget.axis == "seconds" else budget.axis
-        values_at.append(f"{values} at equal {kind} ({amount(budget)})")
-    if winner is None:
-        return f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%}): {_listed(values_at)}"
-    return f"{winner} is {'lowest' if has_many else 'lower'}: {_listed(values_at)}"
-
-
-def _sizes(comparison: Comparison) -> str:
-    runs = comparison.runs
-    if len(runs) > _LISTED_RUNS:
-        small, large = (pick(runs, key=lambda run: run.parameters) for pick in (min, max))
-        return (
-            f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
-            f"({comparison.label(large)})."
-        )
-    parts = []
-    for run in runs:
-        speed = run.samples_per_second
-        pace = ""
-        if speed is not None:
-            pace = f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s"
-        parts.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
-    return f"{'; '.join(parts)}."
-
-
 def _listed(parts: Sequence[str]) -> str:
     """Join with commas: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _across(comparison: Comparison, rows: Sequence[tuple[str, Value]], caption: str) -> Table:
+def _across(comparison: Comparison, rows: Iterable[tuple[str, Callable[[ComparedRun], Cell]]], caption: str) -> Table:
     """Build a table with a column a run and a row a property, without rows that are empty for all runs."""
-    cells = [[name, *(format_cell(value(run)) for run in comparison.runs)] for name, value in rows]
-    return Table(["", *comparison.labels], [row for row in cells if any(row[1:])], caption)
+    cells = [[name, *(value(run) for run in comparison.runs)] for name, value in rows]
+    kept = [row for row in cells if any(cell not in (None, "") for cell in row[1:])]
+    return Table(["", *comparison.labels], kept, caption)
 
 
 def runs_tables(comparison: Comparison) -> list[Table]:
     """Tables of the runs' properties and cost, and of the last values of their metrics."""
-    rows: list[tuple[str, Value]] = [
+    rows: list[tuple[str, Callable[[ComparedRun], Cell]]] = [
         ("run", lambda run: run.run_id),
         ("name", lambda run: run.name),
         ("family", lambda run: run.family),
@@ -350,33 +337,28 @@ def runs_tables(comparison: Comparison) -> list[Table]:
         f"{PAUSE_STEPS} median steps, counts as the median step."
     )
     loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
-    metrics = _metric_rows(comparison)
-    if any(run.measurement for run in comparison.runs):
-        metrics.append([MEASUREMENT, *(run.measurement.shown if run.measurement else None for run in comparison.runs)])
-        loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
-    last = [Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else []
-    return [_across(comparison, rows, time_note), *last]
-
-
-def _metric_rows(comparison: Comparison) -> list[list[Cell]]:
-    """Rows of the training loss, the common held-out metrics, then metrics of only some runs."""
     known = {name for run in comparison.runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
-    return [[name, *(_last(run, name) for run in comparison.runs)] for name in names]
 
+    def last(run: ComparedRun, name: str) -> Cell:
+        if name not in run.curves:
+            return None
+        curve = smoothed(run.curves[name]) if name == TRAIN_LOSS else run.curves[name]
+        return float(curve.values[-1])
 
-def _last(run: ComparedRun, name: str) -> float | None:
-    if name not in run.curves:
-        return None
-    curve = smoothed(run.curves[name]) if name == TRAIN_LOSS else run.curves[name]
-    return float(curve.values[-1])
+    metrics: list[list[Cell]] = [[name, *(last(run, name) for run in comparison.runs)] for name in names]
+    if any(run.measurement for run in comparison.runs):
+        shown = [run.measurement.shown if run.measurement else None for run in comparison.runs]
+        metrics.append(["measurement", *shown])
+        loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
+    tables = [_across(comparison, rows, time_note)]
+    return [*tables, Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else tables
 
 
 def spec_table(comparison: Comparison) -> Table | Paragraphs:
-    paths = dict.fromkeys(path for run in comparison.runs for path in run.spec if not path.startswith(PLACE_PATHS))
-    rows = [[path, *(run.spec.get(path) for run in comparison.runs)] for path in paths]
-    different = [row for row in rows if len(set(row[1:])) > 1]
+    """The paths in which the specs differ."""
+    different = _differences(comparison.runs)
     if not different:
         return Paragraphs("The specs differ in nothing but names and places.")
     return Table(
@@ -388,67 +370,64 @@ def spec_table(comparison: Comparison) -> Table | Paragraphs:
 
 
 def component_table(comparison: Comparison) -> Table:
-    names = dict.fromkeys(name for run in comparison.runs for name in run.components)
-    rows: list[list[Cell]] = [[name, *(run.components.get(name) for run in comparison.runs)] for name in names]
-    rows.append(["total", *(run.parameters for run in comparison.runs)])
-    only = dict.fromkeys(name for run in comparison.runs for name in run.training_only)
-    rows += [
-        [f"{name} (training only, not in the total)", *(run.training_only.get(name) for run in comparison.runs)]
-        for name in only
-    ]
+    """Parameters by component of the network, and of what only training has."""
+    runs = comparison.runs
+    names = dict.fromkeys(name for run in runs for name in run.components)
+    rows: list[list[Cell]] = [[name, *(run.components.get(name) for run in runs)] for name in names]
+    rows.append(["total", *(run.parameters for run in runs)])
+    for name in dict.fromkeys(name for run in runs for name in run.training_only):
+        counts = [run.training_only.get(name) for run in runs]
+        rows.append([f"{name} (training only, not in the total)", *counts])
     return Table(["component", *comparison.labels], rows)
 
 
 def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     """The main held-out metric at equal budgets, or the reason why there is none."""
-    if comparison.obstacle or comparison.main is None:
+    main, budgets = comparison.main, comparison.budgets
+    if comparison.obstacle or main is None:
         return [Paragraphs(f"Held-out metrics are not compared: {comparison.obstacle}.")]
-    if not comparison.budgets:
+    if not budgets:
         return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
     rows: list[list[Cell]] = [
-        [_AXIS[budget.axis], amount(budget), *budget.values, _winner(comparison, budget) or "level"]
-        for budget in comparison.budgets
-    ]
-    notes = [
-        f"Held-out {comparison.main} (lower is better) at the most that all runs have in common, interpolated linearly "
-        "between evaluations.",
-        *(["Training time is not known for all runs."] if len(rows) < len(AXES) else []),
-        *([_UNEVEN] if _is_uneven(comparison) else []),
-        "One training run each: what another seed would give is not in these numbers.",
-    ]
+        ["training time" if budget.axis == "seconds" else budget.axis, amount(budget), *budget.values,
+         _winner(comparison, budget) or "level"]
+        for budget in budgets
+    ]  # fmt: skip
+    note = (
+        f"Held-out {main} (lower is better) at the most that all runs have in common, interpolated linearly between "
+        "evaluations."
+    )
+    note += " Training time is not known for all runs." if len(rows) < len(AXES) else ""
+    falling = [run.held_out[main] for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
+    if any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in budgets):
+        note += _UNEVEN
+    note += " One training run each: what another seed would give is not in these numbers."
     columns = ["equal", "largest common", *(comparison.label(run) for run in comparison.evaluated), "lowest"]
-    return [Table(columns, rows, " ".join(notes))]
-
-
-def _is_uneven(comparison: Comparison) -> bool:
-    """True if a run with a decaying learning rate was trained more than 10 % beyond a common budget."""
-    falling = [run for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
-    curves = [run.held_out[str(comparison.main)] for run in falling]
-    return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in curves for budget in comparison.budgets)
+    return [Table(columns, rows, note)]
 
 
 def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
-    all_drawn = [run.drawn for run in comparison.runs if run.drawn is not None]
-    if not all_drawn:
+    drawn = [(run, run.drawn) for run in comparison.runs if run.drawn is not None]
+    if not drawn:
         return []
 
-    def of(pick: Callable[[RunSamples], Cell]) -> Value:
+    def of(pick: Callable[[RunSamples], Cell]) -> Callable[[ComparedRun], Cell]:
         return lambda run: None if run.drawn is None else pick(run.drawn)
 
-    def quality(name: str) -> Value:
+    def quality(name: str) -> Callable[[ComparedRun], Cell]:
         return of(lambda drawn: drawn.quality.get(name))
 
-    rows: list[tuple[str, Value]] = [
+    names = list(dict.fromkeys(name for _, each in drawn for name in each.quality))
+    rows = [
         ("weights of step", of(lambda drawn: drawn.step)),
         ("samples", of(lambda drawn: drawn.num)),
         ("sampling", of(lambda drawn: drawn.settings)),
         ("network evaluations a sample", of(lambda drawn: drawn.evaluations)),
         ("seconds a sample", of(lambda drawn: drawn.seconds)),
+        *((name, quality(name)) for name in names),
+        ("measurement", of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)),
     ]
-    names = list(dict.fromkeys(name for drawn in all_drawn for name in drawn.quality))
-    rows += [(name, quality(name)) for name in names]
-    rows.append((MEASUREMENT, of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)))
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
     caption = (
@@ -458,13 +437,10 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     parts: list[Table | Paragraphs] = [_across(comparison, rows, caption)]
     if apart := comparison.measured_apart("quality"):
         parts.append(Paragraphs(f"{MEASUREMENT_NOTE} {apart}"))
-    measured = [run for run in comparison.runs if run.drawn is not None and run.drawn.quality]
-    if len({run.data for run in measured}) > 1:
+    if len({run.data for run, each in drawn if each.quality}) > 1:
         parts.append(
             Paragraphs("The runs differ in their data, and each is measured against its own: do not compare these.")
         )
-    without = [run for run in comparison.runs if run.drawn is not None and run.drawn.why_no_quality]
-    if without:
-        reasons = [f"{comparison.label(run)}: {run.drawn.why_no_quality}." for run in without if run.drawn is not None]
+    if reasons := [f"{comparison.label(run)}: {each.why_no_quality}." for run, each in drawn if each.why_no_quality]:
         parts.append(Paragraphs("No quality metrics. " + " ".join(reasons)))
     return parts

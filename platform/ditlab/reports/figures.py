@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,16 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
         for name, series in sorted(history.items())
         if name.startswith("eval/")
     ]
-    panels += [Lines(curves, "Held-out metrics", "step") for curves in _by_size(held_out)]
+    # Curves whose values differ much in size are parted: on one axis, a perplexity would flatten all others.
+    groups: list[list[Curve]] = []
+    largest = 0.0  # of the newest group
+    for size, curve in sorted(((float(np.nanmax(np.abs(curve.y), initial=0.0)), curve) for curve in held_out),
+                              key=lambda each: -each[0]):  # fmt: skip
+        if not groups or size * MOST_TIMES < largest:
+            groups.append([])
+            largest = size
+        groups[-1].append(curve)
+    panels += [Lines(sorted(group, key=lambda curve: curve.label), "Held-out metrics", "step") for group in groups]
     last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
     alt = f"Curves over {int(steps[-1]) if len(steps) else 0:,} steps: training loss, each step and smoothed"
     return Figure(panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}.")
@@ -42,19 +51,6 @@ def metric_panel(series: Any, title: str, label: str, y_label: str = "", is_loss
         places, medians = running_median(values, window)
         curves.append(Curve(steps[places], medians, f"median of {window}"))
     return Lines(curves, title, "step", y_label, log_y=is_loss and bool(len(values) and (values > 0).all()))
-
-
-def _by_size(curves: Sequence[Curve]) -> list[list[Curve]]:
-    """Part curves whose values differ much in size: on one axis, a perplexity would flatten all others."""
-    sizes = {curve.label: float(np.nanmax(np.abs(curve.y), initial=0.0)) for curve in curves}
-    groups: list[list[Curve]] = []
-    largest = 0.0  # of the newest group
-    for curve in sorted(curves, key=lambda curve: -sizes[curve.label]):
-        if not groups or sizes[curve.label] * MOST_TIMES < largest:
-            groups.append([])
-            largest = sizes[curve.label]
-        groups[-1].append(curve)
-    return [sorted(group, key=lambda curve: curve.label) for group in groups]
 
 
 def parameters_figure(components: Mapping[str, int], family: str) -> Figure:
@@ -76,13 +72,11 @@ def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int
     """Draw every kind of schedule at learning rate 1 over 1,000 steps of 10 epochs."""
     total, epoch = 1000, 100
     kinds: list[ScheduleSpec] = [
-        ConstantSchedule(warmup=50),
-        WarmupCosineSchedule(warmup=50, final=0.05),
-        SteppedCosineRestartSchedule(),
-    ]
-    steps = np.arange(total)
+        ConstantSchedule(warmup=50), WarmupCosineSchedule(warmup=50, final=0.05), SteppedCosineRestartSchedule(),
+    ]  # fmt: skip
+    steps = range(total)
     curves = [
-        Curve(steps, np.array([learning_rate(kind, 1.0, int(step), total, epoch) for step in steps]), kind.kind)
+        Curve(np.array(steps), np.array([learning_rate(kind, 1.0, step, total, epoch) for step in steps]), kind.kind)
         for kind in kinds
     ]
     return Figure([Lines(curves, "Learning-rate schedules", "step", "share of the learning rate")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ _LARGEST_PLAIN = 1e7
 """Floats of this size or more are written with an exponent; integers by type are not."""
 
 _MARKDOWN = re.compile(r"[\\`*\[\]~|$]|(?<![^\W_])_|_(?![^\W_])")
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _BLOCK = re.compile(r"^([#+-])(?=[#\s-]|$)|^(\d+)([.)])(?=\s|$)")
 """Characters that would begin a heading, a list or a rule."""
 
@@ -38,19 +38,14 @@ def format_cell(value: Cell) -> str:
 
 def format_number(value: float) -> str:
     """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
-    if not math.isfinite(value):
-        return str(value)
-    if value == 0:
-        return "0"
+    if not math.isfinite(value) or value == 0:
+        return "0" if value == 0 else str(value)
     mantissa, _, power = f"{value:.{_DIGITS - 1}e}".partition("e")
     exponent = int(power)
-    if exponent < -4 or abs(value) >= _LARGEST_PLAIN:
-        return f"{_trimmed(mantissa)}e{exponent}"
-    return _trimmed(f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}")
-
-
-def _trimmed(digits: str) -> str:
-    return digits.rstrip("0").rstrip(".") if "." in digits else digits
+    is_plain = exponent >= -4 and abs(value) < _LARGEST_PLAIN
+    digits = f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}" if is_plain else mantissa
+    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return digits if is_plain else f"{digits}e{exponent}"
 
 
 def is_numeric(values: Iterable[Cell]) -> bool:
@@ -61,10 +56,10 @@ def is_numeric(values: Iterable[Cell]) -> bool:
 
 def escape_markdown(text: str) -> str:
     """Escape `text` to one line that Markdown shows unchanged in a paragraph, a heading or a table cell."""
-    line = " ".join(text.split())
-    line = _MARKDOWN.sub(lambda match: "\\" + match[0], line)
-    line = re.sub("[&<>]", lambda match: _ENTITIES[match[0]], line)
-    return _BLOCK.sub(lambda match: f"\\{match[1]}" if match[1] else f"{match[2]}\\{match[3]}", line)
+    line = _MARKDOWN.sub(lambda match: "\\" + match[0], " ".join(text.split()))
+    return _BLOCK.sub(
+        lambda match: f"\\{match[1]}" if match[1] else f"{match[2]}\\{match[3]}", html.escape(line, quote=False)
+    )
 
 
 def markdown_fence(text: str) -> str:
@@ -128,8 +123,19 @@ def terminal_table(
     """Make a table without lines for a terminal; `columns` are kinds by heading: `text`, `id`, `number`.
 
     Ids and numbers are kept whole, numbers to the right; a text is wrapped, and a word longer than its column broken.
+    Title and caption may be wider than the rows.
     """
-    table = _plain_table(title, caption)
+    from rich.table import Table
+    from rich.text import Text
+
+    over, under = (
+        None if text is None else Text(text, f"table.{kind}", no_wrap=True, overflow="ignore")
+        for text, kind in ((title, "title"), (caption, "caption"))
+    )
+    table = Table(
+        title=over, caption=under, title_justify="left", caption_justify="left", box=None, header_style="bold",
+        pad_edge=False,
+    )  # fmt: skip
     for heading, kind in columns.items():
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=kind != "text")
@@ -140,26 +146,7 @@ def terminal_table(
 
 def facts_table(facts: Mapping[str, str], title: str | None = None) -> Table:
     """Make a table of two columns without a head for a terminal: names and texts; empty texts are skipped."""
-    table = _plain_table(title)
+    table = terminal_table({"": "id", " ": "text"}, [fact for fact in facts.items() if fact[1]], title)
     table.show_header = False
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(overflow="fold")
-    for name, text in facts.items():
-        if text:
-            table.add_row(name, text)
+    table.columns[0].style = "dim"
     return table
-
-
-def _plain_table(title: str | None, caption: str | None = None) -> Table:
-    """A table without lines, whose title and caption may be wider than its rows."""
-    from rich.table import Table
-    from rich.text import Text
-
-    over, under = (
-        None if text is None else Text(text, f"table.{kind}", no_wrap=True, overflow="ignore")
-        for text, kind in ((title, "title"), (caption, "caption"))
-    )
-    return Table(
-        title=over, caption=under, title_justify="left", caption_justify="left", box=None, header_style="bold",
-        pad_edge=False,
-    )  # fmt: skip

@@ -258,24 +258,21 @@ def render_html(page: Page) -> str:
     Escapes every text; the page's policy lets no other script run than its own. Raises OSError where a picture cannot
     be read.
     """
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_script_hash()}"
-    return _render("page.html.j2", page=page, policy=policy, live=None, digests={}, script=Markup(_script()))
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_script()[1]}"
+    return _render(page, policy, None, {})
 
 
 def render_live_html(page: Page, interval: float) -> str:
     """Render a page that asks its server for changes every `interval` seconds; see `render_sections`."""
     digests = {key: digest_of(html) for key, html in render_sections(page).items()}
-    return _render(
-        "page.html.j2", page=page, policy=live_policy(), live=round(1000 * interval), digests=digests,
-        script=Markup(_script()),
-    )  # fmt: skip
+    return _render(page, live_policy(), round(1000 * interval), digests)
 
 
 def live_policy() -> str:
     """Content security policy of a live page: its own script, and requests to its own server alone."""
     return (
         f"default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; connect-src 'self'; "
-        f"script-src {_script_hash()}; base-uri 'none'; form-action 'none'"
+        f"script-src {_script()[1]}; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -320,8 +317,10 @@ def write_text(text: str, path: Path) -> Path:
     return write_whole(path, (_printable(text).strip() + "\n").encode())
 
 
-def _render(template: str, **names: Any) -> str:
-    return _environment(html=True).get_template(template).render(**names).lstrip()
+def _render(page: Page, policy: str, live: int | None, digests: dict[str, str]) -> str:
+    template = _environment(html=True).get_template("page.html.j2")
+    script = Markup(_script()[0])
+    return template.render(page=page, policy=policy, live=live, digests=digests, script=script).lstrip()
 
 
 def _printable(text: str) -> str:
@@ -329,14 +328,10 @@ def _printable(text: str) -> str:
 
 
 @cache
-def _script() -> str:
-    return (_TEMPLATES / "page.js").read_text(encoding="utf-8")
-
-
-@cache
-def _script_hash() -> str:
-    """Hash of the page's script, as a content security policy names it."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()}'"
+def _script() -> tuple[str, str]:
+    """The page's script, and its hash as a content security policy names it."""
+    text = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    return text, f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache

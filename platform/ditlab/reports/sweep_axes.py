@@ -6,7 +6,7 @@ Positions of its trials are between 0 and 1, with ticks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
@@ -21,7 +21,6 @@ from ditlab.reports.formatting import describe_value, format_number, shorten
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives
 
 _WIDE = 3.0
-"""A metric whose upper quartile exceeds this many times the lower one is drawn on a log scale."""
 _FENCE = 3.0
 """A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section 2D)."""
 _LEAST_REFERENCE = 4
@@ -77,35 +76,56 @@ def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     numeric = all(
         isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) for value in values.values()
     )
-    if axis.scale == "category" or not numeric:
-        return _categories(axis.path, values)
-    log = axis.scale == "log" and all(value > 0 for value in values.values())
-    raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
-    low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
-    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, _axis_ticks(low, high, log) if raw else [])
+    if axis.scale != "category" and numeric:
+        log = axis.scale == "log" and all(value > 0 for value in values.values())
+        raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
+        low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
+        ticks = _axis_ticks(low, high, log) if raw else []
+        return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, ticks)
+
+    def order(item: tuple[str, object]) -> tuple[float, str]:
+        name, value = item
+        return (float(value) if isinstance(value, Real) and math.isfinite(value) else math.inf), name
+
+    texts = {key: describe_value(value) for key, value in values.items()}
+    names = [name for name, _ in sorted({texts[key]: value for key, value in values.items()}.items(), key=order)]
+    top, stride = len(names) - 1, -(-len(names) // _MOST_NAMES) or 1
+    ticks = [
+        Tick(place / top if top else 0.5, shorten(names[place], _NAME_CHARACTERS))
+        for place in range(0, len(names), stride)
+    ]
+    raw = {key: float(names.index(text)) for key, text in texts.items()}
+    return PlotAxis(axis.path, "category", raw, 0.0, float(top), ticks, names)
 
 
 def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
     """Place the trials with a value on an axis of the sweep's metric `index`.
 
     The axis reaches from the best value to the worst finished one that is not far out, and as far again; worse values
-    lie at its end. Otherwise trials that diverged or were stopped early would compress all others into one line.
+    lie at its end. Otherwise trials that diverged or were stopped early would compress all others into one line. It is
+    logarithmic for positive values whose upper quartile exceeds 3 times the lower one.
     """
     name, worst_is_high = summary.metrics[index], summary.modes[index] == "min"
     values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial)) is not None}
-    done = [values[trial.number] for trial in summary.trials if trial.status == "finished" and trial.number in values]
-    reference = done if len(done) >= _LEAST_REFERENCE else list(values.values())
-    log = is_wide(values.values())
+    if not values:
+        return PlotAxis(name, "linear", values, 0.0, 0.0, [])
+    log = False
+    if len(values) > 1 and min(values.values()) > 0:
+        lower, _, upper = quantiles(values.values(), n=4, method="inclusive")
+        log = upper > _WIDE * lower
     raw = {key: math.log(value) if log else value for key, value in values.items()}
-    if not raw:
-        return PlotAxis(name, "linear", raw, 0.0, 0.0, [])
     sign = 1.0 if worst_is_high else -1.0
-    losses = [sign * value for value in raw.values()]
-    end = _end(min(losses), [sign * (math.log(value) if log else value) for value in reference])
-    least, most = min(losses), min(max(losses), end)
+    losses = {key: sign * value for key, value in raw.items()}
+    least, worst, most = min(losses.values()), max(losses.values()), max(losses.values())
+    done = [losses[trial.number] for trial in summary.trials if trial.status == "finished" and trial.number in losses]
+    reference = done if len(done) >= _LEAST_REFERENCE else list(losses.values())
+    if len(reference) >= _LEAST_REFERENCE:
+        lower, _, upper = quantiles(reference, n=4, method="inclusive")
+        last = max(value for value in reference if value <= upper + _FENCE * (upper - lower))
+        most = min(worst, 2 * last - least) if last > least else worst
     low, high = sorted((sign * least, sign * most))
     ticks = _axis_ticks(low, high, log)
-    if max(losses) > most:
+    if worst > most:
         edge, limit = (1.0, high) if worst_is_high else (0.0, low)
         ticks = [tick for tick in ticks if abs(tick.position - edge) > 0.09]
         beyond = "\N{GREATER-THAN OR EQUAL TO}" if worst_is_high else "\N{LESS-THAN OR EQUAL TO}"
@@ -113,31 +133,20 @@ def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
     return PlotAxis(name, "log" if log else "linear", raw, low, high, ticks)
 
 
-def is_wide(values: Iterable[float]) -> bool:
-    """Return True if `values` are positive and their upper quartile exceeds 3 times the lower one: use a log scale."""
-    finite = sorted(value for value in values if math.isfinite(value))
-    if len(finite) < 2 or finite[0] <= 0:
-        return False
-    lower, _, upper = quantiles(finite, n=4, method="inclusive")
-    return upper > _WIDE * lower
-
-
-def _end(least: float, reference: Sequence[float]) -> float:
-    """Largest loss that is drawn at its true position."""
-    if len(reference) < _LEAST_REFERENCE:
-        return math.inf
-    lower, _, upper = quantiles(reference, n=4, method="inclusive")
-    worst = max(value for value in reference if value <= upper + _FENCE * (upper - lower))
-    return 2 * worst - least if worst > least else math.inf
-
-
 def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
-    """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`."""
-    span = high - low
-    return [
-        Tick(((math.log(at) if log else at) - low) / span if span > 0 else 0.5, _label(at))
-        for at in _round_numbers(low, high, log)
-    ]
+    """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`: logarithms if `log`."""
+    least, most = (math.exp(low), math.exp(high)) if log else (low, high)
+    if not high > low:
+        return [Tick(0.5, _label(least))]
+    decades = math.log10(most / least) if log else 0.0
+    slack = 1e-9 * (most - least)
+    candidates = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(least, most)
+    if decades > 0.7:
+        digits = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.3 else (1.0, 2.0, 5.0)
+        candidates = LogLocator(subs=digits, numticks=8).tick_values(least, most)
+    found = [float(at) for at in candidates if least - slack <= at <= most + slack]
+    places = found if len(found) > 1 else [least, most]
+    return [Tick(((math.log(at) if log else at) - low) / (high - low), _label(at)) for at in places]
 
 
 def _label(value: float) -> str:
@@ -146,40 +155,6 @@ def _label(value: float) -> str:
     mantissa, _, power = f"{value:.3e}".partition("e")
     short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
     return short if len(short) < len(plain) - 1 else plain
-
-
-def _round_numbers(low: float, high: float, log: bool) -> list[float]:
-    """Choose round numbers from `low` to `high`, which are logarithms if `log`."""
-    least, most = (math.exp(low), math.exp(high)) if log else (low, high)
-    if not high > low:
-        return [least]
-    decades = math.log10(most / least) if log else 0.0
-    slack = 1e-9 * (most - least)
-    candidates = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(least, most)
-    if log and decades > 0.7:
-        digits = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.3 else (1.0, 2.0, 5.0)
-        candidates = LogLocator(subs=digits, numticks=8).tick_values(least, most)
-    ticks = [float(at) for at in candidates if least - slack <= at <= most + slack]
-    return ticks if len(ticks) > 1 else [least, most]
-
-
-def _categories(path: str, values: Mapping[int, object]) -> PlotAxis:
-    def order(item: tuple[str, object]) -> tuple[float, str]:
-        name, value = item
-        return (float(value) if isinstance(value, Real) and math.isfinite(value) else math.inf), name
-
-    texts = {key: describe_value(value) for key, value in values.items()}
-    names = [name for name, _ in sorted({texts[key]: value for key, value in values.items()}.items(), key=order)]
-    index = {name: place for place, name in enumerate(names)}
-
-    top = len(names) - 1
-    stride = -(-len(names) // _MOST_NAMES) or 1
-    ticks = [
-        Tick(place / top if top else 0.5, shorten(names[place], _NAME_CHARACTERS))
-        for place in range(0, len(names), stride)
-    ]
-    raw = {key: float(index[text]) for key, text in texts.items()}
-    return PlotAxis(path, "category", raw, 0.0, float(top), ticks, names)
 
 
 @dataclass(frozen=True)
@@ -202,27 +177,36 @@ def importance(summary: SweepSummary) -> Importance:
         for trial in summary.trials
         if trial.status in {"finished", "stopped"} and objectives(summary, trial) is not None
     ]
-    if len(trials) < MIN_TRIALS:
-        reason = f"Too few trials: {len(trials)} ended with a value, and {MIN_TRIALS} are needed."
-        return Importance(num_trials=len(trials), reason=reason)
-    ranks = _ranks(summary, trials)
-    if len(set(ranks)) == 1:
-        return Importance(num_trials=len(trials), reason=f"All trials reached the same {summary.metrics[0]}.")
+    num = len(trials)
+    if num < MIN_TRIALS:
+        return Importance(
+            num_trials=num, reason=f"Too few trials: {num} ended with a value, and {MIN_TRIALS} are needed."
+        )
+    # Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
+    # steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
+    sign = -1.0 if summary.modes[0] == "max" else 1.0
+    keys = [
+        (-trial.step if trial.status == "stopped" else -math.inf, sign * trial.metrics[summary.metrics[0]])
+        for trial in trials
+    ]
+    order = sorted(keys)
+    ranks = np.array([order.index(key) + (order.count(key) - 1) / 2 for key in keys])  # ties share their mean rank
+    if len(set(keys)) == 1:
+        return Importance(num_trials=num, reason=f"All trials reached the same {summary.metrics[0]}.")
     numbers = [trial.number for trial in trials]
     features = {axis.path: _features(plot_axis(axis, trials), numbers) for axis in summary.axes}
     features = {path: block for path, block in features.items() if block.shape[1]}
     if not features:
-        return Importance(num_trials=len(trials), reason="No axis was set to more than one value.")
-    explained, losses = _forest(features, np.array(ranks))
+        return Importance(num_trials=num, reason="No axis was set to more than one value.")
+    explained, losses = _forest(features, ranks)
     total = sum(losses.values())
     if explained < 0 or total <= 0:
         reason = (
             "The axes explain nothing of trials that the forest was not fitted on "
-            f"(R^2 {explained:.2f} with {len(trials)} trials); shares would be noise."
+            f"(R^2 {explained:.2f} with {num} trials); shares would be noise."
         )
-        return Importance(explained=explained, num_trials=len(trials), reason=reason)
-    shares = {axis.path: losses.get(axis.path, 0.0) / total for axis in summary.axes}
-    return Importance(shares, explained, len(trials))
+        return Importance(explained=explained, num_trials=num, reason=reason)
+    return Importance({axis.path: losses.get(axis.path, 0.0) / total for axis in summary.axes}, explained, num)
 
 
 def _features(axis: PlotAxis, numbers: list[int]) -> np.ndarray:
@@ -238,21 +222,6 @@ def _features(axis: PlotAxis, numbers: list[int]) -> np.ndarray:
         block = np.where(used, raw, np.median(raw[used]) if used.any() else 0.0)[:, None]
     block = np.concatenate([block.astype(float), ~used[:, None]], axis=1)
     return block[:, (block != block[0]).any(axis=0)]
-
-
-def _ranks(summary: SweepSummary, trials: Sequence[Trial]) -> list[float]:
-    """Rank each trial among all; ties share their mean rank.
-
-    Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
-    steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
-    """
-    sign = -1.0 if summary.modes[0] == "max" else 1.0
-    keys = [
-        (-trial.step if trial.status == "stopped" else -math.inf, sign * trial.metrics[summary.metrics[0]])
-        for trial in trials
-    ]
-    order = sorted(keys)
-    return [(order.index(key) + order.index(key) + order.count(key) - 1) / 2 for key in keys]
 
 
 def _forest(features: Mapping[str, np.ndarray], target: np.ndarray) -> tuple[float, dict[str, float]]:

@@ -72,23 +72,24 @@ def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
 
 def objective_caption(summary: SweepSummary) -> str:
     """Caption of the figure: its content, and the patterns to look for."""
-    edge = "Marks at an edge with a sign of inequality lie beyond it."
-    if len(summary.metrics) == 1:
-        return (
+    names, num = " and ".join(summary.metrics[:2]), len(summary.metrics)
+    if num == 1:
+        text = (
             "The metric of each trial in the order of their numbers, and the best finished one so far. A line that has "
-            f"long been flat shows that more trials of this search would hardly help. {edge}"
+            "long been flat shows that more trials of this search would hardly help."
         )
-    names = " and ".join(summary.metrics[:2])
-    if len(summary.metrics) == 2:
-        return f"The trade-off between {names}: no trial beats one on the line in both. {edge}"
-    return (
-        f"The first two of {len(summary.metrics)} metrics, {names}. Trials in a ring are Pareto-optimal in all of "
-        f"them, so some look beaten here. {edge}"
-    )
+    elif num == 2:
+        text = f"The trade-off between {names}: no trial beats one on the line in both."
+    else:
+        text = (
+            f"The first two of {num} metrics, {names}. Trials in a ring are Pareto-optimal in all of them, so some "
+            "look beaten here."
+        )
+    return f"{text} Marks at an edge with a sign of inequality lie beyond it."
 
 
 def _by_trial(summary: SweepSummary) -> Points:
-    metric = metric_axis(summary)
+    metric, first = metric_axis(summary), best(summary)
     groups = _groups(summary.trials, lambda trial: (trial.number, metric.positions[trial.number]), metric)
     failed = [trial.number for trial in summary.trials if trial.status == "failed"]
     if failed:
@@ -102,7 +103,6 @@ def _by_trial(summary: SweepSummary) -> Points:
         leading = accumulate([metric.positions[number] for number in done])
         last = max(trial.number for trial in summary.trials)
         curves = [_staircase([*done, last], [*leading, leading[-1]], "best finished so far")]
-    first = best(summary)
     if first is not None:
         groups.append(_ring([(first.number, metric.positions[first.number])], texts=[f"trial {first.number}"]))
     return Points(groups, "", "trial", metric.path, y_ticks=metric.ticks, curves=curves, size=(8.2, 4.3))
@@ -201,9 +201,8 @@ def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Fig
     metric, first = metric_axis(summary), best(summary)
     panels = []
     for axis in sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0)):
-        share = shares.shares.get(axis.path)
-        title = shorten(axis.path, 44) if share is None else f"{shorten(axis.path, 44)}: {100 * share:.0f} %"
-        panels.append(_effect(plot_axis(axis, trials), metric, trials, first, title))
+        share = f": {100 * shares.shares[axis.path]:.0f} %" if axis.path in shares.shares else ""
+        panels.append(_effect(plot_axis(axis, trials), metric, trials, first, f"{shorten(axis.path, 44)}{share}"))
     return Figure(panels, columns=2 if len(panels) == 4 else 3, alt=about)
 
 
@@ -249,10 +248,8 @@ def parallel_figure(summary: SweepSummary, about: str) -> Figure | None:
         jitter = _SPREAD * spread(trial.number)
         heights = [axis.positions.get(trial.number, math.nan) + jitter * (axis.scale == "category") for axis in axes]
         label = f"trial {trial.number}: {format_number(trial.metrics[summary.metrics[0]])}" if trial is first else ""
-        curves.append(
-            Curve(np.arange(len(axes)), np.array(heights), label, shade=_shade(summary, metric, trial),
-                  weight=_weight(trial, first, unfinished="faint"))
-        )  # fmt: skip
+        shade, weight = _shade(summary, metric, trial), _weight(trial, first, unfinished="faint")
+        curves.append(Curve(np.arange(len(axes)), np.array(heights), label, shade=shade, weight=weight))
     panel = Parallel([ParallelAxis(axis.path, axis.ticks) for axis in axes], curves, scale=_scale(summary, metric))
     return Figure([panel], columns=1, alt=about)
 

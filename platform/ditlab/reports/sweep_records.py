@@ -17,7 +17,7 @@ ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
 """Statuses of trials that are not run again."""
 _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 """Order of trials with a value, by how final their value is."""
-_WITHOUT_A_VALUE, _FAILED, _WAITING = 4, 5, 6
+_WITHOUT_A_VALUE, _GROUPS = 4, {"failed": 5, "waiting": 6}
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,16 @@ def rank(summary: SweepSummary) -> list[Trial]:
     al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
     within a front. Ties go to the lower number.
     """
-    groups: dict[int, list[tuple[tuple[float, ...], Trial]]] = {group: [] for group in range(_WAITING + 1)}
+    groups: dict[int, list[tuple[tuple[float, ...], Trial]]] = {}
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
         losses = _losses(summary, trial)
-        groups[_group(trial, losses)].append((losses or (), trial))
+        group = _GROUPS.get(trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE)
+        groups.setdefault(group, []).append((losses or (), trial))
     ranked: list[Trial] = []
-    for group in groups.values():
-        fronts = _fronts([losses for losses, _ in group])
-        order = sorted(range(len(group)), key=lambda index: (fronts[index], group[index][0][:1]))
-        ranked += [group[index][1] for index in order]
+    for _, members in sorted(groups.items()):
+        fronts = _fronts([losses for losses, _ in members])
+        order = sorted(zip(fronts, members, strict=True), key=lambda each: (each[0], each[1][0][:1]))
+        ranked += [trial for _, (_, trial) in order]
     return ranked
 
 
@@ -113,12 +114,10 @@ def pareto(summary: SweepSummary) -> list[Trial]:
     A trial dominates another if it is no worse in any metric and better in at least one. With one metric: the best
     finished trial alone. Empty where no trial finished with a finite value of every metric.
     """
-    done = [(trial, losses) for trial in rank(summary) if trial.status == "finished"
-            and (losses := _losses(summary, trial)) is not None]  # fmt: skip
-    if len(summary.metrics) == 1:
-        return [trial for trial, _ in done[:1]]
-    fronts = _fronts([losses for _, losses in done])
-    return [trial for (trial, _), front in zip(done, fronts, strict=True) if front == 0]
+    done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
+    fronts = _fronts([_losses(summary, trial) or () for trial in done])
+    front = [trial for trial, number in zip(done, fronts, strict=True) if number == 0]
+    return front[:1] if len(summary.metrics) == 1 else front
 
 
 def best(summary: SweepSummary) -> Trial | None:
@@ -138,12 +137,6 @@ def _losses(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
     return tuple(-value if mode == "max" else value for value, mode in zip(values, summary.modes, strict=True))
 
 
-def _group(trial: Trial, losses: tuple[float, ...] | None) -> int:
-    if trial.status in {"failed", "waiting"}:
-        return _FAILED if trial.status == "failed" else _WAITING
-    return _WITHOUT_A_VALUE if losses is None else _ORDER[trial.status]
-
-
 def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
     """Front number of each point, 0 for non-dominated ones; all 0 with fewer than two coordinates."""
     fronts = [0] * len(points)
@@ -152,10 +145,11 @@ def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
     # In lexicographic order only an earlier point can dominate a later one.
     order = sorted(range(len(points)), key=lambda index: points[index])
     for place, index in enumerate(order):
-        above = [fronts[other] for other in order[:place] if _dominates(points[other], points[index])]
+        point = points[index]
+        above = [
+            fronts[other]
+            for other in order[:place]
+            if points[other] != point and all(x <= y for x, y in zip(points[other], point, strict=True))
+        ]
         fronts[index] = 1 + max(above, default=-1)
     return fronts
-
-
-def _dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a != b and all(x <= y for x, y in zip(a, b, strict=True))

@@ -9,7 +9,15 @@ from pathlib import Path
 from statistics import median
 
 from denoisers.figures import Figure
-from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, short_names, shorten
+from ditlab.reports.formatting import (
+    Cell,
+    describe_value,
+    format_duration,
+    format_number,
+    is_numeric,
+    short_names,
+    shorten,
+)
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, Importance, importance, plot_axis
@@ -46,7 +54,7 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
-    shares = importance(summary)
+    shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
@@ -56,14 +64,27 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
+    leader = "No trial has a value yet."
+    if first is not None:
+        values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
+        chosen = settings(summary, first, {})
+        leader = f"Best: trial {first.number}, {values}{f', with {chosen}' if chosen else ''}."
+    result = f"({counts(summary)}). {leader}"
     names = ", ".join(axis.path for axis in summary.axes)
-    metric, result = summary.metrics[0], f"({counts(summary)}). {_best(summary)}"
-    parallel = parallel_figure(summary, f"Parallel coordinates, a line a trial: {names}, then {metric} {result}")
     by_trial = f"{metric} of each trial" if len(summary.metrics) == 1 else f"{summary.metrics[1]} over {metric}"
+    by_axis = f"{metric} over each axis, a panel an axis and a mark a trial: {names}. {leader}"
+    parallel = parallel_figure(summary, f"Parallel coordinates, a line a trial: {names}, then {metric} {result}")
     curves = curves_figure(summary, f"{metric} and the training loss over steps, a line a trial {result}")
-    effects = picture("effects.png", effects_figure(summary, shares, _about_effects(summary, shares)), EFFECTS_CAPTION)
-    sections = [
-        _ranking(summary), *_best_spec(summary, best_spec), _what_mattered(shares, effects),
+    mattered = _importances(shares)
+    mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
+    sections = [_ranking(summary)]
+    if first is not None and best_spec.strip():
+        state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
+        text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
+        commands = [Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")]
+        sections.append(Section("The best spec", [Paragraphs(text), *commands]))
+    sections += [
+        Section("What mattered", mattered),
         Section("All trials at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
@@ -90,7 +111,9 @@ def _ranking(summary: SweepSummary) -> Section:
         row: list[Cell] = [trial.number, trial.run_id, trial.status, trial.step]
         row += [trial.metrics.get(name) for name in summary.metrics]
         row += ["yes" if trial.number in front else None] if trade_off else []
-        row += [_value(trial, axis.path) for axis in summary.axes]
+        for value in (trial.values.get(axis.path) for axis in summary.axes):
+            is_number = is_numeric([value])
+            row.append(value if value is None or is_number else shorten(describe_value(value), _VALUE_CHARACTERS))
         rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
     order = f"{summary.metrics[0]} ({better(summary.modes[0])})"
     caption = f"Best first: finished trials, then those stopped early, interrupted and running, each by {order}"
@@ -101,67 +124,41 @@ def _ranking(summary: SweepSummary) -> Section:
     return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
 
 
-def _value(trial: Trial, path: str) -> Cell:
-    if path not in trial.values:
-        return None
-    value = trial.values[path]
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number else shorten(describe_value(value), _VALUE_CHARACTERS)
-
-
-def _best_spec(summary: SweepSummary, best_spec: str) -> list[Section]:
-    first = best(summary)
-    if first is None or not best_spec.strip():
-        return []
-    state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
-    text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
-    return [
-        Section("The best spec", [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")])
-    ]
-
-
-def _what_mattered(shares: Importance, effects: Part) -> Section:
-    parts: list[Part] = []
-    if shares.shares:
-        assert shares.explained is not None
-        ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
-        rows: list[list[Cell]] = [[path, round(100 * share)] for path, share in ordered]
-        text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
-        text += "trials that it was not fitted on."
-        if shares.explained < _WEAK:
-            text += " That is little: take the shares as a hint."
-        parts += [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
-    else:
-        parts.append(Paragraphs(f"No importance is given. {shares.reason}"))
-    return Section("What mattered", [*parts, effects])
+def _importances(shares: Importance) -> list[Part]:
+    if shares.explained is None or not shares.shares:
+        return [Paragraphs(f"No importance is given. {shares.reason}")]
+    text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
+    text += "trials that it was not fitted on."
+    text += " That is little: take the shares as a hint." if shares.explained < _WEAK else ""
+    ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
+    rows: list[list[Cell]] = [[path, round(100 * share)] for path, share in ordered]
+    return [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
 
 
 def _notes(summary: SweepSummary) -> list[Section]:
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     others = [trial for trial in summary.trials if trial.status != "failed" and trial.note]
     population = "pbt" in summary.scheduler.lower() or "population" in summary.scheduler.lower()
-    sections = [("Failed trials", "why", failed), ("Takeovers" if population else "Notes", "note", others)]
-    return [
-        Section(title, [Table(["trial", "run", "step", name], [_note(trial) for trial in trials])])
-        for title, name, trials in sections
-        if trials
-    ]
-
-
-def _note(trial: Trial) -> list[Cell]:
-    text = shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS)
-    return [trial.number, trial.run_id, trial.step, text or "no reason was recorded"]
+    sections = []
+    for title, head, trials in (
+        ("Failed trials", "why", failed), ("Takeovers" if population else "Notes", "note", others),
+    ):  # fmt: skip
+        rows: list[list[Cell]] = [
+            [trial.number, trial.run_id, trial.step,
+             shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason was recorded"] for trial in trials
+        ]  # fmt: skip
+        sections += [Section(title, [Table(["trial", "run", "step", head], rows)])] if rows else []
+    return sections
 
 
 def _how(summary: SweepSummary, resume_command: str) -> Section:
-    metrics = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
     elapsed, summed = (
         format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
     )
     rows = [
         ["sweep", summary.sweep_id],
         ["base", summary.base],
-        ["metric" if len(summary.metrics) == 1 else "metrics", metrics],
+        ["metric" if len(summary.metrics) == 1 else "metrics", _goals(summary)],
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.trials)} of {summary.total_trials}: {counts(summary)}"],
@@ -173,6 +170,10 @@ def _how(summary: SweepSummary, resume_command: str) -> Section:
     if not is_done(summary):
         parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
     return Section("How the sweep was run", parts)
+
+
+def _goals(summary: SweepSummary) -> str:
+    return ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
 
 
 def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
@@ -190,12 +191,21 @@ def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     """Summarise the result and the next step; `shares` are the importances by axis path."""
-    first = best(summary)
-    sentences = _nothing(summary) if first is None else _verdict(summary, first, shares)
+    first, sentences = best(summary), []
+    failed = [trial for trial in rank(summary) if trial.status == "failed"]
+    if first is not None:
+        sentences = _verdict(summary, first, shares)
+    elif failed and len(failed) == len(summary.trials):
+        count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
+        why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
+        sentences.append(f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}")
+    else:
+        names = " and ".join(summary.metrics)
+        sentences.append(f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked.")
     if not is_done(summary):
         ended = sum(trial.status in ENDED for trial in summary.trials)
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
-        sentences = [*sentences, f"The sweep is not complete: {whole}."]
+        sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
 
 
@@ -226,91 +236,55 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
     return ", ".join(texts) + (f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else "")
 
 
-def _nothing(summary: SweepSummary) -> list[str]:
-    failed = [trial for trial in rank(summary) if trial.status == "failed"]
-    if failed and len(failed) == len(summary.trials):
-        count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
-        why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
-        return [f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}"]
-    names = " and ".join(summary.metrics)
-    return [f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked."]
-
-
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
-    name, mode = summary.metrics[0], summary.modes[0]
-    value = first.metrics[name]
+    name, mode, trade_off = summary.metrics[0], summary.modes[0], len(summary.metrics) > 1
     of = f"of the {len(summary.trials)} trials" if len(summary.trials) > 1 else "and only trial"
-    head = f"Trial {first.number} is the best {of}: {name} = {format_number(value)} ({better(mode)})"
+    head = f"Trial {first.number} is{f', in {name} alone,' if trade_off else ''} the best {of}: "
+    head += f"{name} = {format_number(first.metrics[name])} ({better(mode)})"
     chosen = settings(summary, first, shares)
     sentences = [f"{head}, with {chosen}." if chosen else f"{head}."]
     if first.status != "finished":
         sentences.append(
             f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has finished yet."
         )
-    if len(summary.metrics) == 1:
-        return [*sentences, *_distance(summary, first)]
-    sentences[0] = sentences[0].replace("is the best", f"is, in {name} alone, the best")
-    return [_trade_off(summary), *sentences]
+    return [_trade_off(summary), *sentences] if trade_off else [*sentences, *_distance(summary, first)]
 
 
 def _trade_off(summary: SweepSummary) -> str:
-    front = pareto(summary)
+    front, goals = pareto(summary), _goals(summary)
     listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
-    names = ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
     if not front:
-        return f"No trial has finished with a value of each of {names}."
+        return f"No trial has finished with a value of each of {goals}."
     if len(front) == 1:
-        return f"Trial {listed} is better than or equal to every other finished one in each of {names}: no trade-off."
+        return f"Trial {listed} is better than or equal to every other finished one in each of {goals}: no trade-off."
     return (
-        f"{len(front)} trials are Pareto-optimal in {names}, best in the first to last: {listed}. Choose among these."
+        f"{len(front)} trials are Pareto-optimal in {goals}, best in the first to last: {listed}. Choose among these."
     )
 
 
 def _distance(summary: SweepSummary, first: Trial) -> list[str]:
     """Compare the best trial with the next one and the median, among trials of its status."""
-    name = summary.metrics[0]
-    peers = [
-        trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial) is not None
-    ]
+    name, status = summary.metrics[0], first.status
+    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial) is not None]
     if len(peers) < 2:
         return []
     top, values = first.metrics[name], [trial.metrics[name] for trial in peers]
     if values[0] == values[-1]:
-        return [f"All {len(peers)} {first.status} trials reached this value: the axes made no difference, any will do."]
-    middle = median(values)
+        return [f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."]
+
+    def distance(value: float) -> str:
+        share = abs(value - top) / abs(top) if top else math.inf
+        if value == top:
+            return f"{format_number(value)} (the same)"
+        worse = f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
+        return f"{format_number(value)} ({worse})"
+
     sentences = [
-        f"The next, trial {peers[1].number}, is at {format_number(values[1])} ({_gap(values[1], top)}); "
-        f"the median {first.status} trial is at {format_number(middle)} ({_gap(middle, top)})."
+        f"The next, trial {peers[1].number}, is at {distance(values[1])}; the median {status} trial is at "
+        f"{distance(median(values))}."
     ]
     close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
     if close:
         others = "Trial " + str(peers[1].number) + " is" if close == 1 else f"{close} others are"
         sentences.append(f"{others} within 1 % of it: repeat these with other seeds before you rely on the order.")
     return sentences
-
-
-def _gap(value: float, top: float) -> str:
-    if value == top:
-        return "the same"
-    share = abs(value - top) / abs(top) if top else float("inf")
-    return f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
-
-
-def _about_effects(summary: SweepSummary, shares: Importance) -> str:
-    """Alternative text of the panels by axis."""
-    ordered = sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0))
-    names = [
-        f"{axis.path} ({100 * shares.shares[axis.path]:.0f} % of the importance)" if shares.shares else axis.path
-        for axis in ordered
-    ]
-    what = f"{summary.metrics[0]} over each axis, a panel an axis and a mark a trial"
-    return f"{what}: {', '.join(names)}. {_best(summary)}"
-
-
-def _best(summary: SweepSummary) -> str:
-    first = best(summary)
-    if first is None:
-        return "No trial has a value yet."
-    values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
-    chosen = settings(summary, first, {})
-    return f"Best: trial {first.number}, {values}{f', with {chosen}' if chosen else ''}."

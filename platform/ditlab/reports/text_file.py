@@ -23,13 +23,13 @@ def save_text(figure: Figure, path: Path) -> Path | None:
 
     Raises OSError where the disk refuses.
     """
-    panels = [panel for panel in figure.panels if isinstance(panel, Text)]
-    if not panels:
-        return None
     parts = []
-    for panel in panels:
-        parts += [panel.title] if panel.title else []
-        parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
+    for panel in figure.panels:
+        if isinstance(panel, Text):
+            parts += [panel.title] if panel.title else []
+            parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
+    if not any(isinstance(panel, Text) for panel in figure.panels):
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, ("\n\n".join(parts) + "\n").encode())
 

@@ -65,14 +65,15 @@ class TimeSummary:
             mfu, hfu = self.rates["perf/mfu"], self.rates.get("perf/hfu", 0.0)
             again = f" ({hfu:.0%} with recomputation)" if hfu > mfu else ""
             lines.append(f"the network used {mfu:.0%} of the rate of a large matrix product{again}")
-        paces = [f"{_pace(self.rates[name])} {what}/s" for name, what in _PACES.items() if name in self.rates]
         if self.slowest is not None:
-            paces = [f"{pace} a worker" for pace in paces]
             lines.append(f"slowest worker: {self.slowest:.2f} times the others' median")
-        lines += paces
+        for name, what in _PACES.items():
+            if (speed := self.rates.get(name)) is not None:
+                pace = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
+                lines.append(f"{pace} {what}/s{' a worker' if self.slowest is not None else ''}")
         if self.memory:
             lines.append(f"peak memory {format_bytes(int(self.memory))}")
-        return [*([" · ".join(lines)] if lines else []), *([self.straggler] if self.straggler else [])]
+        return list(filter(None, [" · ".join(lines), self.straggler]))
 
     def heading(self) -> str:
         """Describe what the table holds."""
@@ -90,56 +91,39 @@ class TimeSummary:
 
 def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary | None:
     """Sum up a run's times from series (`steps`, `values`) by metric; None where they hold no step."""
+
+    def finite(series: Any) -> np.ndarray:
+        """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
+        array = np.asarray(series.values, float)
+        return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
+
+    def aligned(name: str) -> np.ndarray:
+        """Values of a metric at the points of the times; 0 where it has none, as a damaged line may have held it."""
+        values = np.zeros(len(at.steps))
+        _, here, there = np.intersect1d(at.steps, history[name].steps, return_indices=True)
+        values[here] = finite(history[name])[there]
+        return values
+
+    def mean(name: str, weights: np.ndarray) -> float | None:
+        """Mean of a metric over the points that have it, by their weights."""
+        if name not in history:
+            return None
+        weight = float((weights * np.isin(at.steps, history[name].steps)).sum())
+        return float((aligned(name) * weights).sum() / weight) if weight > 0 else None
+
     if _STEPS not in history:
         return None
     at = history[_STEPS]
-    counts = _finite(at.values)
+    counts = finite(at)
+    names = [name for name in history if name.startswith("time/") and name not in (_STEPS, _SLOWEST)]
+    spent = {name.removeprefix("time/"): aligned(name) * counts for name in names}
+    seconds = {phase: float(values.sum()) for phase, values in spent.items() if values.sum() > 0}
     num = round(float(counts.sum()))
-    if num <= 0:
+    if num <= 0 or not seconds:
         return None
-    means = {name: _aligned(history, name, at.steps) for name in history if name.startswith("time/")}
-    seconds = {
-        name.removeprefix("time/"): float((values * counts).sum())
-        for name, values in means.items()
-        if name not in (_STEPS, _SLOWEST)
-    }
-    of_steps = np.sum(
-        [values for name, values in means.items()
-         if name not in (_STEPS, _SLOWEST) and name.removeprefix("time/") not in _BETWEEN_STEPS], axis=0,
-    ) * counts  # fmt: skip
-    rates = {
-        name: mean
-        for name in ("perf/mfu", "perf/hfu", *_PACES)
-        if (mean := _mean(history, name, at.steps, of_steps)) is not None
-    }
+    of_steps = np.sum([values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0)
+    means = {name: mean(name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
+    rates = {name: value for name, value in means.items() if value is not None}
     memory = history.get("perf/memory")
-    peak = float(_finite(memory.values).max()) if memory is not None and len(memory.values) else None
-    kept = {name: value for name, value in seconds.items() if value > 0}
-    return TimeSummary(num, kept, rates, peak, _mean(history, _SLOWEST, at.steps, counts), straggler) if kept else None
-
-
-def _aligned(history: Mapping[str, Any], name: str, steps: np.ndarray) -> np.ndarray:
-    """Values of a metric at the given steps; 0 where it has none, as a damaged line may have held it."""
-    values = np.zeros(len(steps))
-    _, here, there = np.intersect1d(steps, history[name].steps, return_indices=True)
-    values[here] = _finite(history[name].values)[there]
-    return values
-
-
-def _mean(history: Mapping[str, Any], name: str, steps: np.ndarray, weights: np.ndarray) -> float | None:
-    """Mean of a metric over the points that have it, by their weights."""
-    if name not in history:
-        return None
-    has = np.isin(steps, history[name].steps)
-    weight = float((weights * has).sum())
-    return float((_aligned(history, name, steps) * weights).sum() / weight) if weight > 0 else None
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
-    array = np.asarray(values, float)
-    return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
-
-
-def _pace(speed: float) -> str:
-    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
+    peak = float(finite(memory).max()) if memory is not None and len(memory.values) else None
+    return TimeSummary(num, seconds, rates, peak, mean(_SLOWEST, counts), straggler)

@@ -33,33 +33,30 @@ _TIMEOUT = 5.0
 
 def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     """Return `uri` if it is well-formed. Raises UserError naming the option, its value and the valid forms."""
-    if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
-        raise _malformed(uri, "is blank or holds white space", option)
-    if uri == "databricks":
-        return uri
+    scheme, fault = "", ""
     try:
         parts = urlsplit(uri)
-        port = parts.port
+        scheme, port = scheme_of(parts), parts.port
     except ValueError as error:
         # Of a password with a slash in it, the error would show a piece.
-        raise _malformed(uri, "is no address" if "@" in uri else f"is no address ({error})", option) from None
-    scheme = scheme_of(parts)
-    if scheme == "file" or (not scheme and "://" not in uri):
-        raise _malformed(uri, "is a plain folder, which MLflow no longer takes as a store", option)
-    if scheme == "sqlite":
-        if parts.netloc or parts.path in ("", "/") or parts.path == "/:memory:":
-            raise _malformed(
-                uri, "names no database file (three slashes for a relative path, four for an absolute one)", option
-            )
-        return uri
-    if scheme in BACKENDS:
-        return uri
-    if scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
-        raise _malformed(uri, f"has the unknown scheme {scheme!r}", option)
-    if not parts.hostname:
-        raise _malformed(uri, "names no host", option)
-    if port == 0:
-        raise _malformed(uri, "has port 0", option)
+        fault = "is no address" if "@" in uri else f"is no address ({error})"
+    if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
+        fault = "is blank or holds white space"
+    elif fault or uri == "databricks" or scheme in BACKENDS:
+        pass
+    elif scheme == "file" or (not scheme and "://" not in uri):
+        fault = "is a plain folder, which MLflow no longer takes as a store"
+    elif scheme == "sqlite":
+        if parts.netloc or parts.path in ("", "/", "/:memory:"):
+            fault = "names no database file (three slashes for a relative path, four for an absolute one)"
+    elif scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
+        fault = f"has the unknown scheme {scheme!r}"
+    elif not parts.hostname:
+        fault = "names no host"
+    elif port == 0:
+        fault = "has port 0"
+    if fault:
+        raise UserError(f"{option}={redact(uri)!r} {fault}; valid are {_FORMS}.")
     return uri
 
 
@@ -74,18 +71,13 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
         uri, option = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None, "MLFLOW_TRACKING_URI"
     if uri is None:
         return None
-    refuse_password(validate_tracking_uri(uri, option), option)
-    address = resolve_tracking_uri(uri, home)
-    return None if address == resolve_tracking_uri(None, home) else address
-
-
-def refuse_password(uri: str, option: str = "tracking.uri") -> None:
-    """Raise UserError for an address that holds a password."""
-    if redact(uri) != uri:
+    if redact(validate_tracking_uri(uri, option)) != uri:
         raise UserError(
             f"{option}={redact(uri)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
+    address = resolve_tracking_uri(uri, home)
+    return None if address == resolve_tracking_uri(None, home) else address
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
@@ -121,11 +113,6 @@ def redact(uri: str) -> str:
     return hide_in_urls(uri)
 
 
-def _malformed(uri: str, fault: str, option: str) -> UserError:
-    uri = redact(uri)
-    return UserError(f"{option}={uri!r} {fault}; valid are {_FORMS}.")
-
-
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """Reason why nothing answers at `uri` within `timeout` seconds; None if something answers.
 
@@ -137,20 +124,25 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
         return None  # their own client tells
     if scheme == "sqlite":
         return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"
-    if scheme in DATABASE_PORTS:
-        try:
-            socket.create_connection((parts.hostname or "", parts.port or DATABASE_PORTS[scheme]), timeout).close()
-        except OSError as error:
-            return _reason(error)
-        return None
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
-        urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=timeout).close()
+        if scheme in DATABASE_PORTS:
+            socket.create_connection((parts.hostname or "", parts.port or DATABASE_PORTS[scheme]), timeout).close()
+        else:
+            bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+            urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=timeout).close()
     except urllib.error.HTTPError:
         return None
     except (OSError, ValueError) as error:
-        return _reason(error)
+        cause = getattr(error, "reason", error)
+        return getattr(cause, "strerror", None) or str(cause)
     return None
+
+
+def access_fault(uri: str, remedy: str) -> str:
+    """A sentence on an address that does not answer, with its remedy, or that refuses credentials; empty for others."""
+    if reason := check_reachable(uri):
+        return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}."
+    return f"{refusal}." if (refusal := check_access(uri)) else ""
 
 
 def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
@@ -213,8 +205,3 @@ def _authorization() -> str | None:
         return basic_authorization(name, password)
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     return f"Bearer {token}" if token else None
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", error)
-    return getattr(cause, "strerror", None) or str(cause)

@@ -11,12 +11,13 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.home import RunFolder
-from ditlab.storage.files import add_checksum, is_intact, write_durably
-from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, parse_json, read_plain
+from ditlab.storage.files import add_checksum, parse_json_line, write_durably
+from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
 from ditlab.tracking.access import redact, sqlite_path
 from ditlab.tracking.journal import LONGEST_LINE
 from ditlab.tracking.local_database import holds_run
@@ -49,17 +50,21 @@ class CursorFile:
         self._lock: int | None = None
 
     def load(self) -> Cursor:
-        """The saved cursor; the beginning, where none was saved or it cannot be read (sending twice does no harm).
+        """The saved cursor; the beginning where none can be read, or a local database is gone or lacks the run.
 
-        A journal that was made again, shorter or longer than the old one, is sent from its beginning as well, to the
-        same MLflow run.
+        Sending twice does no harm. A journal that was made again, shorter or longer than the old one, is sent from its
+        beginning as well, to the same MLflow run.
         """
         try:
             cursor = _SAVED.validate_python(self._read().get(self._key, {}))
         except ValidationError:
             return Cursor()
-        if cursor.offset and not self._is_of_this_journal(cursor):
-            return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+        if self._database and cursor.mlflow_run_id and not holds_run(self._database, cursor.mlflow_run_id):
+            return Cursor()
+        if cursor.offset:
+            size = self._journal.stat().st_size if self._journal.exists() else 0
+            if cursor.offset > size or cursor.head not in ("", self._head()):
+                return Cursor(mlflow_run_id=cursor.mlflow_run_id)
         return cursor
 
     def save(self, cursor: Cursor) -> None:
@@ -75,15 +80,14 @@ class CursorFile:
 
     def acquire(self) -> bool:
         """Take the lock; returns False while another process holds it."""
-        if self._lock is not None:
-            return True
-        descriptor = open_for_append(Path(f"{self._path}.lock"))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            return False
-        self._lock = descriptor
+        if self._lock is None:
+            descriptor = open_for_append(Path(f"{self._path}.lock"))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                return False
+            self._lock = descriptor
         return True
 
     def release(self) -> None:
@@ -91,19 +95,6 @@ class CursorFile:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def load_received(self) -> Cursor:
-        """The saved cursor as `load`; the beginning where a local database is gone or lacks the run."""
-        cursor = self.load()
-        is_there = self._database is None or not cursor.mlflow_run_id or holds_run(self._database, cursor.mlflow_run_id)
-        return cursor if is_there else Cursor()
-
-    def _is_of_this_journal(self, cursor: Cursor) -> bool:
-        try:
-            size = self._journal.stat().st_size
-        except OSError:
-            return False
-        return cursor.offset <= size and cursor.head in ("", self._head())
 
     def _head(self) -> str:
         try:
@@ -113,13 +104,9 @@ class CursorFile:
             return ""
         return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
 
-    def _read(self) -> dict[str, dict]:
+    def _read(self) -> dict[str, Any]:
         """The cursors by address; {} where they cannot be read, or their checksum is wrong."""
         try:
-            content = read_plain(self._path, MIB)
-            targets = parse_json(content)
-        except (OSError, ValueError):
+            return parse_json_line(read_plain(self._path, MIB)) or {}
+        except OSError:
             return {}
-        if not isinstance(targets, dict) or not is_intact(content):
-            return {}
-        return {address: cursor for address, cursor in targets.items() if isinstance(cursor, dict)}

@@ -19,16 +19,15 @@ def environment(directory: Path | None = None) -> str:
         f"git {git_state(directory or Path.cwd())}",
         "",
     ]
-    packages = {named for each in importlib.metadata.distributions() if (named := _name_and_version(each))}
+    packages = set()
+    for distribution in importlib.metadata.distributions():
+        # the head of its metadata: the whole is parsed twenty times as slowly
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE))
+        if len(fields) == 2:
+            packages.add((fields["Name"], fields["Version"]))
     lines += [f"{name}=={version}" for name, version in sorted(packages, key=lambda package: package[0].lower())]
     return "\n".join(lines) + "\n"
-
-
-def _name_and_version(distribution: importlib.metadata.Distribution) -> tuple[str, str] | None:
-    """Read a package's name and version from the head of its metadata: the whole is parsed twenty times as slowly."""
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE))
-    return (fields["Name"], fields["Version"]) if len(fields) == 2 else None
 
 
 def git_state(directory: Path) -> str:

@@ -30,7 +30,6 @@ STRAGGLER_TAG = "ditlab.straggler"
 RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
 """Metrics of evaluations, in training and after it."""
 SPEED = "train/samples_per_second"
-_FOLLOWED = (*RESULT_PREFIXES, SPEED)
 PACE = ("time/", "perf/")
 """Beginnings of the names of metrics of a run's speed."""
 
@@ -108,21 +107,20 @@ class RunResults(dict[str, MetricSpan]):
 
     def add(self, name: str, point: ResultPoint) -> None:
         """Add a point; metrics that are no results are left out."""
-        if not name.startswith(_FOLLOWED):
-            return
         if span := self.get(name):
             span.add(point)
-        else:
+        elif name.startswith((*RESULT_PREFIXES, SPEED)):
             self[name] = MetricSpan(point, point, point, point)
 
     def load(self, content: JournalContent) -> None:
         """Add the points of a journal."""
         for name, points in content.metrics.items():
-            if name.startswith(_FOLLOWED):
-                # The speed has a point for each step, and nobody asks for its extremes.
-                begin = len(points.rows) - 1 if name == SPEED else 0
-                for row, value in zip(points.rows[begin:], points.values[begin:], strict=True):
+            if name.startswith(RESULT_PREFIXES):
+                for row, value in zip(points.rows, points.values, strict=True):
                     self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
+            elif name == SPEED:  # it has a point for each step, and nobody asks for its extremes
+                row = points.rows[-1]
+                self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +146,11 @@ def metric_history(folder: RunFolder) -> dict[str, Series]:
 def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dict[str, Series]:
     """Every metric of a journal by name, or those of some prefixes."""
     steps, times = np.array(content.steps), np.array(content.times)
-    history = {}
-    for name, points in content.metrics.items():
-        if not name.startswith(prefixes):
-            continue
-        rows = np.array(points.rows)
-        history[name] = Series(steps[rows], np.array(points.values), times[rows])
-    return history
+    return {
+        name: Series(steps[points.rows], np.array(points.values), times[points.rows])
+        for name, points in content.metrics.items()
+        if name.startswith(prefixes)
+    }
 
 
 def final_metrics(folder: RunFolder) -> dict[str, float]:

@@ -18,15 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.storage.files import add_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import MIB, open_regular_file
-
-_KNOWN = ConfigDict(extra="forbid", strict=True)
 
 Time = Annotated[int, Field(ge=0, lt=1 << 53)]
 Step = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -41,7 +39,6 @@ LARGEST_JOURNAL = 64 << 30
 _TAIL_BYTES = 65536
 
 
-@with_config(_KNOWN)
 class StartRecord(TypedDict):
     """Start or resumption of a run."""
 
@@ -54,7 +51,6 @@ class StartRecord(TypedDict):
     parent: NotRequired[str]
 
 
-@with_config(_KNOWN)
 class TextsRecord(TypedDict):
     """Parameters or tags."""
 
@@ -63,18 +59,16 @@ class TextsRecord(TypedDict):
     values: Texts
 
 
-@with_config(_KNOWN)
 class MetricsRecord(TypedDict):
-    """Metrics of a step."""
+    """Metrics of a step, or figures for MLflow's list of runs under names that all families share."""
 
-    kind: Literal["metrics"]
+    kind: Literal["metrics", "overview"]
     time: Time
     step: Step
     values: dict[str, Value]
     held: NotRequired[dict[str, Value]]
 
 
-@with_config(_KNOWN)
 class ImageRecord(TypedDict):
     """Image of a step."""
 
@@ -85,7 +79,6 @@ class ImageRecord(TypedDict):
     path: str
 
 
-@with_config(_KNOWN)
 class FileRecord(TypedDict):
     """File, folder or table for MLflow's artifacts."""
 
@@ -95,7 +88,6 @@ class FileRecord(TypedDict):
     artifact_path: str | None
 
 
-@with_config(_KNOWN)
 class DatasetRecord(TypedDict):
     """Data that a run reads."""
 
@@ -108,7 +100,6 @@ class DatasetRecord(TypedDict):
     context: Literal["training", "evaluation"]
 
 
-@with_config(_KNOWN)
 class ModelPoint(TypedDict):
     """A metric of exported weights, as the run's `metrics` record has it."""
 
@@ -118,17 +109,6 @@ class ModelPoint(TypedDict):
     step: Step
 
 
-@with_config(_KNOWN)
-class OverviewRecord(TypedDict):
-    """Figures of a run for MLflow's list of runs, under names that all families share."""
-
-    kind: Literal["overview"]
-    time: Time
-    step: Step
-    values: dict[str, Value]
-
-
-@with_config(_KNOWN)
 class NoteRecord(TypedDict):
     """Renewal of the note that MLflow shows with a run; the file holds the newest text."""
 
@@ -137,7 +117,6 @@ class NoteRecord(TypedDict):
     path: str
 
 
-@with_config(_KNOWN)
 class ModelRecord(TypedDict):
     """Exported weights, or more metrics of weights that were exported before."""
 
@@ -151,7 +130,6 @@ class ModelRecord(TypedDict):
     dataset: NotRequired[Texts]
 
 
-@with_config(_KNOWN)
 class EndRecord(TypedDict):
     """End of a run."""
 
@@ -161,10 +139,12 @@ class EndRecord(TypedDict):
 
 
 AnyRecord = (
-    StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | OverviewRecord | NoteRecord
-    | ModelRecord | EndRecord
+    StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | NoteRecord | ModelRecord
+    | EndRecord
 )  # fmt: skip
-_RECORD: TypeAdapter[Any] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
+_RECORD: TypeAdapter[Any] = TypeAdapter(
+    Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(extra="forbid", strict=True)
+)
 
 
 def current_time() -> int:
@@ -188,10 +168,8 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
 def parse_record(line: bytes) -> JournalRecord | None:
     """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
     text = line.rstrip(b"\n")
-    if not is_intact(text):
-        return None
     try:
-        record: JournalRecord = _RECORD.validate_json(without_checksum(text))
+        record: JournalRecord | None = _RECORD.validate_json(without_checksum(text)) if is_intact(text) else None
     except ValidationError:
         return None
     return record
@@ -219,16 +197,11 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
     """Every line of an open journal from an offset on, also the damaged ones; reads at most `LONGEST_LINE` at once."""
     file.seek(begin)
     while line := file.readline(LONGEST_LINE):
-        end = begin + len(line)
-        if line.endswith(b"\n"):
-            yield JournalLine(begin, end, parse_record(line))
-        elif len(line) < LONGEST_LINE:
-            yield JournalLine(begin, end, parse_record(line), is_whole=False)
-        else:
-            while line and not line.endswith(b"\n"):
-                line = file.readline(LONGEST_LINE)
-                end += len(line)
-            yield JournalLine(begin, end, None, is_whole=line.endswith(b"\n"))
+        end, is_too_long = begin + len(line), False
+        while len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            line, is_too_long = file.readline(LONGEST_LINE), True
+            end += len(line)
+        yield JournalLine(begin, end, None if is_too_long else parse_record(line), line.endswith(b"\n"))
         begin = end
 
 
@@ -301,9 +274,7 @@ class JournalContent:
             self.steps.append(record["step"])
             self.times.append(record["time"])
             for name, value in all_metrics(record):
-                points = self.metrics.get(name)
-                if points is None:
-                    points = self.metrics[name] = MetricPoints(array("q"), array("d"))
+                points = self.metrics.get(name) or self.metrics.setdefault(name, MetricPoints(array("q"), array("d")))
                 points.rows.append(row)
                 points.values.append(value)
         else:

@@ -11,9 +11,10 @@ import logging
 import math
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +51,6 @@ _log = logging.getLogger("ditlab.tracking")
 class Thinning:
     """One metric's thinning: selects about `budget` of 10^6 points, or every point where `budget` is None."""
 
-    __slots__ = ("_dense", "_high", "_low", "_num", "_num_non_finite", "_until")
-
     def __init__(self, budget: int | None) -> None:
         self._dense = math.inf if budget is None else max(1, budget // _DENSE)
         self._num = self._num_non_finite = 0
@@ -76,13 +75,11 @@ class Thinning:
 
     def advance(self, values: np.ndarray) -> None:
         """Pass over points that were logged before, (N,): the state is as if `selects` had been asked for each."""
-        num_dense = min(len(values), int(min(max(0, self._dense - self._num), len(values))))
+        num_dense = int(min(max(0, self._dense - self._num), len(values)))
         self._num += num_dense
-        values = values[num_dense:]
-        if not len(values):
-            return
-        begin, is_finite = self._num, np.isfinite(values)
+        values, begin = values[num_dense:], self._num
         self._num += len(values)
+        is_finite = np.isfinite(values)
         self._num_non_finite += int((~is_finite).sum())
         finite = np.flatnonzero(is_finite) + begin
         first = 0  # the current window's point from which on `values` goes on, among the finite ones
@@ -99,22 +96,10 @@ class Thinning:
 
     def _widens_range(self, value: float) -> bool:
         margin = _WIDENING * (self._high - self._low)
-        if value > self._high + margin:
-            self._high = value
-        elif value < self._low - margin:
-            self._low = value
-        else:
+        if self._low - margin <= value <= self._high + margin:
             return False
+        self._low, self._high = min(value, self._low), max(value, self._high)
         return True
-
-
-class NewPoints(NamedTuple):
-    """The metrics of one step that no record holds yet, by destination."""
-
-    values: dict[str, float]
-    """For the journal and MLflow."""
-    held: dict[str, float]
-    """For the journal only, as thinning leaves them out."""
 
 
 class JournalIndex:
@@ -132,40 +117,29 @@ class JournalIndex:
         """Last step of each metric."""
         self.images: set[tuple[str, int]] = set()
         """(key, step)."""
-        self._budget = budget
-        self._thinnings: dict[str, Thinning] = {}
+        self._thinnings: defaultdict[str, Thinning] = defaultdict(lambda: Thinning(budget))
 
     def load(self, content: JournalContent) -> None:
         """Index the records of earlier processes."""
         steps = np.array(content.steps)
         for name, points in content.metrics.items():
-            self.last_steps[name] = max(int(steps[points.rows].max()), self.last_steps.get(name, -1))
-            self._thinning(name).advance(np.array(points.values))
+            self.last_steps[name] = int(steps[points.rows].max())
+            self._thinnings[name].advance(np.array(points.values))
         for record in content.events:
             self.facts.add(record)
             if record["kind"] == "image":
                 self.images.add((record["key"], record["step"]))
         self.results.load(content)
 
-    def select(self, step: int, values: Mapping[str, float]) -> NewPoints:
-        """The metrics of a step that are new, split by thinning."""
-        points = NewPoints({}, {})
+    def select(self, step: int, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """The metrics of a step that no record holds yet: those for MLflow, and those for the journal alone."""
+        sent: dict[str, float] = {}
+        held: dict[str, float] = {}
         for key, raw in values.items():
             if self.last_steps.get(key, -1) < step:
                 value = float(raw)
-                (points.values if self._thinning(key).selects(value) else points.held)[key] = value
-        return points
-
-    def mark_logged(self, step: int, points: NewPoints, time: int) -> None:
-        """Add points that have been written to the journal, with their record's time."""
-        for key, value in (*points.values.items(), *points.held.items()):
-            self.last_steps[key] = step
-            self.results.add(key, ResultPoint(step, value, time))
-
-    def _thinning(self, key: str) -> Thinning:
-        if (thinning := self._thinnings.get(key)) is None:
-            thinning = self._thinnings[key] = Thinning(self._budget)
-        return thinning
+                (sent if self._thinnings[key].selects(value) else held)[key] = value
+        return sent, held
 
 
 class JournalWriter:
@@ -234,15 +208,17 @@ class JournalWriter:
         run again) the first one stays.
         """
         with self._lock:
-            points = self._index.select(step, values)
-            if not points.values and not points.held:
+            sent, held = self._index.select(step, values)
+            if not sent and not held:
                 return
             now = current_time()
-            fields: dict[str, Any] = {"time": now, "step": step, "values": encode_values(points.values)}
-            if points.held:
-                fields["held"] = encode_values(points.held)
+            fields: dict[str, Any] = {"time": now, "step": step, "values": encode_values(sent)}
+            if held:
+                fields["held"] = encode_values(held)
             if self._write(encode_record("metrics", fields)):
-                self._index.mark_logged(step, points, now)
+                for key, value in (sent | held).items():
+                    self._index.last_steps[key] = step
+                    self._index.results.add(key, ResultPoint(step, value, now))
 
     def log_overview(self, step: int, values: Mapping[str, float]) -> None:
         """Record figures for MLflow's list of runs, without those logged for this step or a later one."""
@@ -291,7 +267,7 @@ class JournalWriter:
             return self._synced
         with self._lock:
             self._synced = max(size, self._synced)
-            return self._synced
+        return self._synced
 
     def close(self) -> None:
         """Flush to the disk and close; closing twice is allowed."""
@@ -320,13 +296,12 @@ class JournalWriter:
             if self._file is None:
                 self._open()
             assert self._file is not None
-            if self._needs_newline:
-                line = b"\n" + line
+            line = b"\n" * self._needs_newline + line
             written = os.write(self._file, line)
             if written == len(line):
                 self._needs_newline = False
                 return True
-            # Cut off the beginning of a line that filled the disk, or start the next with a newline; raises OSError.
+            # Cut off the beginning of a line that filled the disk, or start the next with a newline.
             size = os.fstat(self._file).st_size
             if os.pread(self._file, written, size - written) == line[:written]:
                 os.ftruncate(self._file, size - written)

@@ -1,40 +1,77 @@
-"""MLflow as a backend of tracking: journal records as its calls. Sending a record twice leaves one copy."""
+"""MLflow as a backend of tracking: journal records as its calls. Sending a record twice leaves one copy.
+
+Pictures: `samples/samples-00000900.png` and `samples/latest.png` are for people, and sort. MLflow's image card finds
+its pictures in `images/` by names that hold key, step and time, each as PNG and as WebP, and opens at step 0: the level
+of chance. The newest picture is therefore an image of its own, `samples/latest`, of step 0, before `samples/steps`.
+
+Weights are a logged model: safetensors and a spec, no pickle and no Python function.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import logging
 import os
 import posixpath
+import re
+import tempfile
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.plain_files import MIB, holds_plain_files, is_relative, read_plain, stays_below
+from ditlab.storage.plain_files import (
+    MIB,
+    holds_plain_files,
+    is_relative,
+    open_regular_file,
+    parse_json,
+    read_plain,
+    stays_below,
+)
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
 from ditlab.tracking.journal import JournalRecord
-from ditlab.tracking.mlflow_connection import connect, forget_artifact_folder, is_missing, is_refusal
-from ditlab.tracking.mlflow_images import read_image, send_image
-from ditlab.tracking.mlflow_models import DIGEST_LENGTH, send_model, send_note
+from ditlab.tracking.mlflow_connection import connect, forget_artifact_folder, is_missing, is_refusal, is_unknown_call
 from ditlab.tracking.mlflow_runs import (
+    LATEST,
+    RUN_TAG,
+    STEPS,
     check_alive,
     find_mlflow_run,
     find_or_create_experiment,
     find_or_create_mlflow_run,
+    search_models,
 )
-from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH, safe_key, shorten
-from ditlab.tracking.notes import with_addresses
+from ditlab.tracking.names import (
+    PARAM_LENGTH,
+    TAG_LENGTH,
+    artifact_image,
+    as_count,
+    safe_image_key,
+    safe_key,
+    shorten,
+)
+from ditlab.tracking.notes import code, plain, with_addresses
 
-_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-_log = logging.getLogger("ditlab.tracking")
+WEIGHTS_NAME = "weights.safetensors"
+NOTE_TAG = "mlflow.note.content"
+"""Tag that MLflow's UI shows as a run's description."""
+OWN_TAG = "ditlab.note"
+"""Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a person's."""
 METRICS_PER_CALL = 500
 """The quickest size measured: 13,200 points a second, against 8,100 with 1000."""
 ENTRIES_PER_CALL = 100
 """Parameters, and tags, that MLflow takes a call."""
 _BYTES_PER_CALL = 500_000
 """Bytes of journal lines; MLflow takes 1 MB of JSON."""
+_DIGEST_LENGTH = 36
+"""Characters that MLflow keeps of a dataset's digest."""
+_DATASET_NAME_LENGTH = 500
+_STEP_TAG = "ditlab.step"
+_LARGEST_WEIGHTS = 1 << 44
+_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 class MlflowBackend(TrackingBackend):
@@ -42,7 +79,7 @@ class MlflowBackend(TrackingBackend):
 
     def __init__(self, client: Any, run_id: str, folder: RunFolder, warn: Warn, node: int = 0) -> None:
         self.client, self.run_id, self.folder, self.warn, self.node = client, run_id, folder, warn, node
-        self._batch = LogBatch()
+        self._clear_batch()
 
     @classmethod
     def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> MlflowBackend:
@@ -56,26 +93,66 @@ class MlflowBackend(TrackingBackend):
                     raise
                 run_id = None  # the store was made again
         if run_id is None:
-            run_id = _find_or_create_run(client, to, start)
+            if start is None or to.node != 0:
+                run_id = find_mlflow_run(client, to.folder.run_id)
+                if run_id is None:
+                    raise NotReadyError("node 0 makes the run")
+            else:
+                experiment = find_or_create_experiment(client, start["experiment"], to.uri, to.home)
+                run_id = find_or_create_mlflow_run(client, experiment, start)
             check_alive(client, run_id)
         forget_artifact_folder(run_id)
         return cls(client, run_id, to.folder, to.warn, to.node)
 
     def add(self, record: JournalRecord, num_bytes: int) -> bool:
         """Take metrics, parameters or tags; return True where one call can hardly take more."""
-        self._batch.add(record, num_bytes)
-        return self._batch.is_full
+        from mlflow.entities import Metric
+
+        self._num_bytes += num_bytes
+        values = {safe_key(key): value for key, value in record["values"].items()}
+        match record["kind"]:
+            case "params":
+                for key, value in values.items():
+                    self._params.setdefault(key, shorten(value, PARAM_LENGTH))
+            case "tags":
+                self._tags |= {key: shorten(value, TAG_LENGTH) for key, value in values.items()}
+            case _:
+                time, step = record["time"], record["step"]
+                self._metrics += [Metric(key, float(value), time, step) for key, value in values.items()]
+        num_entries = max(len(self._params), len(self._tags))
+        is_full = len(self._metrics) >= METRICS_PER_CALL or num_entries >= ENTRIES_PER_CALL
+        return is_full or self._num_bytes > _BYTES_PER_CALL
 
     def flush(self) -> None:
         """Send the batch; a value that MLflow refuses is dropped with a warning, the others arrive."""
-        batch, self._batch = self._batch, LogBatch()
-        for entries in batch.calls():
-            self._send_entries(entries)
+        from mlflow.entities import Param, RunTag
+
+        entries: list[Any] = [RunTag(key, value) for key, value in self._tags.items()]
+        entries += [Param(key, value) for key, value in self._params.items()]
+        metrics = self._metrics
+        self._clear_batch()
+        for each, most in ((entries, ENTRIES_PER_CALL), (metrics, METRICS_PER_CALL)):
+            for start in range(0, len(each), most):
+                self._send_entries(each[start : start + most])
 
     def send(self, record: JournalRecord) -> None:
-        """Send a record of any other kind; one that MLflow refuses is dropped with a warning."""
+        """Send a record of any other kind; one that MLflow refuses is dropped with a warning.
+
+        So is one whose file is gone, unreadable or outside the run's folder.
+        """
+        path = self.folder.path
+        if "path" in record:
+            path /= record["path"]
+            fault = ""
+            if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
+                fault = f"leads out of {self.folder.path}"
+            elif not os.access(path, os.R_OK) or not holds_plain_files(path):
+                fault = "is gone or unreadable"
+            if fault:
+                self.warn(f"{path} {fault}, so MLflow does not get it")
+                return
         try:
-            getattr(self, f"_send_{record['kind']}")(record)
+            self._send(record, path)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -92,6 +169,12 @@ class MlflowBackend(TrackingBackend):
     def is_missing(error: Exception) -> bool:
         """Return True if the run or its experiment does not exist: the store may have been made again."""
         return is_missing(error)
+
+    def _clear_batch(self) -> None:
+        self._metrics: list[Any] = []
+        self._params: dict[str, str] = {}
+        self._tags: dict[str, str] = {}
+        self._num_bytes = 0
 
     def _send_entries(self, entries: Sequence[Any]) -> None:
         """Send entries in one call; a refused call is repeated with halves of them, down to the entry at fault."""
@@ -110,72 +193,46 @@ class MlflowBackend(TrackingBackend):
             self._send_entries(entries[: len(entries) // 2])
             self._send_entries(entries[len(entries) // 2 :])
 
-    def _send_start(self, record: JournalRecord) -> None:
-        # This changes nothing of a new run; a resumed one becomes active again. Node 0 alone sends it: another node's
-        # start may be sent after the run's end.
-        if self.node == 0:
-            self.client.update_run(self.run_id, status="RUNNING")
+    def _send(self, record: JournalRecord, path: Path) -> None:
+        place = record.get("artifact_path")
+        match record["kind"]:
+            case "start":
+                # This changes nothing of a new run; a resumed one becomes active again. Node 0 alone sends it: another
+                # node's start may be sent after the run's end.
+                if self.node == 0:
+                    self.client.update_run(self.run_id, status="RUNNING")
+            case "end":
+                self.client.set_terminated(self.run_id, _STATUS[record["status"]], end_time=record["time"])
+            case "artifact" if path.is_dir():
+                self.client.log_artifacts(self.run_id, str(path), place)
+            case "artifact":
+                self.client.log_artifact(self.run_id, str(path), place)
+            case "table":
+                # As `log_table`, which appends to an existing file: sent again, it would double its rows.
+                self.client.log_artifact(self.run_id, str(path), place)
+                entry = {"path": posixpath.join(place or "", path.name), "type": "table"}
+                tables = json.loads(self._mlflow_tags().get("mlflow.loggedArtifacts", "[]"))
+                if entry not in tables:
+                    self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
+            case "dataset":
+                self._send_dataset(record)
+            case "image":
+                self._send_image(record, path)
+            case "note":
+                self._send_note(path)
+            case "model":
+                self._send_model(record, path)
 
-    def _send_end(self, record: JournalRecord) -> None:
-        self.client.set_terminated(self.run_id, _STATUS.get(record["status"], "FAILED"), end_time=record["time"])
-
-    def _send_image(self, record: JournalRecord) -> None:
-        from PIL import Image
-
-        path = self._local_file(record)
-        if path is None:
-            return
-        try:
-            image = read_image(path)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
-            return
-        send_image(self.client, self.run_id, self.folder.run_id, image, record)
-
-    def _send_note(self, record: JournalRecord) -> None:
-        path = self._local_file(record)
-        if path is None:
-            return
-        try:
-            text = read_plain(path, MIB).decode(errors="replace")
-        except OSError as error:
-            self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
-            return
-        experiment_id = str(self.client.get_run(self.run_id).info.experiment_id)
-        send_note(self.client, self.run_id, shorten(with_addresses(text, experiment_id, self.run_id), TAG_LENGTH))
-
-    def _send_model(self, record: JournalRecord) -> None:
-        path = self._local_file(record)
-        if path is not None:
-            send_model(self.client, self.run_id, self.folder.run_id, path, record)
-
-    def _send_artifact(self, record: JournalRecord) -> None:
-        path = self._local_file(record)
-        if path is None:
-            return
-        if path.is_dir():
-            self.client.log_artifacts(self.run_id, str(path), record["artifact_path"])
-        else:
-            self.client.log_artifact(self.run_id, str(path), record["artifact_path"])
-
-    def _send_table(self, record: JournalRecord) -> None:
-        """Send a table as `log_table` does, which appends to an existing file: sent again, it would double its rows."""
-        path = self._local_file(record)
-        if path is None:
-            return
-        self.client.log_artifact(self.run_id, str(path), record["artifact_path"])
-        entry = {"path": posixpath.join(record["artifact_path"] or "", path.name), "type": "table"}
-        tags = self.client.get_run(self.run_id).data.tags
-        tables = json.loads(tags.get("mlflow.loggedArtifacts", "[]"))
-        if entry not in tables:
-            self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
+    def _mlflow_tags(self) -> dict[str, str]:
+        tags: dict[str, str] = self.client.get_run(self.run_id).data.tags
+        return tags
 
     def _send_dataset(self, record: JournalRecord) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         dataset = Dataset(
-            name=shorten(record["name"], 500),
-            digest=record["fingerprint"][:DIGEST_LENGTH],
+            name=shorten(record["name"], _DATASET_NAME_LENGTH),
+            digest=record["fingerprint"][:_DIGEST_LENGTH],
             source_type="local",
             source=json.dumps({"uri": record["source"]}),
             profile=json.dumps(record["counts"]),
@@ -183,72 +240,141 @@ class MlflowBackend(TrackingBackend):
         tags = [InputTag("mlflow.data.context", record["context"])]
         self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
 
-    def _local_file(self, record: JournalRecord) -> Path | None:
-        """The file that a record points to; None, with a warning, where it is gone or outside the run's folder."""
-        path = self.folder.path / record["path"]
-        if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
-            self.warn(f"{path} leads out of {self.folder.path}, so MLflow does not get it")
-            return None
-        if os.access(path, os.R_OK) and holds_plain_files(path):
-            return path
-        self.warn(f"{path} is gone or unreadable, so MLflow does not get it")
+    def _send_image(self, record: JournalRecord, path: Path) -> None:
+        """Send an image of a step; sent again, it replaces itself. Of an animation the last frame is the result."""
+        from mlflow.tracking.multimedia import compress_image_size
+        from PIL import Image
+
+        try:
+            with Image.open(path) as opened:
+                opened.seek(getattr(opened, "n_frames", 1) - 1)
+                image = opened.convert("RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
+            return
+        key, step = record["key"], record["step"]
+        name = safe_image_key(key)
+        newest_tag = f"ditlab.latest.{name}"
+        is_newest = (as_count(self._mlflow_tags().get(newest_tag, "")) or 0) <= step
+        pairs, files = [(f"{name}/{STEPS}", step, record["time"])], [artifact_image(key, step)]
+        if is_newest:  # one name for all steps, and thus one file
+            pairs.append((f"{name}/{LATEST}", 0, 0))
+            files.append(artifact_image(key, None))
+        with tempfile.TemporaryDirectory() as folder:
+            for card, at, time in pairs:
+                # The name by which MLflow's UI finds an image: the same at each call, where MLflow draws a random one.
+                # The UI reads its step with leading zeros, by which files sort.
+                unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{self.folder.run_id}/{card}/{at}/{time}")
+                stem = f"{card.replace('/', '~')}+step+{at:08d}+timestamp+{time}+{unique}"
+                for shown, suffix in ((image, ".png"), (compress_image_size(image), "+compressed.webp")):
+                    shown.save(Path(folder, stem + suffix))
+                    self.client.log_artifact(self.run_id, str(Path(folder, stem + suffix)), "images")
+            for place in files:
+                file = Path(folder, posixpath.basename(place))
+                image.save(file)
+                self.client.log_artifact(self.run_id, str(file), posixpath.dirname(place))
+        if is_newest:
+            self.client.set_tag(self.run_id, newest_tag, str(step))
+        self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
+
+    def _send_note(self, path: Path) -> None:
+        """Put a note on the run, unless a person wrote or emptied the one that is there.
+
+        The hash goes first, beside that of the note that it replaces: a crash between the two calls leaves a note that
+        is still known as DiTLab's.
+        """
+        try:
+            text = read_plain(path, MIB).decode(errors="replace")
+        except OSError as error:
+            self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
+            return
+        run = self.client.get_run(self.run_id)
+        tags, experiment_id = run.data.tags, str(run.info.experiment_id)
+        text = shorten(with_addresses(text, experiment_id, self.run_id), TAG_LENGTH)
+        present, own = tags.get(NOTE_TAG), tags.get(OWN_TAG, "").split()
+        if present == text or (present is not None and note_hash(present) not in own):
+            return
+        before = own[-1:] if present is None else [note_hash(present)]  # one that never arrived, or that is there
+        self.client.set_tag(self.run_id, OWN_TAG, " ".join([*before, note_hash(text)]))
+        self.client.set_tag(self.run_id, NOTE_TAG, text)
+
+    def _send_model(self, record: JournalRecord, folder: Path) -> None:
+        """Make or complete the model of a step: files, parameters, metrics, and the links to its run and data set.
+
+        Where newer weights have replaced the files, a model that has none yet is not made: theirs has a record of its
+        own. A server of MLflow before 3.0 keeps no logged models, and gets artifacts in `export`.
+        """
+        from mlflow.entities import LoggedModelOutput, Metric
+
+        client, step = self.client, record["step"]
+        experiment_id = str(client.get_run(self.run_id).info.experiment_id)
+        try:
+            models = search_models(client, experiment_id, self.run_id)
+        except Exception as error:
+            if not is_unknown_call(error):
+                raise
+            client.log_artifacts(self.run_id, str(folder), "export")
+            return
+        found = [each for each in models if each.tags.get(_STEP_TAG) == str(step)]
+        found.sort(key=lambda model: (not _is_ready(model), model.creation_timestamp, model.model_id))
+        for repeated in found[1:]:  # made by a request that was sent twice
+            if not _is_ready(repeated):
+                client.delete_logged_model(repeated.model_id)
+        model = found[0] if found else None
+        if model is None or not _is_ready(model):
+            if weights_step(folder / WEIGHTS_NAME) != step:
+                return
+            model = model or self._create_model(record, experiment_id)
+            client.log_model_artifacts(model.model_id, str(folder))
+            client.finalize_logged_model(model.model_id, "READY")
+        # Name the model as an output of its run, once: MLflow would list a repeated call's twice.
+        outputs = client.get_run(self.run_id).outputs
+        linked = {each.model_id for each in outputs.model_outputs} if outputs else set()
+        if model.model_id not in linked:
+            client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
+        of = {}
+        if data := record.get("dataset"):
+            name = shorten(data["name"], _DATASET_NAME_LENGTH)
+            of = {"dataset_name": name, "dataset_digest": data["fingerprint"][:_DIGEST_LENGTH]}
+        points = [
+            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model.model_id, **of)
+            for each in record["points"]
+        ]
+        if points:
+            client.log_batch(self.run_id, points, synchronous=True)
+
+    def _create_model(self, record: JournalRecord, experiment_id: str) -> Any:
+        name, step, run_id = record["name"], record["step"], self.folder.run_id
+        note = (  # written once, so that people may change it
+            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
+            "network. Download the artifacts into a folder, then:\n\n"
+            + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
+        )
+        return self.client.create_logged_model(
+            experiment_id,
+            name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
+            source_run_id=self.run_id,
+            tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
+            params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
+            model_type="diffusion",
+        )
+
+
+def _is_ready(model: Any) -> bool:
+    return str(getattr(model.status, "value", model.status)) == "READY"
+
+
+def weights_step(path: Path) -> int | None:
+    """Training step of exported weights, from the head of their file; None for a file that says none."""
+    try:
+        with open_regular_file(path, _LARGEST_WEIGHTS) as file:
+            length = int.from_bytes(file.read(8), "little")
+            head = parse_json(file.read(length)) if length < 64 * MIB else {}
+        return int(head["__metadata__"]["step"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _find_or_create_run(client: Any, to: Destination, start: JournalRecord | None) -> str:
-    if start is None or to.node != 0:
-        if found := find_mlflow_run(client, to.folder.run_id):
-            return found
-        raise NotReadyError("node 0 makes the run")
-    experiment = find_or_create_experiment(client, start["experiment"], to.uri, to.home)
-    return find_or_create_mlflow_run(client, experiment, start)
-
-
-class LogBatch:
-    """Records of the kinds `metrics`, `overview`, `params` and `tags`, as MLflow takes them."""
-
-    def __init__(self) -> None:
-        self.metrics: list[Any] = []
-        self.params: dict[str, str] = {}
-        self.tags: dict[str, str] = {}
-        self.num_bytes = 0
-        """Length of the records' lines."""
-
-    def add(self, record: JournalRecord, num_bytes: int) -> None:
-        """Add a record whose line has this length."""
-        from mlflow.entities import Metric
-
-        self.num_bytes += num_bytes
-        match record["kind"]:
-            case "metrics" | "overview":
-                time, step = record["time"], record["step"]
-                self.metrics += [
-                    Metric(safe_key(key), float(value), time, step) for key, value in record["values"].items()
-                ]
-            case "params":
-                for key, value in record["values"].items():
-                    self.params.setdefault(safe_key(key), shorten(value, PARAM_LENGTH))
-            case "tags":
-                self.tags |= {safe_key(key): shorten(value, TAG_LENGTH) for key, value in record["values"].items()}
-
-    @property
-    def is_full(self) -> bool:
-        """True if one call can hardly take more."""
-        num_entries = max(len(self.params), len(self.tags))
-        return (
-            len(self.metrics) >= METRICS_PER_CALL or num_entries >= ENTRIES_PER_CALL or self.num_bytes > _BYTES_PER_CALL
-        )
-
-    def calls(self) -> list[list[Any]]:
-        """MLflow's entities, tags and parameters first, in lists that one call takes each."""
-        from mlflow.entities import Param, RunTag
-
-        entries: list[Any] = [RunTag(key, value) for key, value in self.tags.items()]
-        entries += [Param(key, value) for key, value in self.params.items()]
-        return [
-            *(entries[start : start + ENTRIES_PER_CALL] for start in range(0, len(entries), ENTRIES_PER_CALL)),
-            *(
-                self.metrics[start : start + METRICS_PER_CALL]
-                for start in range(0, len(self.metrics), METRICS_PER_CALL)
-            ),
-        ]
+def note_hash(text: str) -> str:
+    """Hash of a note, as the tag `OWN_TAG` holds it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

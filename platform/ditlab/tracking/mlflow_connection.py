@@ -28,7 +28,6 @@ _SETTINGS = {
 }
 _NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
-_DENIALS = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
 
 
 def load_mlflow() -> ModuleType:
@@ -54,8 +53,8 @@ def connect(uri: str, home: Home) -> Any:
         # Made here first, with our artifact root, as the client's own default is ./mlruns in the working directory.
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        if uri.startswith("sqlite:") and not sqlite_path(uri).exists():
-            _make_database(sqlite_path(uri), home)
+        if uri.startswith("sqlite:") and not (path := sqlite_path(uri)).exists():
+            _make_database(path, home)
         SqlAlchemyStore(uri, str(home.artifacts))
     return mlflow.MlflowClient(uri)
 
@@ -125,7 +124,7 @@ def already_exists(error: Exception) -> bool:
 def denial_status(error: Exception) -> int | None:
     """HTTP status, 401 or 403, of an answer that refuses this process's name or password; None for any other error."""
     answer = getattr(error, "response", None)  # of an artifact's upload
-    status = _DENIALS.get(_code(error)) or getattr(answer, "status_code", None)
+    status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(_code(error), getattr(answer, "status_code", None))
     return status if status in (401, 403) else None
 
 

@@ -12,17 +12,9 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import (
-    check_access,
-    check_reachable,
-    is_server,
-    redact,
-    resolve_tracking_uri,
-)
+from ditlab.tracking.access import access_fault, is_server, redact, resolve_tracking_uri
 from ditlab.tracking.backend import RunGoneError
 from ditlab.tracking.mlflow_connection import already_exists, connect, is_refusal
-from ditlab.tracking.mlflow_images import LATEST, STEPS
-from ditlab.tracking.mlflow_models import delete_models
 from ditlab.tracking.names import VIEW, safe_folder
 
 RUN_TAG = "ditlab.run"
@@ -30,8 +22,8 @@ RUN_TAG = "ditlab.run"
 PARENT_TAG = "ditlab.parent"
 """Tag with our id of the sweep that a trial belongs to; becomes `mlflow.parentRunId`."""
 
-# The UI then shows runs and charts first, not the pages of language-model applications.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+LATEST, STEPS = "latest", "steps"
+"""Names of the two image cards, in the section that the image's key names."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
     "attributes.`Models`", "metrics.`run/parameters`", "metrics.`run/eval`", "metrics.`run/best_eval`",
@@ -39,18 +31,26 @@ _COLUMNS = (
     "tags.`ditlab.status`", "tags.`ditlab.run`",
 )  # fmt: skip
 _IMAGE_SECTION = "ditlab-images"
-_IMAGES = (f"samples/{LATEST}", f"samples/{STEPS}")
+
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> str:
-    """MLflow's id of the experiment of this name; its artifacts lie under DITLAB_HOME unless a server keeps them."""
-    if found := client.get_experiment_by_name(name):
-        ensure_view(client, found)
+    """MLflow's id of the experiment of this name, with our saved view; its artifacts lie under DITLAB_HOME unless a
+    server keeps them."""
+    found = client.get_experiment_by_name(name)
+    if found and VIEW_TAG not in found.tags:
+        try:
+            client.set_experiment_tag(found.experiment_id, VIEW_TAG, _view_value())
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+    if found:
         return str(found.experiment_id)
     location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
+    # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
+    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value()}
     try:
-        tags = {**_EXPERIMENT_TAGS, VIEW_TAG: view_value()}
         return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
         # Another process made it between the two calls.
@@ -86,6 +86,11 @@ def check_alive(client: Any, mlflow_run_id: str) -> None:
         raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; restore it there to go on")
 
 
+def search_models(client: Any, experiment_id: str, mlflow_run_id: str) -> list[Any]:
+    """The logged models of a run."""
+    return list(client.search_logged_models([experiment_id], filter_string=f"source_run_id = '{mlflow_run_id}'"))
+
+
 def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     """MLflow's runs with our run id: deleted ones last, empty ones before them."""
     from mlflow.entities import ViewType
@@ -94,14 +99,14 @@ def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
-def view_value() -> str:
+def _view_value() -> str:
     """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
     cards = [
         {
             "uuid": f"ditlab-{number}", "type": "IMAGE", "runsCountToCompare": 10, "metricSectionId": _IMAGE_SECTION,
-            "deleted": False, "isGenerated": True, "imageKeys": [key], "step": 0, "showRunParams": False,
+            "deleted": False, "isGenerated": True, "imageKeys": [f"samples/{card}"], "step": 0, "showRunParams": False,
         }
-        for number, key in enumerate(_IMAGES)
+        for number, card in enumerate((LATEST, STEPS))
     ]  # fmt: skip
     section = {"uuid": _IMAGE_SECTION, "name": "samples", "display": True, "isReordered": False}
     state = {
@@ -109,17 +114,6 @@ def view_value() -> str:
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
-
-
-def ensure_view(client: Any, experiment: Any) -> None:
-    """Give an existing experiment the view, unless it has one of this key."""
-    if VIEW_TAG in experiment.tags:
-        return
-    try:
-        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view_value())
-    except Exception as error:
-        if not is_refusal(error):
-            raise
 
 
 @dataclass(frozen=True)
@@ -142,12 +136,8 @@ class MlflowRun:
 def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
     """The newest `num` runs of DiTLab at an address. Raises UserError where it is malformed or does not answer."""
     uri = resolve_tracking_uri(uri, home)
-    if reason := check_reachable(uri):
-        raise UserError(
-            f"tracking.uri={redact(uri)} does not answer ({reason}); start that MLflow server or correct the address."
-        )
-    if refusal := check_access(uri):
-        raise UserError(f"{refusal}.")
+    if fault := access_fault(uri, "start that MLflow server or correct the address"):
+        raise UserError(fault)
     try:
         client = connect(uri, home)
         experiments = {e.experiment_id: e.name for e in client.search_experiments()}
@@ -179,21 +169,17 @@ def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
 
     MLflow keeps a deleted run until `mlflow gc`. Raises UserError where the address does not answer, or refuses.
     """
-    if reason := check_reachable(address):
+    if fault := access_fault(address, "start that server, or delete the run without --mlflow"):
         if address.startswith("sqlite:"):
             return False
-        raise UserError(
-            f"tracking.uri={redact(address)} does not answer ({reason}), so run {run_id} cannot be deleted there; "
-            "start that server, or delete the run without --mlflow."
-        )
-    if refusal := check_access(address):
-        raise UserError(f"{refusal}.")
+        raise UserError(fault)
     try:
         client = connect(address, home)
         mlflow_run_id = find_mlflow_run(client, run_id)
         if mlflow_run_id is None:
             return False
-        delete_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id)
+        for model in search_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id):
+            client.delete_logged_model(model.model_id)
         client.delete_run(mlflow_run_id)
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 KEY_LENGTH = 250
@@ -69,22 +69,22 @@ def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
     Lists of plain values stay one parameter (`[0.9, 0.999]`), lists that hold mappings are numbered. Strings stand as
     they are, everything else as JSON writes it (`null`, `true`, `1e-05`), so a parameter reads as in the YAML.
     """
-    return dict(_walk(spec, ""))
+    flat: dict[str, str] = {}
 
+    def walk(value: Any, path: str) -> None:
+        items: Iterable[tuple[Any, Any]] | None = None
+        if isinstance(value, Mapping) and (value or not path):
+            items = value.items()
+        elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
+            items = enumerate(value)
+        if items is None:
+            flat[path] = value if isinstance(value, str) else json.dumps(value, default=str)
+        else:
+            for key, inner in items:
+                walk(inner, f"{path}.{key}" if path else str(key))
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and (value or not path):
-        for key, inner in value.items():
-            yield from _walk(inner, f"{path}.{key}" if path else str(key))
-    elif _is_list(value) and any(isinstance(inner, Mapping) for inner in value):
-        for index, inner in enumerate(value):
-            yield from _walk(inner, f"{path}.{index}")
-    else:
-        yield path, value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    walk(spec, "")
+    return flat
 
 
 def as_count(text: str) -> int | None:

@@ -10,7 +10,7 @@ import math
 import posixpath
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,6 @@ from ditlab.tracking.names import MODEL_TRAINING, artifact_image, as_count, expe
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
 """Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be shown."""
-_PICTURE, _PAGE = "picture:", "page:"
 _ADDRESS = re.compile(r"\]\((picture|page|charts):([^()\s]*)\)")
 _SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
 """Sections of the spec by line of the note."""
@@ -79,17 +78,12 @@ def listed(lines: Iterable[str], width: int = 400) -> str:
 
 def picture(title: str, artifact: str) -> str:
     """A picture among the run's artifacts; `with_addresses` puts in the address under which it is shown."""
-    return f"![{title}]({_PICTURE}{quote(artifact)})"
+    return f"![{title}](picture:{quote(artifact)})"
 
 
 def page(title: str, artifact: str) -> str:
     """A link to a page among the run's artifacts."""
-    return f"[{title}]({_PAGE}{quote(artifact)})"
-
-
-def charts(title: str) -> str:
-    """A link to the charts of the run's experiment, whose image cards show all steps."""
-    return f"[{title}](charts:)"
+    return f"[{title}](page:{quote(artifact)})"
 
 
 def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
@@ -123,34 +117,29 @@ class RunNote:
 
     def text(self) -> str:
         """The note as Markdown, its addresses not yet filled in."""
-        return "\n\n".join(filter(None, self._parts())) + "\n"
-
-    def _parts(self) -> Iterator[str]:
-        yield self._description()
-        yield self._headline()
-        if self.message and self.facts.status == "failed":
-            yield f"Reason: {plain(self.message, 400)}"
-        yield self._result()
-        yield self._pictures()
-        if self.facts.page:
-            yield f"**{page('Page of this run', self.facts.page)}**: curves, samples over the steps, speed, failures."
-        yield listed(spec_lines(self.facts.params))
-        if self.facts.status in ("running", "failed", "interrupted"):
-            yield "To go on, where the run's files are, with its `spec.yaml` (among the artifacts):"
-            yield code([f"ditlab train spec.yaml --resume {self.run_id}"])
-
-    def _description(self) -> str:
         facts = self.facts
         total = as_count(facts.params.get("parameters.total", ""))
         size = "" if total is None else f" of {total:,} parameters"
         data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
         count = facts.dataset.get("counts", {}).get("train")
         rows = f" ({count:,} samples)" if count else ""
-        status = _STATUS.get(facts.status, facts.status)
-        return (
-            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. "
-            f"Run {plain(self.run_id)}, {status}, step {self.step:,} of {self.total_steps:,}."
-        )
+        parts = [
+            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
+            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}.",
+            self._headline(),
+            f"Reason: {plain(self.message, 400)}" if self.message and facts.status == "failed" else "",
+            self._result(),
+            *self._pictures(),
+        ]
+        if facts.page:
+            parts.append(
+                f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, speed, failures."
+            )
+        parts.append(listed(spec_lines(facts.params)))
+        if facts.status in ("running", "failed", "interrupted"):
+            parts.append("To go on, where the run's files are, with its `spec.yaml` (among the artifacts):")
+            parts.append(code([f"ditlab train spec.yaml --resume {self.run_id}"]))
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     def _headline(self) -> str:
         """The metric that is read first, where MLflow shows it before the note is unfolded."""
@@ -178,19 +167,17 @@ class RunNote:
         more = f"\n\n{len(names) - _MOST_ROWS} more among the metrics." if len(names) > _MOST_ROWS else ""
         return f"{table(['metric', 'now', 'untrained', 'to compare'], rows)}{more}"
 
-    def _pictures(self) -> str:
-        step = self.facts.images.get(_SAMPLES)
+    def _pictures(self) -> list[str]:
+        step, tags, source = self.facts.images.get(_SAMPLES), self.facts.tags, ""
         if step is None:
-            return ""
+            return []
         file = artifact_image(_SAMPLES, step)
-        tags = self.facts.tags
         place, digest = tags.get("ditlab.samples.checkpoint", ""), tags.get("ditlab.samples.manifest", "")
-        source = ""
         if place and tags.get("ditlab.samples.step") == str(step):
             short = f", manifest {plain(digest[:16])}" if digest else ""
             source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
-        text = f"Samples of step {step:,} ({page('as a file', file)}; {charts('all steps')}).{source}"
-        return f"{text}\n\n{picture(f'samples of step {step:,}', file)}"
+        links = f"{page('as a file', file)}; [all steps](charts:)"
+        return [f"Samples of step {step:,} ({links}).{source}", picture(f"samples of step {step:,}", file)]
 
 
 def spec_lines(params: Mapping[str, str]) -> list[str]:
@@ -199,13 +186,11 @@ def spec_lines(params: Mapping[str, str]) -> list[str]:
     for sections in _SPEC_LINES:
         parts = []
         for section in sections:
-            fields = [
-                f"{name.removeprefix(f'{section}.')}={value}"
-                for name, value in params.items()
-                if name.startswith(f"{section}.") and value != "null"
-            ]
+            names = [name for name, value in params.items() if name.startswith(f"{section}.") and value != "null"]
+            fields = [f"{name.removeprefix(f'{section}.')}={params[name]}" for name in names]
+            fields.sort(key=lambda field: not field.startswith(("family=", "kind=", "solver=")))
             if fields:
-                parts.append(f"{section}: {', '.join(sorted(fields, key=_kind_first))}")
+                parts.append(f"{section}: {', '.join(fields)}")
         if parts:
             lines.append("; ".join(parts))
     return lines
@@ -214,10 +199,6 @@ def spec_lines(params: Mapping[str, str]) -> list[str]:
 def number(value: float) -> str:
     """A figure to four digits; NaN and infinities as words."""
     return f"{value:.4g}" if math.isfinite(value) else str(value)
-
-
-def _kind_first(field: str) -> bool:
-    return not field.startswith(("family=", "kind=", "solver="))
 
 
 def _is_baseline(name: str) -> bool:
@@ -234,18 +215,14 @@ def _baselines(name: str, results: RunResults) -> str:
     """Values to compare a metric with, as the family or the quality metrics give them."""
     prefix, _, rest = name.partition("/")
     rest = _NAMES_OF_BASELINES.get(rest, rest)
-    found = {}
-    for other, span in results.items():
-        if not _is_baseline(other) or not other.startswith(f"{prefix}/"):
-            continue
-        inner = other.removeprefix(f"{prefix}/")
-        for kind in ("baseline/", "reference/"):
-            if inner.startswith(kind) and inner.endswith(f"/{rest}"):
-                found[inner.removeprefix(kind).removesuffix(f"/{rest}")] = span.last.value
-        for ending, word in (("_chance", "chance"), ("_real", "real"), ("_held_out", "held out")):
-            if other == f"{name}{ending}":
-                found[word] = span.last.value
-    return ", ".join(f"{plain(word, 60)} {number(value)}" for word, value in list(found.items())[:4])
+    found = {f"{name}{ending}": word for ending, word in
+             (("_chance", "chance"), ("_real", "real"), ("_held_out", "held out"))}  # fmt: skip
+    for other in results:
+        inside = re.fullmatch(rf"{re.escape(prefix)}/(?:baseline|reference)/(.+)/{re.escape(rest)}", other)
+        if inside:
+            found[other] = inside[1]
+    known = [f"{plain(word, 60)} {number(results[at].last.value)}" for at, word in found.items() if at in results]
+    return ", ".join(known[:4])
 
 
 @dataclass(frozen=True)
@@ -273,23 +250,19 @@ class SweepNote:
 
     def text(self) -> str:
         """The note as Markdown, its addresses not yet filled in."""
-        return "\n\n".join(filter(None, self._parts())) + "\n"
-
-    def _parts(self) -> Iterator[str]:
         goal = ", ".join(f"{plain(name)} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True))
         size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
-        yield f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."
+        parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
         if self.ranking:
-            yield self._ranking()
+            parts.append(self._ranking())
         if self.best:
-            yield f"Best: {plain(self.best)}"
-            yield listed(spec_lines(self.best_spec))
+            parts += [f"Best: {plain(self.best)}", listed(spec_lines(self.best_spec))]
         if self.page:
-            yield f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, learning curves."
-        yield from (picture(plain(path.rpartition("/")[2]), path) for path in self.figures)
+            parts.append(f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, learning curves.")
+        parts += [picture(plain(path.rpartition("/")[2]), path) for path in self.figures]
         if self.status in ("running", "failed", "interrupted", "stopped"):
-            yield "To go on, where the sweep's files are:"
-            yield code([f"ditlab tune --resume {self.run_id}"])
+            parts += ["To go on, where the sweep's files are:", code([f"ditlab tune --resume {self.run_id}"])]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     def _ranking(self) -> str:
         known = ("trial", "run", "status", "step", *self.metrics)

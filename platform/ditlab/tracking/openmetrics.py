@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
@@ -39,50 +40,34 @@ class RunGauges:
     """Bytes of each worker."""
 
 
-@dataclass(frozen=True)
-class _RunState:
-    """Collector, as `prometheus_client` asks for one, of a run's state; every sample has the label `run`."""
-
-    gauges: RunGauges
-    run_id: str
-    name: str
-    family: str
-    now: float
-
-    def collect(self) -> Iterator[Metric]:
-        """The metric families that have samples."""
-        gauges = self.gauges
-        workers = {phase: enumerate(seconds) for phase, seconds in gauges.phase_seconds.items()}
-        phases = [((phase, str(rank)), value) for phase, each in workers.items() for rank, value in each]
-        memory = [((str(rank),), size) for rank, size in enumerate(gauges.peak_memory) if size]
-        named, plain = ((self.name, self.family), 1.0), ()
-        for name, kind, about, unit, labels, samples in (
-            ("ditlab_run", "info", "Name and family of the run.", "", ("name", "family"), [named]),
-            ("ditlab_running", "gauge", "1 while the run trains, 0 once it has ended in order.", "", (),
-             [(plain, gauges.is_running)]),
-            ("ditlab_updated_timestamp_seconds", "gauge", "Time of these values.", "seconds", (), [(plain, self.now)]),
-            ("ditlab_steps", "gauge", "Optimiser steps done.", "", (), [(plain, gauges.step)]),
-            ("ditlab_planned_steps", "gauge", "Optimiser steps of the whole run.", "", (),
-             [(plain, gauges.total_steps)]),
-            ("ditlab_samples", "counter", "Samples of the steps done.", "", (), [(plain, gauges.samples)]),
-            ("ditlab_phase_seconds", "counter", "Time of each worker by phase, since the start or resumption.",
-             "seconds", ("phase", "worker"), phases),
-            ("ditlab_peak_memory_bytes", "gauge", "Peak memory of each worker.", "bytes", ("worker",), memory),
-            ("ditlab_metric", "gauge", "Latest value of each metric, by its name in MLflow.", "", ("name",),
-             [((metric,), value) for metric, value in gauges.metrics.items()]),
-        ):  # fmt: skip
-            family = Metric(name, about, kind, unit)
-            suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
-            for values, value in samples:
-                own = dict(zip(labels, values, strict=True))
-                family.add_sample(name + suffix, {"run": self.run_id, **own}, float(value))
-            if family.samples:
-                yield family
-
-
 def openmetrics_text(gauges: RunGauges, run_id: str, name: str, family: str, now: float) -> bytes:
-    """Format a run's state; `now` is in seconds since 1970."""
-    text: bytes = generate_latest(_RunState(gauges, run_id, name, family, now))
+    """Format a run's state; every sample has the label `run`, and `now` is in seconds since 1970."""
+    phases = {(phase, str(rank)): value for phase, seconds in gauges.phase_seconds.items()
+              for rank, value in enumerate(seconds)}  # fmt: skip
+    memory = {(str(rank),): size for rank, size in enumerate(gauges.peak_memory) if size}
+    families = []
+    for title, kind, about, unit, labels, samples in (
+        ("ditlab_run", "info", "Name and family of the run.", "", ("name", "family"), {(name, family): 1.0}),
+        ("ditlab_running", "gauge", "1 while the run trains, 0 once it has ended in order.", "", (),
+         {(): gauges.is_running}),
+        ("ditlab_updated_timestamp_seconds", "gauge", "Time of these values.", "seconds", (), {(): now}),
+        ("ditlab_steps", "gauge", "Optimiser steps done.", "", (), {(): gauges.step}),
+        ("ditlab_planned_steps", "gauge", "Optimiser steps of the whole run.", "", (), {(): gauges.total_steps}),
+        ("ditlab_samples", "counter", "Samples of the steps done.", "", (), {(): gauges.samples}),
+        ("ditlab_phase_seconds", "counter", "Time of each worker by phase, since the start or resumption.", "seconds",
+         ("phase", "worker"), phases),
+        ("ditlab_peak_memory_bytes", "gauge", "Peak memory of each worker.", "bytes", ("worker",), memory),
+        ("ditlab_metric", "gauge", "Latest value of each metric, by its name in MLflow.", "", ("name",),
+         {(metric,): value for metric, value in gauges.metrics.items()}),
+    ):  # fmt: skip
+        each = Metric(title, about, kind, unit)
+        suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
+        for values, value in samples.items():
+            own = dict(zip(labels, values, strict=True))
+            each.add_sample(title + suffix, {"run": run_id, **own}, float(value))
+        if each.samples:
+            families.append(each)
+    text: bytes = generate_latest(SimpleNamespace(collect=lambda: families))
     return text
 
 
@@ -90,14 +75,9 @@ class OpenMetricsFile:
     """File with a run's state: replaced as a whole, at most every five seconds, so that a scraper never reads half."""
 
     def __init__(
-        self,
-        path: Path,
-        run_id: str,
-        name: str,
-        family: str,
-        warn: Callable[[str], None],
+        self, path: Path, run_id: str, name: str, family: str, warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._path, self._labels, self._warn, self._clock = path, (run_id, name, family), warn, clock
         self._next = -math.inf
         self._has_warned = False

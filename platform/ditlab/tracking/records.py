@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
@@ -22,6 +21,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import add_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
+from ditlab.tracking.names import shorten
 
 FORMAT = 2
 """Version of `run.json`."""
@@ -86,16 +86,6 @@ class UnreadableRecord(Exception):
 _RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
 
 
-def encode_run_record(record: RunRecord) -> bytes:
-    """The bytes of `run.json`."""
-    values = {"format": FORMAT, **asdict(record)}
-    del values["is_altered"]
-    for name in ("start", "plugins"):
-        if not values[name]:
-            del values[name]
-    return add_checksum(json.dumps(values, indent=1).encode())
-
-
 def read_run_record(folder: RunFolder) -> RunRecord:
     """Read a run's record. Raises UnreadableRecord."""
     try:
@@ -109,9 +99,8 @@ def read_run_record(folder: RunFolder) -> RunRecord:
         raise UnreadableRecord("the run's folder is a link; move the folder itself here")
     try:
         values = from_json(content, allow_inf_nan=False)
-        if not isinstance(values, dict):
-            raise UnreadableRecord("no JSON object")
-        if (version := values.get("format")) != FORMAT:
+        version = values.get("format") if isinstance(values, dict) else None
+        if version != FORMAT:
             raise UnreadableRecord(f"it is of format {version!r}, and this version of DiTLab reads {FORMAT}")
         record = _RECORD.validate_json(content, strict=True)
     except ValidationError as error:
@@ -160,11 +149,9 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
         except FileExistsError:
             if run_id:
                 raise
-            continue
     now = _now()
-    record = RunRecord(folder.run_id, name, family, spec_hash, now, now, **facts)
     try:
-        _write(folder, record)
+        _write(folder, RunRecord(folder.run_id, name, family, spec_hash, now, now, **facts))
     except OSError:
         with suppress(OSError):
             folder.path.rmdir()  # a full disk: no run was made
@@ -187,7 +174,10 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
     """
     if "message" in changes:
         changes["message"] = hide(changes["message"])
-    with _locked(folder):
+    # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
+    # anything that is open for reading only.
+    with os.fdopen(open_for_append(folder.path / "run.json.lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         record = replace(read_record(folder), **changes, updated=_now())
         _write(folder, record)
     return record
@@ -199,9 +189,20 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 
 def scan_runs(home: Home) -> RunList:
-    """Read the record of every run. Folders without any file, and those whose name begins with a dot, are none."""
+    """Read the record of every run. Folders without any file, and those whose name begins with a dot, are none.
+
+    Raises UserError where the folder of the runs cannot be listed.
+    """
     records, unreadable = [], {}
-    for run_id in _folders(home):
+    try:
+        names = [each.name for each in os.scandir(home.runs) if each.is_symlink() or each.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        raise UserError(
+            f"{home.runs} cannot be listed ({first_line(error)}); put the folder of the runs there."
+        ) from None
+    for run_id in (name for name in names if not name.startswith(".")):
         try:
             records.append(read_run_record(home.run(run_id)))
         except UnreadableRecord as error:
@@ -211,40 +212,21 @@ def scan_runs(home: Home) -> RunList:
     return RunList(records, unreadable)
 
 
-def _folders(home: Home) -> list[str]:
-    try:
-        with os.scandir(home.runs) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
-            ]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UserError(
-            f"{home.runs} cannot be listed ({first_line(error)}); put the folder of the runs there."
-        ) from None
-
-
 def find_run(home: Home, text: str) -> FoundRun:
     """Find a run by its id, its name (the newest run of it), or a unique prefix of its id, in this order.
 
     Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
     """
     runs, unreadable = scan_runs(home)
-    for record in runs:
-        if record.run_id == text:
-            return _found(home, record)
-    if text in unreadable:
+    same = [record for record in runs if record.run_id == text]
+    if not same and text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])
-    if named := [record for record in runs if record.name == text]:
-        note = ""
-        if len(named) > 1:
-            others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
-            note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
+    named = [record for record in runs if record.name == text]
+    matches = same or named or [record for record in runs if text and record.run_id.startswith(text)]
+    if len(named) > 1 and not same:
+        others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
+        note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
         return _found(home, named[0], note)
-    matches = [record for record in runs if text and record.run_id.startswith(text)]
     if len(matches) == 1:
         return _found(home, matches[0])
     if matches:
@@ -253,7 +235,8 @@ def find_run(home: Home, text: str) -> FoundRun:
     known = [record.run_id for record in runs] + sorted({record.name for record in runs})
     if not known:
         raise UserError(f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`.")
-    raise UserError(f"run '{text}' is unknown under {home.runs} ({_nearest(text, known)}); `ditlab runs` lists them.")
+    phrase = shorten(nearest(text, known), 120)
+    raise UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:
@@ -268,29 +251,24 @@ def find_training_run(home: Home, text: str) -> FoundRun:
 
 def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
     """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
-    runs, unreadable = scan_runs(home)
-    if unreadable:
-        _log.warning("%s; a run to go on with may be among them", unreadable_sentence(unreadable))
-    for record in runs:
+    runs = scan_runs(home)
+    if runs.unreadable:
+        _log.warning("%s a run to go on with may be among them", record_remarks(runs)[0])
+    for record in runs.records:
         is_open = record.status not in ("finished", "stopped") and not record.trials
         if is_open and record.name == name and record.spec_hash == spec_hash:
             return _found(home, record)
     return None
 
 
-def unreadable_sentence(unreadable: dict[str, str]) -> str:
-    """One clause on runs whose records cannot be read: how many, which, why."""
-    listed = [f"{run_id} ({reason})" for run_id, reason in sorted(unreadable.items())[:3]]
-    more = ", ..." if len(unreadable) > 3 else ""
-    runs = "1 run's run.json" if len(unreadable) == 1 else f"run.json of {len(unreadable)} runs"
-    return f"{runs} cannot be read: {', '.join(listed)}{more}"
-
-
 def record_remarks(runs: RunList) -> list[str]:
     """Sentences on records that cannot be read, and on those that were altered."""
-    altered = [record.run_id for record in runs.records if record.is_altered]
-    sentences = [f"{unreadable_sentence(runs.unreadable)}."] if runs.unreadable else []
-    if altered:
+    sentences = []
+    if number := len(runs.unreadable):
+        listed = [f"{run_id} ({reason})" for run_id, reason in sorted(runs.unreadable.items())[:3]]
+        which = "1 run's run.json" if number == 1 else f"run.json of {number} runs"
+        sentences.append(f"{which} cannot be read: {', '.join(listed)}{', ...' if number > 3 else ''}.")
+    if altered := [record.run_id for record in runs.records if record.is_altered]:
         which = ", ".join(altered[:5]) + (", ..." if len(altered) > 5 else "")
         sentences.append(f"run.json of {which} was changed by something other than DiTLab, or damaged.")
     return sentences
@@ -311,27 +289,14 @@ def _unreadable(folder: RunFolder, reason: str) -> UserError:
     )
 
 
-def _nearest(text: str, known: list[str]) -> str:
-    """The nearest names, as `errors.nearest` gives them, with a long list cut short."""
-    phrase = nearest(text, known)
-    return phrase if len(phrase) <= 120 else phrase[:110].rsplit(",", 1)[0] + ", ..."
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _write(folder: RunFolder, record: RunRecord) -> None:
-    write_durably(folder.record, encode_run_record(record))
-
-
-@contextmanager
-def _locked(folder: RunFolder) -> Iterator[None]:
-    """Hold the record's lock among the processes of one machine: a driver sets the status, a worker the step."""
-    # A file open for writing: NFS refuses to lock a folder, or anything that is open for reading only.
-    descriptor = open_for_append(folder.path / "run.json.lock")
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    values = {"format": FORMAT, **asdict(record)}
+    del values["is_altered"]
+    for name in ("start", "plugins"):
+        if not values[name]:
+            del values[name]
+    write_durably(folder.record, add_checksum(json.dumps(values, indent=1).encode()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -24,8 +24,8 @@ from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.backend import Warn
 from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.local_database import database_damage, open_read_only
+from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, note_hash
 from ditlab.tracking.mlflow_connection import connect
-from ditlab.tracking.mlflow_models import NOTE_TAG, OWN_TAG, note_hash
 from ditlab.tracking.mlflow_runs import RUN_TAG, find_mlflow_run
 from ditlab.tracking.records import RunRecord
 from ditlab.tracking.sync import SyncResult, sync_runs
@@ -78,20 +78,26 @@ def refill_reason(home: Home) -> str:
 def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) -> tuple[Refill, list[SyncResult]]:
     """Fill MLflow again with `records`, all runs of the home, and settle the home where it is.
 
-    Raises UserError while a process sends one of the journals.
+    Raises UserError while a process sends one of the journals: it would go on writing into the old database.
     """
     folders = [home.run(record.run_id) for record in records]
     address = resolve_tracking_uri(None, home)
-    _refuse_busy(folders, address)
-    aside = _set_aside(home)
+    for folder in folders:
+        cursor = CursorFile(folder, address)
+        if not cursor.acquire():
+            raise UserError(
+                f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or "
+                "stop it."
+            )
+        cursor.release()
+    aside, artifacts = _set_aside(home)
     former = home.former_folder()
     if former and former != home.root:
         for folder in folders:
             _rewrite_paths(folder, str(former), str(home.root), warn)
     oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
     results = sync_runs(oldest_first, home, warn=warn)
-    artifacts = _artifacts_aside(home, aside)
-    done = Refill(reason, aside.name if aside.exists() else "", artifacts.name if artifacts.exists() else "")
+    done = Refill(reason, *(path.name if path.exists() else "" for path in (aside, artifacts)))
     if aside.exists():
         try:
             _copy_by_hand(aside, connect(address, home), done)
@@ -103,49 +109,40 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
     return done, results
 
 
-def _refuse_busy(folders: Iterable[RunFolder], address: str) -> None:
-    """Raise UserError where a process sends a run's journal: it would go on writing into the old database."""
-    for folder in folders:
-        cursor = CursorFile(folder, address)
-        if not cursor.acquire():
-            raise UserError(
-                f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or "
-                "stop it."
-            )
-        cursor.release()
-
-
-def _set_aside(home: Home) -> Path:
-    """Give the old database and its files other names, noted in the home's marker first; returns the database's."""
+def _set_aside(home: Home) -> tuple[Path, Path]:
+    """Give the old database and its files other names, noted in the home's marker first; returns both."""
     name = str(home.read_marker().get("aside", ""))
     if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
         name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
-        former = home.former_folder() or home.root
-        home.write_marker(folder=str(former), aside=name)
+        home.write_marker(folder=str(home.former_folder() or home.root), aside=name)
     aside = home.root / name
+    artifacts = home.artifacts.with_name(name.replace("mlflow.db", home.artifacts.name))
     if home.mlflow_database.exists() and not aside.exists():
-        artifacts = _artifacts_aside(home, aside)
         if home.artifacts.exists() and not artifacts.exists():
             home.artifacts.rename(artifacts)
         for suffix in ("-wal", "-shm", "-journal", ""):  # the database itself comes last
-            part = home.mlflow_database.with_name(home.mlflow_database.name + suffix)
+            part = Path(f"{home.mlflow_database}{suffix}")
             if part.exists():
-                part.rename(aside.with_name(aside.name + suffix))
-    return aside
-
-
-def _artifacts_aside(home: Home, aside: Path) -> Path:
-    return home.artifacts.with_name(aside.name.replace("mlflow.db", home.artifacts.name))
+                part.rename(f"{aside}{suffix}")
+    return aside, artifacts
 
 
 def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
     """Put the home's present folder in the place of the former one, in the run's specs and list of trials."""
     # A whole path, or the path of a file:// URI: the former `/runs` is not the end of `/data/runs`.
     pattern = re.compile(rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(former)}(?![\w.~-])")
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: moved(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        return pattern.sub(lambda _: present, value) if isinstance(value, str) else value
+
     for path in (folder.path / name for name in _SPECS):
         try:
             content = read_plain(path, MAX_BYTES)
-            text = pattern.sub(lambda _: present, content.decode())
+            text = moved(content.decode())
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -157,18 +154,8 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
             write_durably(path, text.encode())
     trials = folder.path / "trials.jsonl"
     lines = read_json_lines(trials)
-    moved = [_replaced(record, pattern, present) for record in lines.records]
-    if moved != lines.records and not lines.num_damaged:
-        write_durably(trials, b"".join(map(encode_json_line, moved)))
-
-
-def _replaced(value: Any, pattern: re.Pattern[str], present: str) -> Any:
-    """Replace a pattern in the texts of JSON values."""
-    if isinstance(value, dict):
-        return {key: _replaced(each, pattern, present) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_replaced(each, pattern, present) for each in value]
-    return pattern.sub(lambda _: present, value) if isinstance(value, str) else value
+    if moved(lines.records) != lines.records and not lines.num_damaged:
+        write_durably(trials, b"".join(map(encode_json_line, moved(lines.records))))
 
 
 @dataclass

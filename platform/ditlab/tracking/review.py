@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
-from ditlab.tracking.mlflow_models import WEIGHTS_NAME, weights_step
+from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
 from ditlab.tracking.notes import RunNote
 from ditlab.tracking.records import UnreadableRecord, read_run_record
@@ -85,20 +84,17 @@ def _short(value: float) -> float:
 
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     """Log the weights of a step, exported into a folder of the run, as a model, with the results of that step."""
-    journal = tracker.journal
+    journal, facts = tracker.journal, tracker.journal.facts
     points = [
         {"name": name, "value": span.last.value, "time": span.last.time, "step": step}
         for name, span in journal.results.items()
         if name.startswith(RESULT_PREFIXES) and span.last.step == step and math.isfinite(span.last.value)
     ]
-    facts, data = journal.facts, journal.facts.dataset
     kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
-    params: Mapping[str, str] = {key: hide(facts.params[key]) for key in kept if key in facts.params}
-    dataset = {"dataset": {"name": data["name"], "fingerprint": data["fingerprint"]}} if data else {}
-    journal.append(
-        "model", step=step, name=facts.name, path=journal.relative_path(folder), params=dict(params), points=points,
-        **dataset,
-    )  # fmt: skip
+    params = {key: hide(facts.params[key]) for key in kept if key in facts.params}
+    fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}} if facts.dataset else {}
+    path = journal.relative_path(folder)
+    journal.append("model", step=step, name=facts.name, path=path, params=params, points=points, **fields)
 
 
 def sample_tags(step: int) -> dict[str, str]:

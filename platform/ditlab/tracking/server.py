@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -150,10 +150,23 @@ class MlflowServer:
             home.check_place()
             if damage := database_damage(home.mlflow_database):
                 raise UserError(f"{damage}; {REFILL}.")
-        if options.administrator:
-            check_auth_packages()
+        if options.administrator and importlib.util.find_spec("flask_wtf") is None:
+            raise UserError(
+                "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
+                "`pip install 'ditlab[cluster]'` installs it."
+            )
         self._hosts = allowed_hosts(self.options.hosts, host, port)
-        _check_free(host, port)
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except socket.gaierror as error:
+            raise UserError(f"--host {host} is no address of this machine ({error.strerror}).") from error
+        except OSError as error:
+            raise UserError(
+                f"--port {port} on {host} cannot be listened on ({error.strerror}); give another --port."
+            ) from error
         self._process: subprocess.Popen[bytes] | None = None
         self._previous: _Handler = signal.SIG_DFL
 
@@ -167,8 +180,12 @@ class MlflowServer:
     def page(self) -> str:
         """The page to open in a browser: the newest run's experiment, else the list of experiments."""
         uri = resolve_tracking_uri(self.options.database, self.home)
-        number = _newest_experiment(sqlite_path(uri)) if uri.startswith("sqlite:") else None
-        return f"{self.url}/{experiment_page(number) if number else f'#/experiments?{MODEL_TRAINING}'}"
+        query = "SELECT experiment_id FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time DESC LIMIT 1"
+        found = None
+        if uri.startswith("sqlite:"):
+            with suppress(OSError, sqlite3.Error), closing(open_read_only(sqlite_path(uri))) as connection:
+                found = connection.execute(query).fetchone()
+        return f"{self.url}/{experiment_page(str(found[0])) if found else f'#/experiments?{MODEL_TRAINING}'}"
 
     @property
     def log(self) -> Path:
@@ -186,24 +203,19 @@ class MlflowServer:
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
             # order. The home as working directory: what MLflow drops beside itself stays there.
-            with self._open_log() as log:
+            with os.fdopen(open_for_append(self.log), "wb") as log:
+                log.truncate(0)
                 self._process = subprocess.Popen(
                     self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=log, start_new_session=True,
                 )  # fmt: skip
+        except OSError as error:
+            signal.signal(signal.SIGTERM, self._previous)
+            raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
         except BaseException:
             signal.signal(signal.SIGTERM, self._previous)
             raise
         return self
-
-    def _open_log(self) -> BinaryIO:
-        """Open an empty log. Raises UserError where it cannot be written."""
-        try:
-            log = os.fdopen(open_for_append(self.log), "wb")
-            log.truncate(0)
-        except OSError as error:
-            raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
-        return log
 
     def _command(self) -> list[str]:
         """The command line, without secrets: other users of the machine see it."""
@@ -286,31 +298,6 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _check_free(host: str, port: int) -> None:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except socket.gaierror as error:
-        raise UserError(f"--host {host} is no address of this machine ({error.strerror}).") from error
-    except OSError as error:
-        raise UserError(
-            f"--port {port} on {host} cannot be listened on ({error.strerror}); give another --port."
-        ) from error
-
-
-def _newest_experiment(database: Path) -> str | None:
-    """MLflow's id of the newest run's experiment; None where a database has no runs, or cannot be read here."""
-    query = "SELECT experiment_id FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time DESC LIMIT 1"
-    try:
-        with closing(open_read_only(database)) as connection:
-            found = connection.execute(query).fetchone()
-    except (OSError, sqlite3.Error):
-        return None
-    return str(found[0]) if found else None
-
-
 def is_loopback(host: str) -> bool:
     """Return True if only this machine reaches an interface."""
     try:
@@ -368,20 +355,9 @@ def artifact_location(location: str) -> str:
     return location if "://" in location else str(resolve_user_path(location))
 
 
-def check_auth_packages() -> None:
-    """Raise UserError where the package is missing that MLflow needs for accounts, beyond its plain installation."""
-    if importlib.util.find_spec("flask_wtf") is None:
-        raise UserError(
-            "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
-            "`pip install 'ditlab[cluster]'` installs it."
-        )
-
-
 def _secret_key(path: Path) -> str:
     """A random key, the same at every start, so that forms open in a browser stay valid over a restart."""
-    if not path.exists() or not path.stat().st_size:
-        _private_file(path, secrets.token_hex(32))
-    _private_file(path, None)
+    _private_file(path, None if path.exists() and path.stat().st_size else secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
 from ditlab.storage.plain_files import check_plain
-from ditlab.tracking.access import check_access, check_reachable, outage_reason, redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, outage_reason, redact, resolve_tracking_uri
 from ditlab.tracking.backend import NotReadyError, RunGoneError, Warn
 from ditlab.tracking.journal import LARGEST_JOURNAL
 from ditlab.tracking.local_database import REFILL, is_damage
@@ -37,27 +37,36 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
 
     An address that does not answer is tried once. Raises UserError for a malformed one.
     """
-    results, faults = [], dict[str, str | None]()
+    results, faults = [], dict[str, str]()
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)
         if reason := journal_fault(folder):
             results.append(SyncResult(record.run_id, 0, 0, reason))
             continue
-        before = num_unsent(folder, address, home)
+        left = before = num_unsent(folder, address, home)
         if before and address not in faults and not address.startswith("sqlite:"):
-            faults[address] = _address_fault(address)
-        fault, left = faults.get(address), before
+            faults[address] = access_fault(address, "start that server and sync again")
+        fault = faults.get(address, "")
         if before and not fault:
-            fault = _sync(folder, address, home, warn)
+            try:
+                sync(folder, address, home, warn)
+            except (RunGoneError, NotReadyError) as error:
+                warn(f"{folder.run_id}: {error}")
+            except Exception as error:
+                # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
+                reason = outage_reason(error)
+                remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
+                fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
             left = num_unsent(folder, address, home)
-        results.append(SyncResult(record.run_id, max(0, before - left), left, fault or ""))
+        results.append(SyncResult(record.run_id, max(0, before - left), left, fault))
     return results
 
 
 def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
     """Number of a run's records that an address has not received. Contacts nothing."""
-    return sum(transfer.num_left() for transfer in _transfers(folder, address, home, _log.debug))
+    nodes = folder.journal_nodes()
+    return sum(JournalTransfer(folder, address, home, _log.debug, node).num_left() for node in nodes)
 
 
 def journal_fault(folder: RunFolder) -> str:
@@ -72,42 +81,17 @@ def journal_fault(folder: RunFolder) -> str:
     return ""
 
 
-def _address_fault(address: str) -> str | None:
-    """Reason why a server takes nothing, and the remedy; None where it answers."""
-    if reason := check_reachable(address):
-        return f"tracking.uri={redact(address)} does not answer ({reason}); start that server and sync again."
-    return f"{refusal}, and sync again." if (refusal := check_access(address)) else None
-
-
 def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
     """Send what is left of one run, node by node; returns how many records have not arrived.
 
     Raises what MLflow raises when it does not answer. A journal that a running process sends is left to it.
     """
     left = 0
-    for transfer in _transfers(folder, resolve_tracking_uri(uri, home), home, warn):
+    for node in folder.journal_nodes():
+        transfer = JournalTransfer(folder, resolve_tracking_uri(uri, home), home, warn, node)
         try:
             transfer.send_pending(retry_files=True)
             left += transfer.num_left()
         finally:
             transfer.close()
     return left
-
-
-def _sync(folder: RunFolder, address: str, home: Home, warn: Warn) -> str:
-    """Send what is left of one run; returns the reason why something is, and the remedy."""
-    try:
-        sync(folder, address, home, warn)
-    except (RunGoneError, NotReadyError) as error:
-        warn(f"{folder.run_id}: {error}")
-    except Exception as error:
-        # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
-        reason = outage_reason(error)
-        remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
-        return f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
-    return ""
-
-
-def _transfers(folder: RunFolder, address: str, home: Home, warn: Warn) -> list[JournalTransfer]:
-    """One transfer a journal, node 0 first."""
-    return [JournalTransfer(folder, address, home, warn, node) for node in folder.journal_nodes()]

@@ -20,7 +20,7 @@ class Beginning:
     def __init__(self, is_held: bool = False) -> None:
         self._event = threading.Event()
         if not is_held:
-            self._event.set()
+            self.now()
 
     def now(self) -> None:
         """Open the gate."""
@@ -38,27 +38,19 @@ class SystemMetrics:
     step counts samples, on and on over resumes.
     """
 
-    def __init__(
-        self, journal: JournalWriter, interval: float = 10.0, node: str | None = None, begin: Beginning | None = None
-    ) -> None:
-        """`begin` holds the first sample back."""
-        self._journal = journal
-        self._interval = interval
-        self._begin = begin or Beginning()
+    def __init__(self, journal: JournalWriter, interval: float, node: str | None, begin: Beginning) -> None:
+        """Start sampling every `interval` seconds; `begin` holds the first sample back."""
+        self._journal, self._interval, self._begin = journal, interval, begin
         self._prefix = f"system/{node}/" if node else "system/"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-system-metrics", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
         """Stop sampling; waits for a sample under way, up to `_STOP_TIMEOUT` seconds."""
         self._stop.set()
         self._begin.now()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_TIMEOUT)
+        self._thread.join(_STOP_TIMEOUT)
 
     def _run(self) -> None:
         self._begin.wait()

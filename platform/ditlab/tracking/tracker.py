@@ -135,7 +135,14 @@ class RunTracker:
         """
         with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
-                path = _copy(path, self.folder.media / "artifacts" / (artifact_path or ""))
+                kept = self.folder.media / "artifacts" / (artifact_path or "") / path.name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                if path.is_dir():
+                    shutil.copytree(path, kept, dirs_exist_ok=True)
+                else:
+                    shutil.copy(path, kept)
+                    sync_file(kept)
+                path = kept
             self.journal.append("artifact", path=self.journal.relative_path(path), artifact_path=artifact_path)
 
     def log_text(self, text: str, file: str) -> None:
@@ -177,7 +184,6 @@ class RunTracker:
         if self._system is None:
             node = f"node_{self._node}" if num_nodes > 1 else None
             self._system = SystemMetrics(self.journal, interval, node, self._begin)
-            self._system.start()
 
     def end(self, status: EndStatus) -> None:
         """Log the end of the run, and its status."""
@@ -212,13 +218,3 @@ class RunTracker:
             yield
         except OSError as error:
             self._warn(f"{path} cannot be kept ({error.strerror}), so MLflow does not get it")
-
-
-def _copy(path: Path, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    to = folder / path.name
-    if path.is_dir():
-        return Path(shutil.copytree(path, to, dirs_exist_ok=True))
-    shutil.copy(path, to)
-    sync_file(to)
-    return to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -44,23 +45,23 @@ class JournalTransfer:
         self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int = 0, sync: Callable[[], int] | None = None
     ) -> None:
         """`sync` flushes the journal to the disk and returns how many bytes are there; None: no writer here."""
-        self.folder, self.uri, self.home, self.warn, self.node = folder, uri, home, warn, node
+        self.to = Destination(uri, home, folder, warn, node)
         self.path = folder.node_journal(node)
         self._sync = sync or (lambda: sync_file(self.path))
         self.cursor_file = CursorFile(folder, uri, node)
-        self.cursor = self.cursor_file.load_received()
+        self.cursor = self.cursor_file.load()
         self._backend: TrackingBackend | None = None
         self._parent: str | None = None
         self._has_warned_of_files = False
 
     def num_left(self) -> int:
         """Number of records that have not arrived."""
-        cursor = self.cursor_file.load_received()
+        cursor = self.cursor_file.load()
         return count_lines(self.path, cursor.offset) + len(cursor.deferred)
 
     def is_caught_up(self) -> bool:
         """Return True if every record was sent; deferred files do not count, as they were tried again and failed."""
-        return count_lines(self.path, self.cursor_file.load_received().offset) == 0
+        return count_lines(self.path, self.cursor_file.load().offset) == 0
 
     def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
         """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
@@ -70,8 +71,9 @@ class JournalTransfer:
         if not self.cursor_file.is_mine:
             if not self.cursor_file.acquire():
                 return
-            self.cursor = self.cursor_file.load_received()  # another process may have sent since this one began
-        if not self._has_pending() and not (retry_files and self.cursor.deferred):
+            self.cursor = self.cursor_file.load()  # another process may have sent since this one began
+        has_pending = self.path.exists() and self.path.stat().st_size > self.cursor.offset
+        if not has_pending and not (retry_files and self.cursor.deferred):
             return
         durable = self._sync()
         backend = self._backend = self._backend or self._connect()
@@ -83,58 +85,56 @@ class JournalTransfer:
             if backend.is_missing(error):
                 self._backend = None  # the store may have been made again: look again at the next attempt
             raise
-        if retry_files:
-            self._retry_files(backend, until)
+        for offset in list(self.cursor.deferred) if retry_files else ():
+            record = read_record_at(self.path, offset)
+            if record is None or self._send_one(backend, record):
+                self.cursor.deferred.remove(offset)
+                self.cursor_file.save(self.cursor)
+            if until is not None and time.monotonic() > until:
+                return
 
     def close(self) -> None:
         """Release the lock, so that another process may send the journal."""
         self.cursor_file.release()
 
-    def _has_pending(self) -> bool:
-        return self.path.exists() and self.path.stat().st_size > self.cursor.offset
-
     def _connect(self) -> TrackingBackend:
         """Find or make the run at the backend, and save its id before anything is sent to it."""
-        start = self._find_start()
-        if start is None and self.node == 0:
-            raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
-        to = Destination(self.uri, self.home, self.folder, self.warn, self.node)
+        start, num_damaged = None, 0
+        with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
+            for line in read_journal(journal):
+                num_damaged += line.record is None and line.is_whole
+                if line.record is not None and line.record["kind"] == "start":
+                    start = line.record
+                    break
+        if start is None and self.to.node == 0:
+            start = lost_start(self.to.folder) if num_damaged else None
+            if start is None:
+                raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
         known = self.cursor.mlflow_run_id
-        backend = backend_for(self.uri).connect(to, start, known)
+        backend = backend_for(self.to.uri).connect(self.to, start, known)
         if backend.run_id != known:
             if known is not None:
                 self.cursor = Cursor()  # it has lost the run: everything is sent again, from the beginning
             self.cursor.mlflow_run_id = backend.run_id
             self.cursor_file.save(self.cursor)
-        self._parent = start.get("parent") if start and self.node == 0 else None
+        self._parent = start.get("parent") if start and self.to.node == 0 else None
         return backend
-
-    def _find_start(self) -> JournalRecord | None:
-        num_damaged = 0
-        with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
-            for line in read_journal(journal):
-                if line.record is None:
-                    num_damaged += line.is_whole
-                elif line.record["kind"] == "start":
-                    return line.record
-        return lost_start(self.folder) if num_damaged and self.node == 0 else None
 
     def _send_records(self, backend: TrackingBackend, until: float | None, durable: int) -> None:
         end, is_pending, num_damaged = self.cursor.offset, False, 0
         for line in read_lines(self.path, self.cursor.offset, durable):
-            begin, end, record = line.begin, line.end, line.record
+            end, record = line.end, line.record
             if record is not None and record["kind"] in BATCHED_KINDS:
-                is_pending = not backend.add(record, end - begin)
+                is_pending = not backend.add(record, end - line.begin)
                 if is_pending:
                     continue
                 backend.flush()
             else:
                 backend.flush()
                 is_pending = False
-                if record is not None:
-                    self._send_one(backend, begin, record)
-                else:
-                    num_damaged += 1
+                num_damaged += record is None
+                if record is not None and not self._send_one(backend, record):
+                    self.cursor.deferred.append(line.begin)
             self._advance(end)
             if until is not None and time.monotonic() > until:
                 break
@@ -142,9 +142,10 @@ class JournalTransfer:
             backend.flush()
             self._advance(end)
         if num_damaged:
-            self.warn(f"{self.path}: {damaged_lines(num_damaged)}")
+            self.to.warn(f"{self.path}: {damaged_lines(num_damaged)}")
 
-    def _send_one(self, backend: TrackingBackend, begin: int, record: JournalRecord) -> None:
+    def _send_one(self, backend: TrackingBackend, record: JournalRecord) -> bool:
+        """Send a record; returns False, with a warning once a process, for a file that is not taken now."""
         try:
             backend.send(record)
         except RunGoneError:
@@ -152,32 +153,12 @@ class JournalTransfer:
         except Exception as error:
             if record["kind"] not in _FILE_KINDS:
                 raise
-            self.cursor.deferred.append(begin)
-            self._warn_of_file(record, error)
-
-    def _retry_files(self, backend: TrackingBackend, until: float | None) -> None:
-        """Send the deferred files again; those that fail again stay deferred."""
-        for offset in list(self.cursor.deferred):
-            record = read_record_at(self.path, offset)
-            try:
-                if record is not None:
-                    backend.send(record)
-            except RunGoneError:
-                raise
-            except Exception as error:
-                self._warn_of_file(record or {}, error)
-                continue
-            self.cursor.deferred.remove(offset)
-            self.cursor_file.save(self.cursor)
-            if until is not None and time.monotonic() > until:
-                return
-
-    def _warn_of_file(self, record: JournalRecord, error: Exception) -> None:
-        """Warn once a process."""
-        if not self._has_warned_of_files:
-            self._has_warned_of_files = True
-            reason = first_line(error)
-            self.warn(f"MLflow's artifact store takes no {record.get('path')} ({reason}); files wait, metrics go on")
+            if not self._has_warned_of_files:
+                self._has_warned_of_files = True
+                what = f"{record['path']} ({first_line(error)})"
+                self.to.warn(f"MLflow's artifact store takes no {what}; files wait, metrics go on")
+            return False
+        return True
 
     def _advance(self, offset: int) -> None:
         self.cursor.offset = offset
@@ -214,12 +195,9 @@ class BackgroundUploader:
         `begin` holds the first upload back.
         """
         self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
-        self._warn = warn
-        self._uri = redact(uri)
         self._stop, self._begin = threading.Event(), begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
-        self._until: float | None = None
-        self._is_outage = False
+        self._until = math.inf
 
     def start(self) -> None:
         """Start the thread."""
@@ -241,43 +219,35 @@ class BackgroundUploader:
 
     def _run(self) -> None:
         self._begin.wait()
-        backoff = _POLL_INTERVAL
-        last_retry = time.monotonic()
+        transfer, warn, uri = self._transfer, self._transfer.to.warn, redact(self._transfer.to.uri)
+        backoff, is_outage, last_retry = _POLL_INTERVAL, False, time.monotonic()
         try:
             while True:
                 closing = self._stop.is_set()
                 retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF
                 try:
-                    self._transfer.send_pending(self._until, retry_files=retry)
+                    transfer.send_pending(self._until, retry_files=retry)
                     last_retry = time.monotonic() if retry else last_retry
-                    backoff = _POLL_INTERVAL
-                    self._is_outage = False
-                    if closing and (self._is_late() or self._transfer.is_caught_up()):
+                    backoff, is_outage = _POLL_INTERVAL, False
+                    if closing and (time.monotonic() > self._until or transfer.is_caught_up()):
                         return
                 except NotReadyError:
                     # The journal is closed by now: a start record that node 0 misses in it will not come any more.
-                    if closing and (self._is_late() or self._transfer.node == 0):
+                    if closing and (time.monotonic() > self._until or transfer.to.node == 0):
                         return
                 except RunGoneError as error:
-                    self._warn(f"{error}; everything stays in {self._transfer.path}")
+                    warn(f"{error}; everything stays in {transfer.path}")
                     return
                 except Exception as error:
-                    # No error may reach the training, and the next attempt may succeed.
-                    # One warning for each outage.
-                    if not self._is_outage:
-                        later = f"training goes on, metrics wait in {self._transfer.path}"
-                        if sentence := refusal_message(self._uri, denial_status(error)):
-                            self._warn(f"{sentence}; {later}")
-                        else:
-                            reason = outage_reason(error)
-                            self._warn(f"MLflow at {self._uri} takes nothing ({reason}); {later}")
-                    self._is_outage = True
+                    # No error may reach the training, and the next attempt may succeed. One warning for each outage.
+                    if not is_outage:
+                        refusal = refusal_message(uri, denial_status(error))
+                        sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error)})"
+                        warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
+                    is_outage = True
                     if closing:
                         return
                     backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._stop.wait(backoff) if not closing else time.sleep(0.1)
         finally:
-            self._transfer.close()
-
-    def _is_late(self) -> bool:
-        return self._until is not None and time.monotonic() > self._until
+            transfer.close()

@@ -85,8 +85,9 @@ def test_captions_of_several_lines_stand_below_their_image() -> None:
     layout = GridLayout(ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2), 120)
     captions = list(layout.captions())
     below = layout.corner(0)[0] + layout.tile_height
-    assert " ".join(caption.text for caption in captions) == "a long caption of two lines b d" and len(captions) == 4
-    assert below < captions[0].y < captions[1].y < layout.corner(2)[0] and captions[2].y == captions[0].y
+    assert " ".join(text for _, _, text in captions) == "a long caption of two lines b d" and len(captions) == 4
+    places = [y for _, y, _ in captions]
+    assert below < places[0] < places[1] < layout.corner(2)[0] and places[2] == places[0]
 
 
 def test_short_names_of_columns_stand_upright() -> None:

@@ -22,7 +22,7 @@ from denoisers.figures import (
     Text,
 )
 from ditlab.reports.rendering.render import save_formats, to_pdf, to_svg
-from ditlab.reports.rendering.theme import THEMES, contrast, one_line, text_on
+from ditlab.reports.rendering.theme import THEMES, luminance, one_line, text_on
 
 MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
 HUGE = MARKUP * 400
@@ -71,6 +71,13 @@ def test_files_by_format_and_theme(tmp_path: Path) -> None:
         assert still.text == {"Title": "one", "Description": "one. Grid of images, 1 images."}
     assert to_pdf(figure) == to_pdf(figure) == files[2].read_bytes()
     assert files[2].read_bytes().startswith(b"%PDF")
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast of two colours `#rrggbb`, from 1 to 21 (WCAG 2.2)."""
+    channels = [[int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)] for colour in (first, second)]
+    darker, lighter = sorted(luminance(*each) for each in channels)
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=list(THEMES))

@@ -81,10 +81,10 @@ def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
         axes.set_xscale("log")
         _set_log_ticks(axes.xaxis, [curve.x for curve in panel.curves])
     else:
-        # there is no layer 1.5 on the axis
-        axes.xaxis.set_major_locator(
-            MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=all(_counts(curve.x) for curve in panel.curves))
-        )
+        # whole numbers stay whole: there is no layer 1.5 on the axis
+        xs = [np.asarray(curve.x, dtype=float) for curve in panel.curves]
+        are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
+        axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     if panel.log_y:
         axes.set_yscale("log")
@@ -119,12 +119,6 @@ def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
     return colour
 
 
-def _counts(x: np.ndarray) -> bool:
-    """Return True for whole numbers, such as layers."""
-    values = np.asarray(x, dtype=float)
-    return len(values) > 1 and bool((values == values.round()).all())
-
-
 def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str, theme: Theme) -> Axes:
     """Draw a colour bar beside `axes`, and return its own axes."""
     # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
@@ -154,7 +148,7 @@ def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
 def bars_size(panel: Bars, dpi: int) -> PanelSize:
     """Compute the size of bars with their names, and with a legend of their parts below."""
     names = max((len(_label(name) or "") for name in panel.names), default=0)
-    texts = max((len(text) for text in _bar_texts(panel)), default=0)
+    texts = max((len(one_line(text, NAME_CHARACTERS)) for text in panel.texts), default=0)
     legend = 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
     height = max(1.4, 0.7 + _BAR_INCHES * len(panel.names)) + legend
     return PanelSize(4.4 + _CHARACTER_INCHES * (names + texts), height)
@@ -164,17 +158,16 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
     """Draw horizontal bars, the first on top, with their texts and their parts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
-    ends = values if values.ndim == 1 else values.sum(axis=1)
-    if panel.parts:
-        starts = np.cumsum(values, axis=1) - values
-        for index, name in enumerate(panel.parts):
-            axes.barh(places, values[:, index], left=starts[:, index], color=theme.curves[index % len(theme.curves)],
-                      height=0.72, label=_label(name))  # fmt: skip
-    else:
-        axes.barh(places, values, color=theme.curves[0], height=0.72)
+    parts = values.T if panel.parts else values[None]  # (parts, bars)
+    ends = parts.sum(axis=0)
+    starts = np.cumsum(parts, axis=0) - parts
+    for index, part in enumerate(parts):
+        label = _label(panel.parts[index]) if panel.parts else None
+        axes.barh(places, part, left=starts[index], color=theme.curves[index % len(theme.curves)], height=0.72,
+                  label=label)  # fmt: skip
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
-    texts = _bar_texts(panel)
+    texts = [one_line(text, NAME_CHARACTERS) for text in panel.texts]
     for place, (end, text) in enumerate(zip(ends, texts, strict=False)):
         axes.annotate(
             text, (end, place), xytext=(4, 0), textcoords="offset points", va="center",
@@ -200,39 +193,25 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
                     fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)  # fmt: skip
 
 
-def _bar_texts(panel: Bars) -> list[str]:
-    return [one_line(text, NAME_CHARACTERS) for text in panel.texts]
-
-
-def points_size(panel: Points, dpi: int) -> PanelSize:
-    """Compute the size of points in a plane."""
-    return PanelSize(*panel.size)
-
-
 def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
     """Draw groups of points in a colour and a marker each, or their texts in place of dots, and lines among them."""
     markers = "osD^vP*Xh<>p"
     for index, group in enumerate(panel.groups):
-        colour, edge = theme.curves[index % len(theme.curves)], {"linewidths": 0.4, "edgecolors": theme.background}
-        if group.weight == "ring":
-            colour = theme.mark
-            axes.scatter(group.x, group.y, s=100, facecolors="none", edgecolors=colour, linewidths=2.0, zorder=5,
-                         label=_label(group.label))  # fmt: skip
-        elif not group.texts:
-            style = (
-                {"color": theme.muted, "s": 18, "alpha": 0.6} if group.weight == "faint" else {"color": colour, "s": 26}
-            )
-            axes.scatter(
-                group.x, group.y, marker=markers[index % len(markers)], label=_label(group.label), zorder=3,
-                **edge, **style,  # type: ignore[arg-type]
-            )  # fmt: skip
-        else:
-            axes.scatter(group.x, group.y, s=0)  # makes room
+        is_ring = group.weight == "ring"
+        colour = theme.mark if is_ring else theme.curves[index % len(theme.curves)]
+        style: dict[str, Any] = {"marker": markers[index % len(markers)], "linewidths": 0.4, "s": 26, "zorder": 3,
+                                 "edgecolors": theme.background, "color": colour}  # fmt: skip
+        if is_ring:
+            style = {"s": 100, "facecolors": "none", "edgecolors": colour, "linewidths": 2.0, "zorder": 5}
+        elif group.texts:
+            style = {"s": 0}  # makes room
+        elif group.weight == "faint":
+            style |= {"color": theme.muted, "s": 18, "alpha": 0.6}
+        axes.scatter(group.x, group.y, label=None if style["s"] == 0 else _label(group.label), **style)
         for x, y, text in zip(group.x, group.y, group.texts, strict=False):
-            below = group.weight == "ring"
             axes.annotate(
-                one_line(text, 12), (x, y), (0, -14 if below else 0), textcoords="offset points", ha="center",
-                va="center", fontsize=CAPTION_POINTS, fontweight="bold" if below else "normal", color=colour,
+                one_line(text, 12), (x, y), (0, -14 if is_ring else 0), textcoords="offset points", ha="center",
+                va="center", fontsize=CAPTION_POINTS, fontweight="bold" if is_ring else "normal", color=colour,
                 parse_math=False, annotation_clip=True,
             )  # fmt: skip
     for curve in panel.curves:

@@ -30,18 +30,14 @@ def read_description(path: Path) -> str:
 
     A damaged file, one of another format, and a link have none.
     """
+    text, suffix = "", path.suffix.lower()
     try:
         content = read_plain(path, LARGEST_PICTURE)
-        return " ".join(_description(content, path.suffix.lower()).split())[:_MOST_CHARACTERS]
+        if suffix == ".svg" and (found := _DESC.search(content[:MIB].decode(errors="replace"))):
+            text = html.unescape(found[1])
+        elif suffix == ".png":
+            with Image.open(BytesIO(content)) as image:  # reads what stands before the pixels
+                text = str(image.info.get("Description", ""))
     except (OSError, ValueError, SyntaxError):  # Pillow raises all three for damaged files
         return ""
-
-
-def _description(content: bytes, suffix: str) -> str:
-    if suffix == ".svg":
-        found = _DESC.search(content[:MIB].decode(errors="replace"))
-        return html.unescape(found[1]) if found else ""
-    if suffix != ".png":
-        return ""
-    with Image.open(BytesIO(content)) as image:  # reads what stands before the pixels
-        return str(image.info.get("Description", ""))
+    return " ".join(text.split())[:_MOST_CHARACTERS]

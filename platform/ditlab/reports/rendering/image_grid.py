@@ -28,19 +28,6 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Caption:
-    """A line of text centred on x that stands on y, both in pixels of the picture.
-
-    Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
-    stand higher than its neighbours.
-    """
-
-    x: float
-    y: float
-    text: str
-
-
-@dataclass(frozen=True)
 class GridLayout:
     """Geometry of an image grid in pixels."""
 
@@ -120,14 +107,18 @@ class GridLayout:
             picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = outline
         return picture
 
-    def captions(self) -> Iterator[Caption]:
-        """Lines of non-empty captions with their positions."""
+    def captions(self) -> Iterator[tuple[float, float, str]]:
+        """Lines of non-empty captions, centred on x and standing on y, in pixels of the picture: (x, y, text).
+
+        Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
+        stand higher than its neighbours.
+        """
         point = self.caption_points * self.dpi / 72
         for index, text in enumerate(self.wrapped[: self.num]):
             top, left = self.corner(index)
             first = top + self.tile_height + 3 + _ASCENT * point
             for number, line in enumerate(text.split("\n") if text else ()):
-                yield Caption(left + self.tile_width / 2, first + number * _LINE * point, line)
+                yield left + self.tile_width / 2, first + number * _LINE * point, line
 
 
 def _rgb(colour: str) -> np.ndarray:

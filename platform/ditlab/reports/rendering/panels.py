@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from denoisers.figures import Bars, Box, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
+from denoisers.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
 from ditlab.reports.rendering.charts import (
     LEGEND_INCHES,
     SCALE_INCHES,
@@ -25,7 +25,6 @@ from ditlab.reports.rendering.charts import (
     legend_is_outside,
     lines_size,
     parallel_size,
-    points_size,
 )
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.theme import (
@@ -78,17 +77,35 @@ def diagram_size(panel: Diagram, dpi: int) -> PanelSize:
 
 
 def draw_diagram(panel: Diagram, axes: Axes, dpi: int, theme: Theme) -> None:
-    """Draw the boxes, then the arrows from border to border."""
+    """Draw the boxes, then the arrows from border to border: of the facing sides, below and above in one column."""
     axes.set_axis_off()
-    columns = max((box.column for box in panel.boxes), default=0.0)
-    rows = max((box.row for box in panel.boxes), default=0.0)
-    axes.set_xlim(-0.5, columns + 0.5)
-    axes.set_ylim(rows + 0.5, -0.5)
+    axes.set_xlim(-0.5, max((box.column for box in panel.boxes), default=0.0) + 0.5)
+    axes.set_ylim(max((box.row for box in panel.boxes), default=0.0) + 0.5, -0.5)
+    width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
     for box in panel.boxes:
-        _draw_box(box, axes, theme)
+        fill, border = theme.boxes[box.kind]
+        axes.add_patch(
+            FancyBboxPatch(
+                (box.column - width / 2, box.row - height / 2), width, height, facecolor=fill, edgecolor=border,
+                boxstyle="round,pad=0,rounding_size=0.04", linewidth=1.3, mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
+            )
+        )  # fmt: skip
+        shift = 0.11 / _ROW_INCHES if box.detail else 0.0
+        for text, down, weight, size, whole in (
+            (box.text, -shift, "bold", LABEL_POINTS, _WHOLE_SIZE[0]),
+            (box.detail, shift, "normal", CAPTION_POINTS, _WHOLE_SIZE[1]),
+        ):
+            line = one_line(text, _CHARACTERS)
+            axes.text(
+                box.column, box.row + down, line, ha="center", va="center", fontweight=weight, color=theme.text,
+                fontsize=size * min(1.0, whole / max(1, len(line))), parse_math=False,
+            )  # fmt: skip
     for arrow in panel.arrows:
         start, end = panel.boxes[arrow.start], panel.boxes[arrow.end]
-        tail, head = _ends(start, end)
+        right, down = end.column - start.column, end.row - start.row
+        half = (math.copysign(width / 2, right), 0.0) if abs(right) > 0.9 else (0.0, math.copysign(height / 2, down))
+        tail = (start.column + half[0], start.row + half[1])
+        head = (end.column - half[0], end.row - half[1])
         axes.add_patch(
             FancyArrowPatch(
                 tail, head, arrowstyle="-|>", mutation_scale=11, color=theme.muted, linewidth=1.2, shrinkA=0, shrinkB=0
@@ -100,38 +117,6 @@ def draw_diagram(panel: Diagram, axes: Axes, dpi: int, theme: Theme) -> None:
                 one_line(arrow.text, 30), middle, xytext=(4, 0), textcoords="offset points", va="center",
                 fontsize=CAPTION_POINTS, color=theme.muted, parse_math=False,
             )  # fmt: skip
-
-
-def _draw_box(box: Box, axes: Axes, theme: Theme) -> None:
-    fill, border = theme.boxes[box.kind]
-    width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
-    axes.add_patch(
-        FancyBboxPatch(
-            (box.column - width / 2, box.row - height / 2), width, height, boxstyle="round,pad=0,rounding_size=0.04",
-            facecolor=fill, edgecolor=border, linewidth=1.3, mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
-        )
-    )  # fmt: skip
-    shift = 0.11 / _ROW_INCHES if box.detail else 0.0
-    text, detail = one_line(box.text, _CHARACTERS), one_line(box.detail, _CHARACTERS)
-    axes.text(
-        box.column, box.row - shift, text, ha="center", va="center", fontweight="bold", color=theme.text,
-        fontsize=LABEL_POINTS * min(1.0, _WHOLE_SIZE[0] / max(1, len(text))), parse_math=False,
-    )  # fmt: skip
-    if detail:
-        axes.text(
-            box.column, box.row + shift, detail, ha="center", va="center", color=theme.text,
-            fontsize=CAPTION_POINTS * min(1.0, _WHOLE_SIZE[1] / len(detail)), parse_math=False,
-        )  # fmt: skip
-
-
-def _ends(start: Box, end: Box) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return where an arrow leaves one box and meets the other: at the facing sides, below and above in one column."""
-    half_width, half_height = _BOX_INCHES[0] / _COLUMN_INCHES / 2, _BOX_INCHES[1] / _ROW_INCHES / 2
-    if abs(end.column - start.column) > 0.9:
-        sign = 1 if end.column > start.column else -1
-        return (start.column + sign * half_width, start.row), (end.column - sign * half_width, end.row)
-    sign = 1 if end.row > start.row else -1
-    return (start.column, start.row + sign * half_height), (end.column, end.row - sign * half_height)
 
 
 def heatmap_margin(panel: Heatmap) -> float:
@@ -148,7 +133,7 @@ def heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
         longest = max((len(text) for row in _cell_texts(panel) for text in row), default=1)
         width = _CELL_INCHES[0] + 0.085 * (longest - 1)
         return PanelSize(columns * width + margin, rows * _CELL_INCHES[1] + 0.6)
-    if panel.extent is None and _has_square_cells(panel):
+    if _has_square_cells(panel):
         longest_side = 4.0 / max(rows, columns)
         return PanelSize(max(2.4, columns * longest_side) + margin, max(1.2, rows * longest_side) + 0.6)
     return PanelSize(3.9 + margin, 3.5)
@@ -157,7 +142,11 @@ def heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
 def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
     """Draw a heat map with a colour bar, its mark and its cells' texts."""
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
-    low, high = _limits(panel, values)
+    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
+    if panel.diverging:
+        high = max(abs(low), abs(high)) or 1.0
+        low = -high
+    low, high = panel.limits or (low, high)
     style_axes(axes, theme)
     image = axes.imshow(
         values,
@@ -166,7 +155,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
         vmax=high if high > low else low + 1.0,
         extent=panel.extent,
         interpolation="none",  # cells as they are; vector formats keep one pixel a cell
-        aspect="equal" if panel.extent is None and not panel.cell_texts and _has_square_cells(panel) else "auto",
+        aspect="equal" if _has_square_cells(panel) and not panel.cell_texts else "auto",
         origin="upper",
     )
     axes.set_facecolor(theme.blank)
@@ -180,7 +169,6 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
     if panel.y_names:
         axes.set_yticks(range(len(panel.y_names)), _names(panel.y_names), parse_math=False)
     if panel.mark is not None:
-        assert panel.mark is not None
         rows, columns = panel.values.shape
         left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
         width, height = (right - left) / columns, (bottom - top) / rows
@@ -188,47 +176,29 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
         corner = (left + column * width, top + row * height)
         for colour, line in (("white", 3.5), (theme.mark, 2.0)):
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
-    _write_cells(panel, image, axes)
+    colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
+    for row, texts in enumerate(_cell_texts(panel)):
+        for column, text in enumerate(texts):
+            red, green, blue = colours[row, column, :3]
+            axes.text(
+                column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
+                color=text_on(red, green, blue), parse_math=False, clip_on=True,
+            )  # fmt: skip
     label_axes(axes, panel.x_label, panel.y_label, theme)
     draw_colour_bar(axes, image, panel.unit, theme)
 
 
-def _limits(panel: Heatmap, values: np.ma.MaskedArray) -> tuple[float, float]:
-    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
-    if panel.limits is not None:
-        return panel.limits
-    if panel.diverging:
-        high = max(abs(low), abs(high)) or 1.0
-        low = -high
-    return low, high
-
-
 def _has_square_cells(panel: Heatmap) -> bool:
     rows, columns = panel.values.shape
-    return max(rows, columns) <= 5 * min(rows, columns)
+    return panel.extent is None and max(rows, columns) <= 5 * min(rows, columns)
 
 
-def _names(names: object) -> list[str]:
-    return [one_line(str(name), NAME_CHARACTERS) for name in names]  # type: ignore[attr-defined]
+def _names(names: Iterable[object]) -> list[str]:
+    return [one_line(str(name), NAME_CHARACTERS) for name in names]
 
 
 def _cell_texts(panel: Heatmap) -> list[list[str]]:
     return [[one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts]
-
-
-def _write_cells(panel: Heatmap, image: AxesImage, axes: Axes) -> None:
-    """Write the cells' texts in black or white, whichever is legible on the cell."""
-    if not panel.cell_texts:
-        return
-    colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
-    for row, texts in enumerate(_cell_texts(panel)):
-        for column, text in enumerate(texts):
-            if text:
-                red, green, blue = colours[row, column, :3]
-                axes.text(
-                    column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
-                    color=text_on(red, green, blue), parse_math=False, clip_on=True,
-                )  # fmt: skip
 
 
 def text_size(panel: Text, dpi: int) -> PanelSize:
@@ -321,11 +291,10 @@ def _grid_size(panel: ImageGrid, dpi: int) -> PanelSize:
 def _draw_grid(panel: ImageGrid, axes: Axes, dpi: int, theme: Theme) -> None:
     layout = GridLayout(panel, dpi)
     axes.imshow(layout.draw(theme), interpolation="none", aspect="equal", origin="upper")
-    for caption in layout.captions():
+    for x, y, text in layout.captions():
         axes.text(
-            caption.x, caption.y, caption.text, ha="center", va="baseline", fontsize=layout.caption_points,
-            color=theme.muted, parse_math=False,
-        )  # fmt: skip
+            x, y, text, ha="center", va="baseline", fontsize=layout.caption_points, color=theme.muted, parse_math=False
+        )
     axes.set_axis_off()
 
 
@@ -334,7 +303,7 @@ _BY_KIND: dict[type, tuple[Callable[[Any, int], PanelSize], Callable[[Any, Axes,
     Heatmap: (heatmap_size, draw_heatmap),
     Lines: (lines_size, draw_lines),
     Bars: (bars_size, draw_bars),
-    Points: (points_size, draw_points),
+    Points: (lambda panel, dpi: PanelSize(*panel.size), draw_points),
     Parallel: (parallel_size, draw_parallel),
     Diagram: (diagram_size, draw_diagram),
     Text: (text_size, draw_text),

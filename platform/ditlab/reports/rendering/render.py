@@ -64,30 +64,32 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     is returned, and a still `.png` beside it. Makes folders as needed and replaces files atomically.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
-    still = stem.with_name(stem.name + ".png")
-    if not figure.frames:
-        _write(still, [Image.fromarray(to_image(figure, theme))], about=figure)
+    still, content = stem.with_name(stem.name + ".png"), BytesIO()
+    drawn = {id(frame): Image.fromarray(to_image(frame, theme)) for frame in figure.frames}
+    last = Image.fromarray(to_image(figure, theme)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
+    texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
+    last.save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(still, content.getvalue())
+    if not drawn:
         return still
-    animation = stem.with_name(stem.name + ".gif")
-    drawn = {key: to_image(frame, theme) for key, frame in {id(frame): frame for frame in figure.frames}.items()}
-    last = to_image(figure, theme) if figure.panels else drawn[id(figure.frames[-1])]
-    _write(still, [Image.fromarray(last)], about=figure)
-    # an animation's end repeats its last frame
-    frames = _same_size([drawn[id(frame)] for frame in figure.frames], theme)
-    durations = [figure.seconds_per_frame] * len(frames)
-    durations[-1] = max(_LAST_FRAME_SECONDS, figure.seconds_per_frame)
-    _write(animation, [Image.fromarray(frame) for frame in frames], [round(1000 * seconds) for seconds in durations])
-    return animation
+    # All frames of a GIF have one size: the page's colour is at their right and bottom.
+    width, height = (max(frame.size[side] for frame in drawn.values()) for side in (0, 1))
+    pages = []
+    for frame in figure.frames:
+        page = Image.new("RGB", (width, height), theme.background)
+        page.paste(drawn[id(frame)])
+        pages.append(page)
+    durations = [round(1000 * figure.seconds_per_frame)] * len(pages)
+    durations[-1] = round(1000 * max(_LAST_FRAME_SECONDS, figure.seconds_per_frame))
+    content = BytesIO()
+    pages[0].save(content, format="GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0)
+    return write_whole(stem.with_name(stem.name + ".gif"), content.getvalue())
 
 
 def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
     """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
-    return _pixels(draw_canvas(figure, theme))
-
-
-def _pixels(canvas: Canvas) -> np.ndarray:
-    """Draw a matplotlib figure as an array, (height, width, 3) uint8."""
-    agg = FigureCanvasAgg(canvas)
+    agg = FigureCanvasAgg(draw_canvas(figure, theme))
     agg.draw()
     rgba = np.asarray(agg.buffer_rgba())  # (H, W, 4)
     pixels = np.empty((*rgba.shape[:2], 3), dtype=np.uint8)
@@ -131,32 +133,6 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     return canvas
 
 
-def _same_size(frames: list[np.ndarray], theme: Theme) -> list[np.ndarray]:
-    """Pad frames with the page's colour at the right and at the bottom, as all frames of a GIF have one size."""
-    height = max(frame.shape[0] for frame in frames)
-    width = max(frame.shape[1] for frame in frames)
-    padded = []
-    for frame in frames:
-        page = Image.new("RGB", (width, height), theme.background)
-        page.paste(Image.fromarray(frame))
-        padded.append(np.asarray(page))
-    return padded
-
-
-def _write(
-    path: Path, images: list[Image.Image], durations: list[int] | None = None, about: Figure | None = None
-) -> None:
-    """Write a PNG, which carries the title and the alternative text of `about`, or with durations a GIF."""
-    content = BytesIO()
-    if durations is None:
-        texts = png_texts(one_line(about.title, TITLE_CHARACTERS), about.alternative_text) if about else None
-        images[0].save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
-    else:
-        images[0].save(content, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.getvalue())
-
-
 def save_formats(
     figure: Figure,
     stem: Path,
@@ -172,9 +148,14 @@ def save_formats(
     for name in themes:
         theme = THEMES[name]
         place = stem if theme is LIGHT else stem.with_name(f"{stem.name}-{theme.name}")
+        place.parent.mkdir(parents=True, exist_ok=True)
         for kind in formats:
             path = place.with_name(f"{place.name}.{kind}")
-            files.append(save_figure(figure, path, theme) if kind == "png" else _save(figure, path, kind, theme))
+            if kind == "png":
+                files.append(save_figure(figure, path, theme))
+            else:
+                content = to_svg(figure, theme).encode() if kind == "svg" else to_pdf(figure, theme)
+                files.append(write_whole(path, content))
     return files
 
 
@@ -201,12 +182,6 @@ def to_pdf(figure: Figure, theme: Theme = LIGHT) -> bytes:
     with _settings():
         FigureCanvasPdf(draw_canvas(figure, theme)).print_pdf(content, metadata=metadata)
     return content.getvalue()
-
-
-def _save(figure: Figure, path: Path, kind: PictureFormat, theme: Theme) -> Path:
-    content = to_svg(figure, theme).encode() if kind == "svg" else to_pdf(figure, theme)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, content)
 
 
 def _as_xml(text: str) -> str:

@@ -6,10 +6,8 @@ Text of people is shown without markup, printable in the font, and no longer tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import matplotlib
@@ -117,24 +115,15 @@ def light_grid(axes: Axes, theme: Theme) -> None:
         axes.spines[side].set_visible(False)
 
 
-def contrast(first: str, second: str) -> float:
-    """Contrast of two colours `#rrggbb`, from 1 to 21 (WCAG 2.2)."""
-    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
+def luminance(red: float, green: float, blue: float) -> float:
+    """Relative luminance of a colour of [0, 1] (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def text_on(red: float, green: float, blue: float) -> str:
     """Return black or white, whichever is easier to read on a colour of [0, 1]."""
-    return "#000000" if _luminance_of(red, green, blue) > 0.179 else "#ffffff"
-
-
-def _luminance(colour: str) -> float:
-    return _luminance_of(*(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)))
-
-
-def _luminance_of(red: float, green: float, blue: float) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if luminance(red, green, blue) > 0.179 else "#ffffff"
 
 
 class PanelSize(NamedTuple):
@@ -173,24 +162,21 @@ def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal
         pixels, _, _ = renderer.get_text_width_height_descent(line, font, False)
         return bool(pixels <= width * dpi)
 
-    return "\n".join(line for paragraph in text.splitlines() for line in _lines(paragraph, fits))
-
-
-def _lines(paragraph: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    words = _GAPS.split(paragraph.strip())
-    if fits(" ".join(words)):  # one measurement, which most titles need
-        yield " ".join(words)
-        return
-    line = ""
-    for word in words:
-        if fits(f"{line} {word}".strip()):
-            line = f"{line} {word}".strip()
-            continue
-        if line:
-            yield line
-        while len(word) > 1 and not fits(word):
-            length = max(1, sum(1 for _ in takewhile(lambda n: fits(word[:n]), range(1, len(word)))))  # noqa: B023
-            yield word[:length]
-            word = word[length:]
-        line = word
-    yield line
+    lines = []
+    for paragraph in text.splitlines():
+        words = _GAPS.split(paragraph.strip())
+        line = " ".join(words)  # one measurement, which most titles need
+        if not fits(line):
+            line = ""
+            for word in words:
+                if fits(f"{line} {word}".strip()):
+                    line = f"{line} {word}".strip()
+                    continue
+                lines += [line] if line else []
+                while len(word) > 1 and not fits(word):
+                    length = max(1, next(n for n in range(1, len(word) + 1) if not fits(word[:n])) - 1)
+                    lines.append(word[:length])
+                    word = word[length:]
+                line = word
+        lines.append(line)
+    return "\n".join(lines)

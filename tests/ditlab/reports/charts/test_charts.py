@@ -50,13 +50,13 @@ def test_values_that_are_not_finite_are_counted_and_marked():
 def test_ticks_lie_on_the_axis_and_are_labelled_apart(low, size):
     scale = linear_scale(low, low + size, 222, 10)
     ticks = scale.ticks()
-    assert all(9.9 <= tick.place <= 222.1 for tick in ticks) and len(ticks) <= 21
+    assert all(9.9 <= tick.position <= 222.1 for tick in ticks) and len(ticks) <= 21
 
 
 @given(st.floats(1e-300, 1e100), st.floats(20, 1e12))
 def test_ticks_of_a_logarithmic_scale_lie_on_the_axis(low, ratio):
     ticks = log_scale(low, low * ratio, 222, 10).ticks()
-    assert ticks and all(9.9 <= tick.place <= 222.1 for tick in ticks)
+    assert ticks and all(9.9 <= tick.position <= 222.1 for tick in ticks)
 
 
 @pytest.mark.parametrize(("value", "text"), [(200_000, "200k"), (1_500_000, "1.5M"), (0.05, "0.05"), (2000, "2,000")])

@@ -14,7 +14,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.journal_writer import JournalWriter
-from ditlab.tracking.mlflow_models import NOTE_TAG, OWN_TAG, weights_step
+from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
 from ditlab.tracking.mlflow_runs import VIEW_TAG, delete_mlflow_run
 from ditlab.tracking.review import (
     checkpoint_tags,
