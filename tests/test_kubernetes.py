@@ -6,8 +6,7 @@ import shlex
 import pytest
 from ruamel.yaml import YAML
 
-from ditlab.cluster.autoscaling import growth_within, limits_of
-from ditlab.cluster.capacity import check_capacity, cpu_share
+from ditlab.cluster.capacity import check_capacity, cpu_share, growth_within, limits_of
 from ditlab.spec.files import load_experiment
 from support.clusters.launcher import CHECKOUT
 

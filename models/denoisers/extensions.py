@@ -95,20 +95,17 @@ def _extended(
     if components:
         field = objective.model_fields["weights"]
         weights: Any = field.annotation
-        added: dict[str, Any] = {
-            each.name: (Weight, Field(default=0.0, description=_summary(each))) for each in components
-        }
+        added: dict[str, Any] = {}
+        for each in components:
+            first, *_ = [*(each.__doc__ or "").strip().splitlines(), ""]
+            about = f"Weight of the loss component {each.name}" + (f": {first}" if first else ".")
+            added[each.name] = (Weight, Field(default=0.0, description=about))
         extended: Any = create_model(weights.__name__, __base__=weights, __doc__=weights.__doc__, **added)
         default = extended(**field.default.model_dump())
         changes["weights"] = (extended, Field(default=default, description=field.description))
     if not changes:
         return objective
     return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
-
-
-def _summary(component: type[LossComponent]) -> str:
-    lines = (component.__doc__ or "").strip().splitlines()
-    return f"Weight of the loss component {component.name}" + (f": {lines[0]}" if lines else ".")
 
 
 def _check_component(name: str, component: Any) -> type[LossComponent]:

@@ -102,9 +102,7 @@ class PluginGroup(Generic[PartT]):
             if plugin.name == name and plugin.package == BUILT_IN:
                 return plugin  # without a search through all installed packages
         plugins = self._plugins().get(name, [])
-        if len(plugins) > 1:
-            raise PluginError(self._duplicate(name, plugins))
-        return plugins[0] if plugins else None
+        return self._only(name, plugins) if plugins else None
 
     def load(self, name: str) -> PartT | None:
         """Return the part of a name; None where there is none. Raises PluginError where its code cannot be used."""
@@ -116,9 +114,7 @@ class PluginGroup(Generic[PartT]):
         found = {}
         for name, plugins in sorted(self._plugins().items()):
             try:
-                if len(plugins) > 1:
-                    raise PluginError(self._duplicate(name, plugins))
-                found[name] = self._within_timeout(plugins[0])
+                found[name] = self._within_timeout(self._only(name, plugins))
             except PluginError as error:
                 self._warn(str(error))
         for plugin in _offers(self.group, tuple(sys.path)):
@@ -175,9 +171,11 @@ class PluginGroup(Generic[PartT]):
             )
         return self._part(plugin)
 
-    def _duplicate(self, name: str, plugins: Iterable[Plugin]) -> str:
-        origins = " and ".join(plugin.origin for plugin in plugins)
-        return f"{self.noun} '{name}' is defined twice, by {origins}; remove one of the two."
+    def _only(self, name: str, plugins: list[Plugin]) -> Plugin:
+        if len(plugins) > 1:
+            origins = " and ".join(plugin.origin for plugin in plugins)
+            raise PluginError(f"{self.noun} '{name}' is defined twice, by {origins}; remove one of the two.")
+        return plugins[0]
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:

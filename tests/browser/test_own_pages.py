@@ -13,7 +13,7 @@ from ditlab.reports.comparison_page import write_comparison
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.runs.live_page import LivePage
-from ditlab.runs.page import report_source, write_run_report
+from ditlab.runs.page import write_run_report
 from support.chromium import chromium, faults_of, find_chromium, visit
 from support.journaled import JournaledRun, finished_run
 
@@ -55,9 +55,9 @@ def hostile_run(home: Path, place: str = "digits/dit.yaml") -> JournaledRun:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_page_of_a_run(browser, home, family):
     folder = finished_run(home, f"{family}.yaml", "def main():" if family.startswith("dlm") else "")
-    plain = write_run_report(report_source(Home(home), folder))
+    plain = write_run_report(Home(home), folder)
     hostile = hostile_run(home, f"{family}.yaml")
-    path = write_run_report(report_source(hostile.home, hostile.folder))
+    path = write_run_report(hostile.home, hostile.folder)
     assert faults_of(browser, plain.as_uri()) == []
     assert faults_of(browser, path.as_uri()) == []
     with visit(browser, path.as_uri()) as one:
@@ -65,7 +65,7 @@ def test_the_page_of_a_run(browser, home, family):
 
 
 def test_the_slider_and_the_keys_change_what_is_shown(browser, home):
-    path = write_run_report(report_source(Home(home), finished_run(home)))
+    path = write_run_report(Home(home), finished_run(home))
     with visit(browser, path.as_uri()) as one:
         page = one.page
         shown = page.locator(".slide:visible img").get_attribute("alt")

@@ -125,10 +125,6 @@ class DLMSpec(ModelSpec):
         check_multiple("model.width", self.width, pairs, reason)
         check_multiple("model.time_width", self.time_width, 2, "2 (half cosines, half sines)")
         check_mlp_ratio(self.width, self.mlp_ratio)
-        return self
-
-    @model_validator(mode="after")
-    def _blocks_fill_the_sequence(self) -> DLMSpec:
         if self.block_size is not None and self.length % self.block_size:
             divisors = [size for size in range(1, self.length + 1) if self.length % size == 0]
             below = [size for size in divisors if size < self.block_size][-1:]
@@ -222,17 +218,6 @@ class DLMSamplingSpec(SamplingSpec):
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError for a length that the model was not trained for, and for blocks where it knows none."""
         assert isinstance(model, DLMSpec)
-        self._check_blocks(model)
-        length = self.length or model.length
-        if length > model.length:
-            raise ValueError(
-                f"sampling.length={length} is more than the model was trained on (model.length={model.length}); "
-                f"set sampling.length to {model.length} or less."
-            )
-        if model.block_size is not None:
-            check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")
-
-    def _check_blocks(self, model: DLMSpec) -> None:
         if self.block is not None and model.block_size is None:
             raise ValueError(
                 "sampling.block needs a model trained block by block (model.block_size is null); "
@@ -243,3 +228,11 @@ class DLMSamplingSpec(SamplingSpec):
                 f"sampling.block is null, and a model with model.block_size={model.block_size} has only learned to "
                 "go on from finished blocks; set sampling.block to {}."
             )
+        length = self.length or model.length
+        if length > model.length:
+            raise ValueError(
+                f"sampling.length={length} is more than the model was trained on (model.length={model.length}); "
+                f"set sampling.length to {model.length} or less."
+            )
+        if model.block_size is not None:
+            check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")

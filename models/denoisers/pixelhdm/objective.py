@@ -6,7 +6,6 @@ REPA aligns image tokens with the encoder's features of the clean image (Yu et a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +24,6 @@ from denoisers.processes.specs import DCT_BLOCK
 EVALUATION_EPS = 0.05
 """Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
 EPS = 1e-6
-
-
-class Noised(NamedTuple):
-    """Noised images and their velocities."""
-
-    t: Tensor
-    """(B,)."""
-    z_t: Tensor
-    """(B, 3, H, W)."""
-    velocity: Tensor
-    """The network's target: (B, 3, H, W)."""
 
 
 class PixelHDMObjective(FigureDrawer):
@@ -63,13 +51,17 @@ class PixelHDMObjective(FigureDrawer):
         """
         image = batch["image"]
         t = self._spec.time.draw(noise_source, len(image))
-        noised = _noise(image, noise_source.normal("noise", image.shape), t)
+        noise = noise_source.normal("noise", image.shape)
         keep = noise_source.uniform("condition_dropout", t.shape) >= self._model.condition_dropout
         active = [name for name, weight in self.weights.items() if weight > 0]
-        errors = self._errors(network, batch, noised, keep, active)
+        errors = self._errors(network, batch, t, noise, keep, active)
         if self.modules is not None and "alignment" not in errors:
+            # ZeRO-3 would keep the last gradient of parameters that a backward pass leaves out, and count it in the
+            # norm. It needs a forward pass, here of one patch, with a gradient of 0.
             first = next(iter(errors))
-            errors[first] = errors[first] + self._zero_alignment(errors[first])
+            widths = (self._model.width, self._spec.alignment_width)
+            tokens, features = (errors[first].new_zeros(1, 1, width) for width in widths)
+            errors[first] = errors[first] + 0 * self.modules(tokens, features, num_rows=1)
         return errors
 
     @torch.no_grad()
@@ -84,8 +76,8 @@ class PixelHDMObjective(FigureDrawer):
 
         def errors(quarter: int) -> dict[str, Tensor]:
             t = EVALUATION_EPS + (1 - 2 * EVALUATION_EPS) * draw_times(noise_source, quarter, len(image))
-            noised = _noise(image, noise_source.normal(f"noise_t{quarter}", image.shape), t)
-            return self._errors(network, batch, noised, None, self._measured())
+            noise = noise_source.normal(f"noise_t{quarter}", image.shape)
+            return self._errors(network, batch, t, noise, None, self._measured())
 
         return mean_over_quarters(errors, "velocity")
 
@@ -107,15 +99,25 @@ class PixelHDMObjective(FigureDrawer):
         return [*(name for name, is_measured in measured.items() if is_measured), *self._others]
 
     def _errors(
-        self, network: nn.Module, batch: Mapping[str, Tensor], noised: Noised, keep: Tensor | None, names: Iterable[str]
+        self,
+        network: nn.Module,
+        batch: Mapping[str, Tensor],
+        t: Tensor,
+        noise: Tensor,
+        keep: Tensor | None,
+        names: Iterable[str],
     ) -> dict[str, Tensor]:
         """Compute the network's errors at z_t by name, in float32 or better whatever the parameters' dtype."""
         self._spec.check_shapes(self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
         aligns = "alignment" in names and IMAGE_FEATURES in batch
         condition = {name: batch[name] for name in self._conditions}
-        predicted = network(noised.z_t, noised.t, condition, keep, self._spec.alignment_block if aligns else None)
-        velocity = self._velocity(predicted.output if aligns else predicted, noised)
-        target = noised.velocity.to(velocity.dtype)
+        z_t = interpolate(batch["image"], noise, t, noise_at=0)
+        predicted = network(z_t, t, condition, keep, self._spec.alignment_block if aligns else None)
+        velocity: Tensor = predicted.output if aligns else predicted
+        velocity = velocity.to(torch.promote_types(velocity.dtype, torch.float32))
+        if self._spec.prediction == "image":
+            velocity = point_velocity(z_t, t.view(-1, 1, 1, 1), velocity, noise_at=0)
+        target = velocity_target(batch["image"], noise, noise_at=0).to(velocity.dtype)
         errors = {}
         if "velocity" in names:
             errors["velocity"] = functional.mse_loss(velocity, target)
@@ -127,27 +129,6 @@ class PixelHDMObjective(FigureDrawer):
             errors["alignment"] = self.modules(predicted.features, batch[IMAGE_FEATURES], num_rows)
         errors |= {name: component(velocity, target) for name, component in self._others.items() if name in names}
         return errors
-
-    def _velocity(self, output: Tensor, noised: Noised) -> Tensor:
-        output = output.to(torch.promote_types(output.dtype, torch.float32))
-        if self._spec.prediction == "velocity":
-            return output
-        return point_velocity(noised.z_t, noised.t.view(-1, 1, 1, 1), output, noise_at=0)
-
-    def _zero_alignment(self, like: Tensor) -> Tensor:
-        """A loss of 0, with a gradient of 0 for the alignment's parameters, on the device of `like`.
-
-        ZeRO-3 would keep the last gradient of parameters that a backward pass leaves out, and count it in the norm. It
-        needs a forward pass, here of one patch.
-        """
-        assert self.modules is not None
-        tokens, features = (like.new_zeros(1, 1, each) for each in (self._model.width, self._spec.alignment_width))
-        zero: Tensor = 0 * self.modules(tokens, features, num_rows=1)
-        return zero
-
-
-def _noise(image: Tensor, noise: Tensor, t: Tensor) -> Noised:
-    return Noised(t, interpolate(image, noise, t, noise_at=0), velocity_target(image, noise, noise_at=0))
 
 
 class Alignment(nn.Module):

@@ -90,27 +90,22 @@ class PixelHDMSpec(ModelSpec):
         check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}")
         reason = f"model.num_kv_heads={self.num_kv_heads}"
         check_multiple("model.num_heads", self.num_heads, self.num_kv_heads, reason)
-        self._check_mrope_widths()
+        head, widths = self.head_width, self.mrope_widths
+        if sum(widths) != head or any(width <= 0 or width % 2 for width in widths):
+            side = max(2, head * 3 // 16 * 2)  # the published shares: 16, 24 and 24 of 64
+            remedy = f"set model.mrope_widths to {[head - 2 * side, side, side]}"
+            if head < 6 or head % 2:
+                remedy = "make model.width / model.num_heads an even number of at least 6"
+            raise ValueError(
+                f"model.mrope_widths={list(widths)} are not three positive even numbers that add up to a head's width "
+                f"(model.width / model.num_heads = {head}); {remedy}."
+            )
         check_mlp_ratio(self.width, self.mlp_ratio)
         check_mlp_ratio(self.pixel_width, self.mlp_ratio, "model.pixel_width")
         check_multiple("model.time_width", self.time_width, 2, "2 (half sines, half cosines)")
         reason = f"model.patch_size={self.patch_size}"
         check_multiple("model.max_resolution", self.max_resolution, self.patch_size, reason)
         return self
-
-    def _check_mrope_widths(self) -> None:
-        widths = self.mrope_widths
-        if sum(widths) == self.head_width and all(width > 0 and width % 2 == 0 for width in widths):
-            return
-        if self.head_width < 6 or self.head_width % 2:
-            remedy = "make model.width / model.num_heads an even number of at least 6"
-        else:
-            side = max(2, self.head_width * 3 // 16 * 2)  # the published shares: 16, 24 and 24 of 64
-            remedy = f"set model.mrope_widths to {[self.head_width - 2 * side, side, side]}"
-        raise ValueError(
-            f"model.mrope_widths={list(widths)} are not three positive even numbers that add up to a head's width "
-            f"(model.width / model.num_heads = {self.head_width}); {remedy}."
-        )
 
     @property
     def head_width(self) -> int:
@@ -176,25 +171,19 @@ class PixelHDMSpec(ModelSpec):
             at_most=self.max_resolution,
             options=FieldOptions(multiple_of="model.patch_size", at_most="model.max_resolution"),
         )
-        return (image, *self._text_fields())
-
-    def _text_fields(self) -> tuple[BatchField, ...]:
-        length, shape = self.text_length, ("", "model.width")
-        of_length = FieldOptions(at_most="model.text_length")
+        length, of_length = self.text_length, FieldOptions(at_most="model.text_length")
         if self.text_encoder == "learned":
             unit = "byte of UTF-8, 0 behind the end"
-            return (BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, options=of_length),)
-        features = FieldOptions(shape, at_most="model.text_length")
+            caption = BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, options=of_length)
+            return (image, caption)
+        token = FieldOptions(("", "model.width"), at_most="model.text_length")
+        unit, mask_unit = "feature of a token", "true for tokens, not padding"
+        pooled, of_width = "feature of a caption", FieldOptions(("model.width",))
         return (
-            BatchField(
-                "text", (ANY, self.width), "float32", None, "feature of a token", at_most=length, options=features
-            ),
-            BatchField(
-                "text_mask", (ANY,), "bool", None, "true for tokens, not padding", at_most=length, options=of_length
-            ),
-            BatchField(
-                "text_pooled", (self.width,), "float32", None, "feature of a caption", options=FieldOptions(shape[1:])
-            ),
+            image,
+            BatchField("text", (ANY, self.width), "float32", None, unit, at_most=length, options=token),
+            BatchField("text_mask", (ANY,), "bool", None, mask_unit, at_most=length, options=of_length),
+            BatchField("text_pooled", (self.width,), "float32", None, pooled, options=of_width),
         )
 
 

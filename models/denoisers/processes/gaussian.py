@@ -28,7 +28,6 @@ class NoiseSchedule:
     """Tables of the noise schedule over t, (T,) float64 each, on the CPU."""
 
     betas: Tensor
-    alphas: Tensor
     alphas_cumprod: Tensor
     """alpha_bar_t: the share of x0's variance that is left."""
     sqrt_alphas_cumprod: Tensor
@@ -58,9 +57,8 @@ class NoiseSchedule:
 def linear_schedule(spec: LinearBetas) -> NoiseSchedule:
     """Build the schedule whose beta_t rises from `beta_start` to `beta_end`, both included, in equal steps."""
     betas = torch.linspace(spec.beta_start, spec.beta_end, spec.steps, dtype=torch.float64, device="cpu")
-    alphas = 1 - betas
-    alphas_cumprod = alphas.cumprod(0)
-    return NoiseSchedule(betas, alphas, alphas_cumprod, alphas_cumprod.sqrt(), (1 - alphas_cumprod).sqrt())
+    alphas_cumprod = (1 - betas).cumprod(0)
+    return NoiseSchedule(betas, alphas_cumprod, alphas_cumprod.sqrt(), (1 - alphas_cumprod).sqrt())
 
 
 def timesteps(num_steps: int, taken: int) -> list[int]:

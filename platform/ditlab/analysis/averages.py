@@ -47,26 +47,23 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
 
     Raises UserError for a text that is neither, a length or decay out of range, and for none at all.
     """
-    found = [_profile(str(each).strip()) for each in requested]
+    found: dict[AverageProfile, None] = {}
+    for text in (str(each).strip() for each in requested):
+        is_decay = text.startswith(_DECAY)
+        try:
+            value = float(text.removeprefix(_DECAY))
+        except ValueError:
+            value = math.nan
+        if not (0.0 < value < 1.0 if is_decay else SHORTEST <= value <= LONGEST):
+            raise UserError(
+                f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length such as 0.1, "
+                f"from the shortest of training.averages.lengths (0.05 by default) to {LONGEST:g}, or decay= with a "
+                "number between 0 and 1."
+            )
+        found[ExponentialProfile(value) if is_decay else PowerProfile(value)] = None
     if not found:
         raise UserError("--ema names no average; name relative lengths such as 0.05,0.1,0.2.")
-    return list(dict.fromkeys(found))
-
-
-def _profile(text: str) -> AverageProfile:
-    is_decay = text.startswith(_DECAY)
-    low, high = (0.0, 1.0) if is_decay else (SHORTEST, LONGEST)
-    try:
-        value = float(text.removeprefix(_DECAY))
-    except ValueError:
-        value = math.nan
-    if not (low < value < high if is_decay else low <= value <= high):
-        raise UserError(
-            f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length such as 0.1, from "
-            f"the shortest of training.averages.lengths (0.05 by default) to {LONGEST:g}, or decay= with a number "
-            "between 0 and 1."
-        )
-    return ExponentialProfile(value) if is_decay else PowerProfile(value)
+    return list(found)
 
 
 @contextmanager
@@ -130,13 +127,6 @@ class AveragedPoint:
     """Distance of the rebuilt profile from the wanted one, relative; 0 but for rounding where it was kept."""
     evaluation: CheckpointEvaluation
 
-    @property
-    def nearness(self) -> str:
-        """Word on the average for a table."""
-        if isinstance(self.profile, ExponentialProfile):
-            return "approximate"
-        return "rough" if self.profile_error > ROUGH else ""
-
 
 @dataclass(frozen=True)
 class AverageFrontier:
@@ -166,7 +156,9 @@ class AverageFrontier:
         )
         for points in (self.points[first : first + A_TABLE] for first in range(0, len(self.points), A_TABLE)):
             errors = ("exact" if each.profile_error < EXACT else f"{each.profile_error:.1e}" for each in points)
-            rows = [["profile error", *errors], ["", *(each.nearness for each in points)]]
+            rough = {each.profile: "rough" if each.profile_error > ROUGH else "" for each in points}
+            rough |= {profile: "approximate" for profile in rough if isinstance(profile, ExponentialProfile)}
+            rows = [["profile error", *errors], ["", *rough.values()]]
             for name in self.metrics:
                 values = (each.evaluation.metrics.get(name) for each in points)
                 rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
@@ -176,14 +168,14 @@ class AverageFrontier:
     @property
     def plot(self) -> Plot | None:
         """Each metric against the relative length; None for fewer than two lengths."""
-        points = sorted((each for each in self.points if isinstance(each.profile, PowerProfile)), key=_length)
+        points = {each.profile.length: each for each in self.points if isinstance(each.profile, PowerProfile)}
         if len(points) < 2:
             return None
-        lengths = np.array([_length(point) for point in points])
+        lengths = sorted(points)
         panels = [
-            Lines([Curve(lengths, np.array(values), marked=True)], name, "relative length")
+            Lines([Curve(np.array(lengths), np.array(values), marked=True)], name, "relative length")
             for name in self.metrics[:MOST_PANELS]
-            if None not in (values := [point.evaluation.metrics.get(name) for point in points])
+            if None not in (values := [points[length].evaluation.metrics.get(name) for length in lengths])
         ]
         return Plot(Figure(panels, title=f"run {self.run_id}, step {self.step}: metrics by length of the average"))
 
@@ -195,12 +187,12 @@ class AverageFrontier:
             "snapshots": self.num_snapshots,
             "averages": [
                 {
-                    "profile": point.profile.label,
-                    "profile_error": point.profile_error,
-                    "evaluation": point.evaluation.evaluation,
-                    "metrics": point.evaluation.metrics,
+                    "profile": each.profile.label,
+                    "profile_error": each.profile_error,
+                    "evaluation": each.evaluation.evaluation,
+                    "metrics": each.evaluation.metrics,
                 }
-                for point in self.points
+                for each in self.points
             ],
             "files": [str(file) for file in self.files],
         }
@@ -233,8 +225,3 @@ def evaluate_averages(
     name = f"the folder of run {saved.folder.run_id}"
     place = writable_folder(saved.folder.path / "figures", name, "make room, or make DITLAB_HOME writable")
     return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])
-
-
-def _length(point: AveragedPoint) -> float:
-    assert isinstance(point.profile, PowerProfile)
-    return point.profile.length

@@ -93,24 +93,27 @@ def compare_runs(
     name = "-".join(run.folder.run_id for run in opened)
     folder = output_folder(out or home.root / "comparisons" / name)
     settings = SampleSettings(samples, grid, seed, batch, default_device())
-    compared = add_samples(opened, [summarise(run) for run in opened], settings)
+    compared = [summarise(run) for run in opened]
+    for place, one in enumerate(opened if samples or grid else ()):
+        progress(f"opening run {one.folder.run_id} ({one.record.name})", 0, None, "")
+        drawn, reason = None, "it has no checkpoint yet"
+        try:
+            if saved := one.saved_if_any():
+                drawn, reason = draw(saved, settings), ""
+        except UserError as error:  # weights that cannot be read
+            reason = str(error).rstrip(".")
+        compared[place] = replace(compared[place], drawn=drawn, why_no_samples=reason)
     progress("drawing the page", 0, None, "")
     with writing(folder):
         comparison = Comparison(compared, seed, batch, settings.device.type, QUALITY_NOTE)
         files = write_comparison(comparison, folder)
-    unsent = _log(opened, files[0], name, progress) if log else {}
-    return RunComparison(files, compared, summary_text(comparison), unsent)
-
-
-def _log(opened: Sequence[OpenedRun], page: Path, name: str, progress: Progress) -> dict[str, int]:
-    """Add the page to every run; return the numbers of records that have not reached MLflow, by run."""
     unsent: dict[str, int] = {}
-    for run in opened:
+    for run in opened if log else ():
         progress("sending the page to MLflow", len(unsent), len(opened), "runs")
-        with logged_records(run.tracker()) as records:
-            records.tracker.log_artifact(page, f"comparisons/{name}")
-        unsent[run.folder.run_id] = records.num_unsent
-    return unsent
+        with logged_records(run.tracker()) as tracker:
+            tracker.log_artifact(files[0], f"comparisons/{name}")
+        unsent[run.folder.run_id] = tracker.num_unsent
+    return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
 def open_runs(
@@ -133,27 +136,43 @@ def open_runs(
 
 def summarise(run: OpenedRun) -> ComparedRun:
     """Summarise a run from its record, spec and journal, without its weights."""
-    experiment, content = run.experiment, _read_journal(run)
-    history, events = series_of(content), _events(content)
+    experiment, record, content = run.experiment, run.record, JournalContent()
+    try:
+        content = read_content(run.folder.journal)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
+    if content.num_damaged:
+        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
+    starts, fingerprint, measurement = [], "", None
+    for event in content.events:
+        if event["kind"] == "start":
+            starts.append(event["time"])
+        elif event["kind"] == "dataset":
+            fingerprint = event["fingerprint"]
+        elif event["kind"] == "tags" and EVAL_TAG in event["values"]:
+            measurement = Measurement.parse(event["values"][EVAL_TAG])
     with building():
         batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
+    history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
     evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
-    steps = np.unique(np.concatenate(evaluated)) if evaluated else ()
-    clock = training_clock(loss.steps, loss.times, events.starts, steps)
+    clock = training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
     weights: dict[str, float] = experiment.objective.weights.model_dump()
     speeds = history.get("train/samples_per_second", Series()).values
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+    records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
     return ComparedRun(
         run_id=run.folder.run_id,
-        name=run.record.name,
+        name=record.name,
         family=experiment.model.family,
-        status=run.record.status,
-        step=max([run.record.step, *loss.steps[-1:].tolist()]),
+        status=record.status,
+        step=max([record.step, *loss.steps[-1:].tolist()]),
         batch_size=batch_size,
         spec=flatten(experiment.to_dict()),
         weights=sorted(weights, key=lambda name: -weights[name]),
-        data=_data(experiment, events.fingerprint),
+        data=_data(experiment, fingerprint),
         components=counts.components,
         training_only=counts.training_only,
         curves={
@@ -162,65 +181,19 @@ def summarise(run: OpenedRun) -> ComparedRun:
             if name == TRAIN_LOSS or name.startswith(HELD_OUT)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
-        measurement=events.measurement,
-        line=_line(run),
+        measurement=measurement,
+        line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
     )
-
-
-def _line(run: OpenedRun) -> list[ForkPoint]:
-    if not run.record.start:
-        return []
-    records = {record.run_id: record for record in list_runs(run.home)}
-    return [ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)]
-
-
-@dataclass
-class _Events:
-    starts: list[int]
-    """Times of its start and its resumptions, milliseconds since 1970."""
-    fingerprint: str
-    """Fingerprint of the training store; empty where the journal holds none."""
-    measurement: Measurement | None = None
-    """Measurement behind the last held-out metrics; None: the journal holds no tag of it."""
-
-
-def _read_journal(run: OpenedRun) -> JournalContent:
-    try:
-        content = read_content(run.folder.journal)
-    except FileNotFoundError:
-        return JournalContent()
-    except OSError as error:
-        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
-        return JournalContent()
-    if content.num_damaged:
-        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
-    return content
-
-
-def _events(content: JournalContent) -> _Events:
-    events = _Events([], "")
-    for record in content.events:
-        if record["kind"] == "start":
-            events.starts.append(record["time"])
-        elif record["kind"] == "dataset":
-            events.fingerprint = record["fingerprint"]
-        elif record["kind"] == "tags" and EVAL_TAG in record["values"]:
-            events.measurement = Measurement.parse(record["values"][EVAL_TAG])
-    return events
 
 
 def _data(experiment: Experiment, fingerprint: str) -> str:
     """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
-    parts: dict[str, Any] = spec.get("parts", {})
-    held_out = {name: _hold_out(part) for name, part in sorted(parts.items())} if parts else _hold_out(spec)
+    held_out = {}
+    for name, part in sorted(spec.get("parts", {"": spec}).items()):
+        order, hold_out = part.pop("order", {"kind": "full"})["kind"], part.pop("hold_out", None)
+        held_out[name] = f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
-
-
-def _hold_out(spec: dict[str, Any]) -> str:
-    """Take what decides the held-out samples out of the plain values of a source; return it as a text."""
-    order, hold_out = spec.pop("order", {"kind": "full"})["kind"], spec.pop("hold_out", None)
-    return f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
 
 
 @dataclass(frozen=True)
@@ -237,36 +210,26 @@ class SampleSettings:
     device: torch.device
 
 
-def add_samples(
-    opened: Sequence[OpenedRun], runs: Sequence[ComparedRun], settings: SampleSettings
-) -> list[ComparedRun]:
-    """`runs` with samples, or with the reason why there are none: no checkpoint, or one that cannot be read."""
-    found = []
-    for one, run in zip(opened, runs, strict=True):
-        if settings.samples or settings.grid:
-            one.progress(f"opening run {run.run_id} ({run.name})", 0, None, "")
-            try:
-                saved = one.saved_if_any()
-                drawn = None if saved is None else draw(saved, settings)
-                reason = "" if saved else "it has no checkpoint yet"
-            except UserError as error:
-                drawn, reason = None, _reason(error)
-            run = replace(run, drawn=drawn, why_no_samples=reason)
-        found.append(run)
-    return found
-
-
 def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     """Draw samples of a run under its own sampling settings; None where `settings` ask for none.
 
     Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
-    experiment = saved.experiment
-    evaluator, reason = _evaluator(saved, experiment, settings) if settings.samples else (None, "")
+    experiment, evaluator, reason = saved.experiment, None, ""
+    if settings.samples:
+        try:
+            data = saved.data()
+            if not (reason := quality_ineligibility(experiment, data)):
+                inputs = saved.inputs(data, settings.device)
+                found = QualityEvaluator(experiment, data, saved.home, settings.device, saved.warn, inputs=inputs)
+                found.basis.check()
+                evaluator = found
+        except UserError as error:
+            reason = str(error).rstrip(".")
     num = max(settings.grid, settings.samples if evaluator else 0)
     if not num:
         return None
-    network = saved.network(settings.device)
+    network, num_evaluations = saved.network(settings.device), 0
     if evaluator:
         sampler, conditions = evaluator.sampler, evaluator.conditions(num)
     else:
@@ -275,13 +238,18 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
         inputs = saved.inputs(rows, settings.device)
         conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
     num = conditions.num
-    evaluated = _count_evaluations(network)
+
+    def count(_: nn.Module, given: tuple[Any, ...]) -> None:
+        nonlocal num_evaluations
+        if given and isinstance(given[0], Tensor) and given[0].ndim:
+            num_evaluations += len(given[0])
+
+    network.register_forward_pre_hook(count)
     begun = time.perf_counter()
     # the first ones are those of `ditlab sample` with the same seed
-    generator = torch.Generator(settings.device).manual_seed(noise_seed(settings))
-    samples = draw_reported(
-        saved.progress, sampler, network, conditions.tensors, conditions.num, generator, settings.batch
-    )
+    seed = derived_seed(settings.seed, "samples")
+    generator = torch.Generator(settings.device).manual_seed(seed)
+    samples = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, settings.batch)
     seconds = time.perf_counter() - begun
     metrics: Mapping[str, float] = {}
     measurement = None
@@ -289,59 +257,19 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
             metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
-            measurement = evaluator.measurement(num, settings.batch, FLOAT, noise_seed(settings))
+            measurement = evaluator.measurement(num, settings.batch, FLOAT, seed)
         except UserError as error:
-            reason = _reason(error)
+            reason = str(error).rstrip(".")
+    first = {name: values[: settings.grid] for name, values in samples.conditions.items()}
+    shown = Samples(samples.values[: settings.grid], first, fields=samples.fields)
     return RunSamples(
         step=saved.step,
         settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
         num=num,
         seconds=seconds / num,
-        evaluations=evaluated[0] / num if evaluated[0] else None,
-        grid=sampler.show(_first(samples, settings.grid)) if settings.grid else None,
+        evaluations=num_evaluations / num if num_evaluations else None,
+        grid=sampler.show(shown) if settings.grid else None,
         quality=metrics,
         why_no_quality=reason,
         measurement=measurement,
     )
-
-
-def _evaluator(
-    saved: SavedRun, experiment: Experiment, settings: SampleSettings
-) -> tuple[QualityEvaluator | None, str]:
-    """The evaluator of the run's samples; or None and the reason why there is none."""
-    try:
-        data = saved.data()
-        if reason := quality_ineligibility(experiment, data):
-            return None, reason
-        inputs = saved.inputs(data, settings.device)
-        evaluator = QualityEvaluator(experiment, data, saved.home, settings.device, saved.warn, inputs=inputs)
-        evaluator.basis.check()
-        return evaluator, ""
-    except UserError as error:
-        return None, _reason(error)
-
-
-def _reason(error: UserError) -> str:
-    return str(error).rstrip(".")
-
-
-def _count_evaluations(network: nn.Module) -> list[int]:
-    """Count the network's evaluations from now on: a list whose only number grows by the rows of every batch."""
-    count = [0]
-
-    def add(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim:
-            count[0] += len(inputs[0])
-
-    network.register_forward_pre_hook(add)
-    return count
-
-
-def noise_seed(settings: SampleSettings) -> int:
-    """Return the seed of the generator that samples are drawn with."""
-    return derived_seed(settings.seed, "samples")
-
-
-def _first(samples: Samples, num: int) -> Samples:
-    conditions = {name: values[:num] for name, values in samples.conditions.items()}
-    return Samples(samples.values[:num], conditions, fields=samples.fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_code
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import (
     DEFAULT_NUM_SAMPLES,
-    SampleConditions,
     num_selected_rows,
     rows_for_samples,
     sample_conditions,
@@ -50,7 +49,15 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     experiment = saved.experiment_with(options.changes())
     sampler = saved.sampler(experiment)
     request = sample_request(options, sampler)
-    view = rows_for(saved, experiment.batch_fields(), options.data, sampler, request)
+    view: View | None = None
+    if sampler.takes_rows == "completed":
+        view = chosen_rows(saved, experiment.batch_fields(), options.data)
+    elif options.data is not None:
+        raise UserError(
+            f"--data {options.data}: this run's family draws from noise alone and completes no rows; leave it out."
+        )
+    elif sampler.takes_rows == "conditions" and not request.prompts:
+        view = rows_for_samples(saved.data())
     columns = view.columns if view else ()
     inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
 
@@ -79,9 +86,16 @@ def draw_set(
     facts: dict[str, Any] = {}
     if view is not None and conditions.rows is not None:
         fields = experiment.batch_fields()
-        for remark in remarks(sampler, options.num, conditions, view, fields):
-            warn(remark)
-        facts = scales(view, fields)
+        chosen = num_selected_rows(sampler, view, fields)
+        requested = options.num or (DEFAULT_NUM_SAMPLES if chosen is None else conditions.num)
+        if conditions.num < requested:
+            warn(f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
+        elif chosen is not None and conditions.num < chosen:
+            completed = f"{conditions.num} of {chosen:,} rows to complete in {view.origin}"
+            warn(f"--num {options.num}: {completed}; leave --num out for all.")
+        if note := sampler.note(conditions.rows):
+            warn(f"{note}.")
+        facts = {"divisors": divisors(view, fields)}
     network = open_network()
     device = next(network.parameters()).device
     seed = experiment.seed if options.seed is None else options.seed
@@ -97,22 +111,6 @@ def draw_set(
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
     origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
     return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts)
-
-
-def rows_for(
-    saved: SavedRun, fields: Sequence[BatchField], choice: str | None, sampler: Any, request: SampleRequest
-) -> View | None:
-    """The rows to complete (`chosen_rows`), or to take conditions from where the request has none; None: neither.
-
-    Raises UserError for `--data` where no rows are completed.
-    """
-    if sampler.takes_rows == "completed":
-        return chosen_rows(saved, fields, choice)
-    if choice is not None:
-        raise UserError(
-            f"--data {choice}: this run's family draws from noise alone and completes no rows; leave it out."
-        )
-    return rows_for_samples(saved.data()) if sampler.takes_rows == "conditions" and not request.prompts else None
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
@@ -134,51 +132,30 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
     store = open_named_store("--data", choice, saved.home)
     view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
     check_fields(view, fields)
-    _check_names(view, data.train, fields)
-    return view
-
-
-def remarks(
-    sampler: Any, num: int | None, conditions: SampleConditions, view: View, fields: Sequence[BatchField]
-) -> Iterator[str]:
-    """Remarks on the rows that are completed: fewer than requested, not all, or a note of the sampler."""
-    assert conditions.rows is not None
-    chosen = num_selected_rows(sampler, view, fields)
-    requested = num or (DEFAULT_NUM_SAMPLES if chosen is None else conditions.num)
-    if conditions.num < requested:
-        yield f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all of them are drawn."
-    elif chosen is not None and conditions.num < chosen:
-        yield f"--num {num}: {conditions.num} of {chosen:,} rows to complete in {view.origin}; leave --num out for all."
-    if note := sampler.note(conditions.rows):
-        yield f"{note}."
-
-
-def scales(view: View, fields: Sequence[BatchField]) -> dict[str, Any]:
-    """Metadata of a table of completed rows: the divisors of each field's entries, by field and name."""
-    found = {}
     for field in fields:
-        column = view.columns[field.name]
-        names = column.names or tuple(map(str, range(len(column.divisors))))
-        if column.divisors:
-            found[field.name] = dict(zip(names, column.divisors, strict=True))
-    return {"divisors": found}
-
-
-def _check_names(view: View, trained: View, fields: Sequence[BatchField]) -> None:
-    """Raise UserError where an entry of a field has another name than in the data that the run was trained on."""
-    for field in fields:
-        names, expected = view.columns[field.name].names, trained.columns[field.name].names
+        names, expected = view.columns[field.name].names, data.train.columns[field.name].names
         if not expected or names == expected:
             continue
-        if not names:
-            problem = f"has no names for the entries of {field.name}, such as '{expected[0]}'"
-        else:
+        problem = f"has no names for the entries of {field.name}, such as '{expected[0]}'"
+        if names:
             first = next(i for i, pair in enumerate(zip(names, expected, strict=True)) if pair[0] != pair[1])
             problem = f"has '{names[first]}' as entry {first + 1} of {field.name}, not '{expected[first]}'"
         raise UserError(
-            f"{view.origin} {problem}, as the run's own data has it ({trained.origin}); import it with the same "
+            f"{view.origin} {problem}, as the run's own data has it ({data.train.origin}); import it with the same "
             "features in the same order."
         )
+    return view
+
+
+def divisors(view: View, fields: Sequence[BatchField]) -> dict[str, dict[str, float]]:
+    """The divisors of each field's entries, by field and name."""
+    found = {}
+    for field in fields:
+        column = view.columns[field.name]
+        if column.divisors:
+            names = column.names or tuple(map(str, range(len(column.divisors))))
+            found[field.name] = dict(zip(names, column.divisors, strict=True))
+    return found
 
 
 @dataclass(frozen=True)

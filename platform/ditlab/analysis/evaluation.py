@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 from torch import nn
 
@@ -20,7 +19,7 @@ from ditlab.analysis.sample_options import sampling_changes
 from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
-from ditlab.home import RunFolder, writable_folder
+from ditlab.home import writable_folder
 from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
@@ -88,12 +87,19 @@ class CheckpointEvaluation:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
-        yield from short_tables(self.tables)
+        for name, columns in self.tables.items():
+            if max(map(len, columns.values())) <= MOST_ROWS:
+                kinds = {header: "id" if values.dtype.kind in "UO" else "number" for header, values in columns.items()}
+                cells = (
+                    [f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row]
+                    for row in zip(*columns.values(), strict=True)
+                )
+                yield terminal_table(kinds, cells, f"assessed: {name.replace('_', ' ')}")
 
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
-        found: dict[str, object] = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics}
-        found["measurements"] = {name: each.to_dict() for name, each in self.measurements.items()}
+        measurements = {name: each.to_dict() for name, each in self.measurements.items()}
+        found = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics, "measurements": measurements}
         found["evaluation"] = self.evaluation
         if self.plots or self.tables:
             found["tables"] = {
@@ -128,20 +134,28 @@ def evaluate_run(
     num = min(rows or len(data.held_out), len(data.held_out))
     device = default_device()
     network, inputs = saved.network(device), saved.inputs(data, device, changes)
-    parts = [] if resampled else [held_out_evaluation(saved, network, data, inputs, num, batch_size)]
-    measurements = {}
+    found, measurements = EvaluationResult({}, {}, {}), {}
     if not resampled:
-        of_all = experiment, data, num
-        measurements["held_out"] = held_out_measurement(*of_all, FLOAT, device.type, saved.home)
-        if any(name.startswith("assessed/") for name in parts[0].metrics):
-            measurements["assessed"] = family_measurement(*of_all, batch_size, device.type, saved.home)
+        found.metrics.update(_held_out_metrics(saved, network, data, inputs, num, batch_size))
+        measurements["held_out"] = held_out_measurement(experiment, data, num, FLOAT, device.type, saved.home)
+        saved.progress("evaluating as the family does", 0, None, "")
+        if own := evaluate_by_family(saved.experiment, network, data, num, batch_size, inputs):
+            found.metrics.update({f"assessed/{name}": value for name, value in own.metrics.items()})
+            found.tables.update(own.tables)
+            found.figures.update(own.figures)
+        if own and own.metrics:
+            measured = family_measurement(experiment, data, num, batch_size, device.type, saved.home)
+            measurements["assessed"] = measured
     if quality:
         evaluator = QualityEvaluator(
             experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
         )
-        parts.append(quality_evaluation(evaluator, network, quality, batch_size))
+        drawn = evaluator.draw(network, quality, batch_size)
+        saved.progress("measuring the quality of samples", 0, None, "")
+        if confusion := evaluator.confusion(drawn):  # recognised by requested classes
+            found.figures["caption_agreement"] = confusion
+        found.metrics.update(evaluator.measure(drawn))
         measurements["quality"] = evaluator.measurement(quality, batch_size, FLOAT)
-    found = merged(parts)
     spec_hash, weights = saved.experiment.content_hash(), measured_weights(saved, network)
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
@@ -159,17 +173,28 @@ def evaluate_run(
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
-    """Log the evaluation's metrics and files, and send them."""
-    files = store_evaluation(found, saved.folder) if found.figures or found.tables else []
+    """Write figures (PNG) and tables (Parquet) into the run's folder; log metrics and files, and send them.
+
+    Raises UserError where the disk refuses.
+    """
+    files: list[Path] = []
+    if found.figures or found.tables:
+        owner, remedy = f"the folder of run {saved.folder.run_id}", "make room, or make DITLAB_HOME writable"
+        place = writable_folder(saved.folder.media / FOLDER, owner, remedy)
+        try:
+            files += [save_figure(figure, place / name) for name, figure in found.figures.items()]
+            files += [save_table(table, place / f"{name}.parquet") for name, table in found.tables.items()]
+        except OSError as error:
+            raise UserError(f"{owner} cannot be written ({error.strerror}); {remedy}.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")
-    with logged_records(saved.tracker()) as records:
-        records.tracker.journal.log_metrics(saved.step, found.metrics)
+    with logged_records(saved.tracker()) as tracker:
+        tracker.journal.log_metrics(saved.step, found.metrics)
         of_all = {EVALUATION_TAG: evaluation.evaluation, EVALUATED_STEP_TAG: str(saved.step)}
-        records.tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
+        tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
         for file in files:
-            records.tracker.log_artifact(file, FOLDER)
-        renew_review(records.tracker, saved.step)
-    return replace(evaluation, files=files, num_unsent=records.num_unsent)
+            tracker.log_artifact(file, FOLDER)
+        renew_review(tracker, saved.step)
+    return replace(evaluation, files=files, num_unsent=tracker.num_unsent)
 
 
 def measured_weights(saved: SavedRun, network: nn.Module) -> str:
@@ -178,41 +203,17 @@ def measured_weights(saved: SavedRun, network: nn.Module) -> str:
     return weights_digest(dict(network.state_dict()) | of_objective)
 
 
-def held_out_evaluation(
+def _held_out_metrics(
     saved: SavedRun, network: nn.Module, data: DataSplits, inputs: ModelInputs, num: int, batch_size: int
-) -> EvaluationResult:
-    """`held_out/...` over the first `num` held-out rows, and `assessed/...` where the family has an evaluator."""
+) -> dict[str, float]:
+    """`held_out/...` over the first `num` held-out rows."""
     rank = Rank(0, 1, 0, inputs.device)
-    objective = saved.objective(inputs.device, data.text)
     with torch.no_grad():
         found = metrics_by_part(
-            network, objective, data, part_objectives(saved.experiment, data), inputs,
+            network, saved.objective(inputs.device, data.text), data, part_objectives(saved.experiment, data), inputs,
             batch_size, num, rank, ControlChannel(rank), saved.progress,
         )  # fmt: skip
-    held_out = EvaluationResult({f"held_out/{name}": value for name, value in found.items()}, {}, {})
-    saved.progress("evaluating as the family does", 0, None, "")
-    own = evaluate_by_family(saved.experiment, network, data, num, batch_size, inputs)
-    if own is None:
-        return held_out
-    return merged([held_out, replace(own, metrics={f"assessed/{name}": value for name, value in own.metrics.items()})])
-
-
-def quality_evaluation(evaluator: QualityEvaluator, network: nn.Module, num: int, batch_size: int) -> EvaluationResult:
-    """`quality/...` of `num` samples, with a figure of recognised by requested classes."""
-    drawn = evaluator.draw(network, num, batch_size)
-    evaluator.progress("measuring the quality of samples", 0, None, "")
-    confusion = evaluator.confusion(drawn)
-    return EvaluationResult(evaluator.measure(drawn), {}, {"caption_agreement": confusion} if confusion else {})
-
-
-def merged(parts: Sequence[EvaluationResult]) -> EvaluationResult:
-    """One result of several, whose names differ."""
-    whole = EvaluationResult({}, {}, {})
-    for part in parts:
-        whole.metrics.update(part.metrics)
-        whole.tables.update(part.tables)
-        whole.figures.update(part.figures)
-    return whole
+    return {f"held_out/{name}": value for name, value in found.items()}
 
 
 def evaluate_by_family(
@@ -229,30 +230,3 @@ def evaluate_by_family(
         return None
     train_rows, held_out_rows = row_set(data.train, inputs), row_set(data.held_out.first(num_rows), inputs)
     return evaluator.evaluate(network, train_rows, held_out_rows, data.references, batch_size)
-
-
-def short_tables(tables: dict[str, dict[str, np.ndarray]]) -> Iterator[Table]:
-    """The tables of at most `MOST_ROWS` rows for a terminal, numbers to the right."""
-    for name, columns in tables.items():
-        if max(map(len, columns.values())) > MOST_ROWS:
-            continue
-        kinds = {header: "id" if values.dtype.kind in "UO" else "number" for header, values in columns.items()}
-        rows = (
-            [f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row]
-            for row in zip(*columns.values(), strict=True)
-        )
-        yield terminal_table(kinds, rows, f"assessed: {name.replace('_', ' ')}")
-
-
-def store_evaluation(result: EvaluationResult, folder: RunFolder) -> list[Path]:
-    """Write figures (PNG) and tables (Parquet) into the run's folder; return the files.
-
-    Raises UserError where the disk refuses.
-    """
-    owner, remedy = f"the folder of run {folder.run_id}", "make room, or make DITLAB_HOME writable"
-    place = writable_folder(folder.media / FOLDER, owner, remedy)
-    try:
-        files = [save_figure(figure, place / name) for name, figure in result.figures.items()]
-        return files + [save_table(table, place / f"{name}.parquet") for name, table in result.tables.items()]
-    except OSError as error:
-        raise UserError(f"{owner} cannot be written ({error.strerror}); {remedy}.") from error

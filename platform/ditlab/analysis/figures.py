@@ -57,14 +57,6 @@ class FigureSet:
         figure = self.makers[kind]()
         return None if figure is None else Plot(figure)
 
-    def save_kind(self, kind: str, folder: Path | None = None) -> Path | None:
-        """Draw a figure and write it as `KIND.png` or `KIND.gif`; None where the run has nothing to draw it from.
-
-        Raises UserError for an unknown kind, and where the disk refuses.
-        """
-        files = self.save_formats(kind, folder)
-        return files[0] if files else None
-
     def save_formats(
         self,
         kind: str,
@@ -77,9 +69,7 @@ class FigureSet:
         An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
         draw it from. Raises UserError for an unknown kind, and where the disk refuses.
         """
-        self.check([kind])
-        place = output_folder(folder or self.folder)
-        plot = self.draw(kind)
+        plot, place = self.draw(kind), output_folder(folder or self.folder)
         if plot is None:
             return []
         with writing(place):
@@ -88,16 +78,13 @@ class FigureSet:
 
 def general_figures() -> FigureSet:
     """Figures that need no run: embeddings, schedules, each family's fixed tables."""
-    makers: dict[str, Callable[[], Figure | None]] = {
-        f"embeddings-{kind}": partial(_drawn, figure) for kind, figure in embedding_figures().items()
-    }
-    makers["schedules"] = lambda: schedules_figure(learning_rate)
+    drawn = {f"embeddings-{kind}": figure for kind, figure in embedding_figures().items()}
+    makers: dict[str, Callable[[], Figure | None]] = {"schedules": lambda: schedules_figure(learning_rate)}
     for family in families().values():
         model = family.model()
-        for kind, figure in family.static_figures(model).items():
-            makers[f"{family.name}-{kind}"] = partial(_drawn, figure)
+        drawn |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
         makers[f"{family.name}-parameters"] = partial(_parameters, model)
-    return FigureSet(makers, "without a run", Path("figures"))
+    return FigureSet(_made(drawn) | makers, "without a run", Path("figures"))
 
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:
@@ -119,27 +106,23 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
         return loss_figure(history) if "train/loss" in history else None
 
     def schedule() -> Figure:
-        plan = plan_run(experiment, saved.data())
+        plan, rate = plan_run(experiment, saved.data()), experiment.optimizer.lr
         return schedule_figure(
-            lambda step: learning_rate(
-                experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps
-            ),
+            lambda step: learning_rate(experiment.schedule, rate, step, plan.total_steps, plan.epoch_steps),
             plan.total_steps,
         )
 
     makers: dict[str, Callable[[], Figure | None]] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
-    for kind, figure in experiment.family.static_figures(experiment.model).items():
-        makers.setdefault(kind, partial(_drawn, figure))
-    makers["parameters"] = partial(_parameters, experiment.model)
-    makers["loss"] = loss
-    makers["schedule"] = schedule
+    for kind, maker in _made(experiment.family.static_figures(experiment.model)).items():
+        makers.setdefault(kind, maker)
+    makers |= {"parameters": partial(_parameters, experiment.model), "loss": loss, "schedule": schedule}
     return FigureSet(makers, "for this run", saved.folder.media / "figures")
 
 
-def _drawn(figure: Figure) -> Figure:
-    return figure
+def _made(figures: Mapping[str, Figure]) -> dict[str, Callable[[], Figure | None]]:
+    """Makers of figures that are there already."""
+    return {kind: partial(lambda figure: figure, figure) for kind, figure in figures.items()}
 
 
 def _parameters(model: ModelSpec) -> Figure:
-    counts = count_parameters(model)
-    return parameters_figure(counts.components, model.family)
+    return parameters_figure(count_parameters(model).components, model.family)

@@ -173,20 +173,13 @@ def open_found(
     return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn, progress)
 
 
-@dataclass
-class LoggedRecords:
-    """Records of a block, written to the run's journal at once."""
-
-    tracker: RunTracker
-    num_unsent: int = 0
-    """After the block: records of the run that have not reached MLflow, and wait for `ditlab runs sync`."""
-
-
 @contextmanager
-def logged_records(tracker: RunTracker) -> Iterator[LoggedRecords]:
-    """Add records by the tracker during the block, then send them; a server that does not answer is waited for 30 s."""
-    records = LoggedRecords(tracker)
+def logged_records(tracker: RunTracker) -> Iterator[RunTracker]:
+    """Add records by the tracker during the block, then send them; a server that does not answer is waited for 30 s.
+
+    After the block, the tracker's `num_unsent` records of the run wait for `ditlab runs sync`.
+    """
     try:
-        yield records
+        yield tracker
     finally:
-        records.num_unsent = tracker.close(CATCH_UP_TIMEOUT)
+        tracker.close(CATCH_UP_TIMEOUT)

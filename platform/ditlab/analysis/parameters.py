@@ -7,20 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from denoisers.parameters import ParameterCount, RoledParameters, count_by_role
+from denoisers.parameters import ParameterCount, RoledParameters
 from denoisers.shape_trace import Shape, ShapeRow
-from ditlab.analysis.user_errors import building
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import Experiment
-
-
-def experiment_roles(experiment: Experiment) -> list[RoledParameters]:
-    """List the parameters of an experiment's network and loss with their roles, by which its optimiser groups them.
-
-    Raises UserError for a network or objective that cannot be built.
-    """
-    with building():
-        return count_by_role(experiment.model, experiment.objective)
 
 
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
@@ -58,22 +48,16 @@ def role_dict(rows: list[RoledParameters]) -> dict[str, Any]:
 
 
 def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
-    """Shapes of inputs and outputs by module."""
-    cells = (
-        (
-            "  " * row.depth + (_short(row.path) or "(whole network)"), row.kind, _shapes(row.inputs),
-            _shapes(row.outputs), f"{row.parameters:,}",
+    """Shapes of inputs and outputs by module, which is named by its path's end: `blocks.3` for a member of a list."""
+    columns = dict.fromkeys(("module", "class", "input", "output"), "text") | {"parameters": "number"}
+    table = terminal_table(columns, title=f"forward pass, batch {batch_size}")
+    for row in rows:
+        parts = row.path.split(".")
+        name = ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:]) or "(whole network)"
+        table.add_row(
+            "  " * row.depth + name, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}"
         )
-        for row in rows
-    )  # fmt: skip
-    columns = dict.fromkeys(("module", "class", "input", "output"), "text")
-    return terminal_table(columns | {"parameters": "number"}, cells, f"forward pass, batch {batch_size}")
-
-
-def _short(path: str) -> str:
-    """The last part of a module's path; `blocks.3` for a member of a list."""
-    parts = path.split(".")
-    return ".".join(parts[-2:]) if parts[-1].isdigit() else parts[-1]
+    return table
 
 
 def _shapes(shapes: list[Shape]) -> str:

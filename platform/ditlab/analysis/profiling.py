@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from denoisers.figures import Bars, Figure
-from ditlab.analysis.step_runner import StepRunner, open_steps
+from ditlab.analysis.step_runner import open_steps
 from ditlab.engine.phase_clock import PHASES
 from ditlab.home import Home
 from ditlab.planning.flops import matrix_rate
@@ -115,9 +115,9 @@ class Profile:
 
     def kinds(self) -> dict[str, float]:
         """Return seconds by kind of work, largest first."""
-        sums: dict[str, float] = {}
+        sums: dict[str, float] = defaultdict(float)
         for each in self.operators:
-            sums[each.kind] = sums.get(each.kind, 0.0) + each.seconds
+            sums[each.kind] += each.seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
@@ -130,7 +130,8 @@ def profile_steps(
     """
     with open_steps(experiment, home, MOST_PASSES) as runner:
         say(f"warming up: {WARM_UP} steps")
-        _take(runner, WARM_UP)
+        for _ in range(WARM_UP):
+            runner.take_step()
         say(f"profiling {num_steps} steps")
         on_gpu = runner.device.type == "cuda"
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -145,16 +146,14 @@ def profile_steps(
                 schedule=torch.profiler.schedule(wait=0, warmup=1, active=num_steps, repeat=1),
             ) as profiler,
         ):
-            _take(runner, 1)
-            profiler.step()
-            runner.clock.read_rest()
-            runner.clock.restart()
-            for _ in range(num_steps - 1):
-                _take(runner, 1)
+            for number in range(num_steps + 1):
+                runner.take_step()
+                if number == num_steps:
+                    seconds = runner.clock.read_rest().seconds
                 profiler.step()
-            _take(runner, 1)
-            seconds = runner.clock.read_rest().seconds
-            profiler.step()
+                if number == 0:
+                    runner.clock.read_rest()
+                    runner.clock.restart()
         events = operator_events(list(profiler.events()), on_gpu)
         profiler.export_chrome_trace(str(trace))
         rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
@@ -166,33 +165,26 @@ def profile_steps(
     )  # fmt: skip
 
 
-def _take(runner: StepRunner, num_steps: int) -> None:
-    for _ in range(num_steps):
-        runner.take_step()
-
-
 def operator_times(events: Iterable[OperatorEvent], num_steps: int) -> list[OperatorTime]:
     """Sum events by operator, a step, largest first."""
-    groups: dict[str, list[OperatorEvent]] = {}
+    groups: dict[str, list[OperatorEvent]] = defaultdict(list)
     for event in events:
-        groups.setdefault(event.name, []).append(event)
-    found = [
-        OperatorTime(
-            name,
-            kind_of(name),
-            sum(each.seconds for each in calls) / num_steps,
-            len(calls) / num_steps,
-            sum(each.flops for each in calls) / num_steps,
-        )
-        for name, calls in groups.items()
-    ]
+        groups[event.name].append(event)
+    found = []
+    for name, calls in groups.items():
+        seconds, flops = sum(each.seconds for each in calls), sum(each.flops for each in calls)
+        sums = (seconds / num_steps, len(calls) / num_steps, flops / num_steps)
+        found.append(OperatorTime(name, kind_of(name), *sums))
     return sorted(found, key=lambda each: -each.seconds)
 
 
 def module_times(events: Iterable[OperatorEvent], num_steps: int) -> list[ModuleTime]:
-    """Sum events by module, a step, largest first."""
+    """Sum events by module, in whose path numbers of repeated blocks are `*`, a step, largest first."""
+    groups: dict[str, list[OperatorEvent]] = defaultdict(list)
+    for event in events:
+        groups[re.sub(r"(?<=\.)\d+(?=\.|$)", "*", event.module)].append(event)
     found = []
-    for path, calls in by_pattern(events).items():
+    for path, calls in groups.items():
         passes = [sum(each.seconds for each in calls if each.is_backward == back) / num_steps for back in (False, True)]
         found.append(ModuleTime(path, len({each.module for each in calls}), *passes))
     return sorted(found, key=lambda each: -each.seconds)
@@ -246,44 +238,25 @@ def named_modules_recorded(network: nn.Module) -> Iterator[None]:
 
 def operator_events(events: Sequence[Any], on_gpu: bool) -> list[OperatorEvent]:
     """Return the operators of a profile's events (`torch.profiler.profile.events()`) that took time."""
-    modules = {id(event): _module_of(event) for event in events}
-    by_sequence: dict[int, str] = {}
-    for event in events:
-        if event.sequence_nr >= 0 and _backward_range(event) is None and modules[id(event)] != OUTSIDE:
-            by_sequence[event.sequence_nr] = modules[id(event)]
-    found = []
-    for event in events:
+
+    def within(event: Any, prefix: str) -> Any:
+        """The nearest range around an event with this prefix, or itself; None without one."""
+        while event is not None and not event.name.startswith(prefix):
+            event = event.cpu_parent
+        return event
+
+    found, by_sequence = [], {}
+    ranges = [(event, within(event, PREFIX), within(event, _BACKWARD)) for event in events]
+    for event, module, backward in ranges:
+        if event.sequence_nr >= 0 and module and not backward:
+            by_sequence[event.sequence_nr] = module
+    for event, module, backward in ranges:
         seconds = (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6
-        if event.name.startswith(_OWN_RANGES) or not seconds:
-            continue
-        backward = _backward_range(event)
-        module = modules[id(event)]
-        if backward is not None:
-            module = by_sequence.get(backward.sequence_nr, OUTSIDE)
-        found.append(OperatorEvent(event.name, module, backward is not None, seconds, int(event.flops or 0)))
+        if seconds and not event.name.startswith(_OWN_RANGES):
+            of = by_sequence.get(backward.sequence_nr) if backward else module
+            path = of.name.removeprefix(PREFIX) if of else OUTSIDE
+            found.append(OperatorEvent(event.name, path, bool(backward), seconds, int(event.flops or 0)))
     return found
-
-
-def _ancestors(event: Any) -> Iterator[Any]:
-    while event is not None:
-        yield event
-        event = event.cpu_parent
-
-
-def _module_of(event: Any) -> str:
-    return next((each.name.removeprefix(PREFIX) for each in _ancestors(event) if each.name.startswith(PREFIX)), OUTSIDE)
-
-
-def _backward_range(event: Any) -> Any:
-    return next((each for each in _ancestors(event) if each.name.startswith(_BACKWARD)), None)
-
-
-def by_pattern(events: Iterable[OperatorEvent]) -> dict[str, list[OperatorEvent]]:
-    """Group events by their module's path, in which numbers of repeated blocks are `*`."""
-    groups: dict[str, list[OperatorEvent]] = defaultdict(list)
-    for event in events:
-        groups[re.sub(r"(?<=\.)\d+(?=\.|$)", "*", event.module)].append(event)
-    return groups
 
 
 def profile_lines(profile: Profile) -> list[str]:
@@ -295,9 +268,9 @@ def profile_lines(profile: Profile) -> list[str]:
     largest = next(each for each in profile.modules if each.path != OUTSIDE)
     copies = f" (all {largest.num_modules})" if largest.num_modules > 1 else ""
     lines = [
-        f"A step took {_milliseconds(step)} under the profiler: {phases}.",
-        f"Operators took {_milliseconds(total)} of it: {', '.join(shares)}.",
-        f"The module that takes most is {largest.path}{copies}: {_milliseconds(largest.seconds)}, "
+        f"A step took {1e3 * step:,.1f} ms under the profiler: {phases}.",
+        f"Operators took {1e3 * total:,.1f} ms of it: {', '.join(shares)}.",
+        f"The module that takes most is {largest.path}{copies}: {1e3 * largest.seconds:,.1f} ms, "
         f"{largest.seconds / total:.0%} of all operators.",
     ]
     counted = [each for each in profile.operators if each.flops and each.kind in ("matrix products", "convolutions")]
@@ -312,52 +285,43 @@ def profile_lines(profile: Profile) -> list[str]:
 
 def module_table(profile: Profile) -> Table:
     """Modules without those inside them; repeated blocks are one row."""
-    rest = profile.modules[MOST_ROWS:]
-    sums = ModuleTime(
-        f"({len(rest)} others)", 0, sum(each.forward for each in rest), sum(each.backward for each in rest)
-    )
-    rows = [
-        (
-            each.path, f"{each.num_modules or ''}", f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}",
-            f"{each.seconds / profile.seconds:.1%}",
-        )
-        for each in (*profile.modules[:MOST_ROWS], *([sums] if rest else []))
-    ]  # fmt: skip
     heads = {"module": "text", **dict.fromkeys(("copies", "forward ms", "backward ms", "share"), "number")}
-    return terminal_table(heads, rows)
+    table = terminal_table(heads, caption=_rest(profile, profile.modules))
+    for each in profile.modules[:MOST_ROWS]:
+        times = (f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}")
+        table.add_row(each.path, str(each.num_modules), *times, f"{each.seconds / profile.seconds:.1%}")
+    return table
 
 
 def operator_table(profile: Profile) -> Table:
     """Operators of a CPU, kernels of a GPU, without those inside them."""
-    rest = profile.operators[MOST_ROWS:]
-    seconds, calls = sum(each.seconds for each in rest), sum(each.num_calls for each in rest)
-    sums = OperatorTime(f"({len(rest)} others)", "elementwise", seconds, calls, 0.0)
-    rows = [
-        (
-            each.name.removeprefix("aten::"), f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}",
-            f"{each.seconds / profile.seconds:.1%}",
-            f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops and each.kind != "elementwise" else "",
-        )
-        for each in (*profile.operators[:MOST_ROWS], *([sums] if rest else []))
-    ]  # fmt: skip
     heads = {"operator": "text", **dict.fromkeys(("calls", "ms", "share", "GFLOP/s"), "number")}
-    return terminal_table(heads, rows)
+    table = terminal_table(heads, caption=_rest(profile, profile.operators))
+    for each in profile.operators[:MOST_ROWS]:
+        counted = each.flops and each.kind != "elementwise"
+        table.add_row(
+            each.name.removeprefix("aten::"), f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}",
+            f"{each.seconds / profile.seconds:.1%}", f"{each.flops / each.seconds / 1e9:,.3g}" if counted else "",
+        )  # fmt: skip
+    return table
+
+
+def _rest(profile: Profile, rows: Sequence[ModuleTime | OperatorTime]) -> str | None:
+    """Describe the rows that a table leaves out; None for none."""
+    seconds = sum(each.seconds for each in rows[MOST_ROWS:])
+    others = f"{len(rows) - MOST_ROWS} others: {1e3 * seconds:,.2f} ms, {seconds / profile.seconds:.1%}"
+    return others if len(rows) > MOST_ROWS else None
 
 
 def profile_figure(profile: Profile) -> Figure:
     """Draw a step by kind of work, and by module."""
-    kinds = profile.kinds()
-    modules = profile.modules[:MOST_ROWS]
-    panels = [
-        _bars("By kind of work", list(kinds), list(kinds.values()), profile.seconds),
-        _bars("By module", [each.path for each in modules], [each.seconds for each in modules], profile.seconds),
-    ]
+    modules = {each.path: each.seconds for each in profile.modules[:MOST_ROWS]}
+    panels = []
+    for title, seconds in {"By kind of work": profile.kinds(), "By module": modules}.items():
+        texts = [f"{each / profile.seconds:.0%}" for each in seconds.values()]
+        milliseconds = 1e3 * np.array(list(seconds.values()))
+        panels.append(Bars(list(seconds), milliseconds, title=title, x_label="ms a step", texts=texts))
     return Figure(panels, title=f"{profile.name}: a training step on {profile.device}", columns=1)
-
-
-def _bars(title: str, names: list[str], seconds: list[float], total: float) -> Bars:
-    texts = [f"{each / total:.0%}" for each in seconds]
-    return Bars(names, 1e3 * np.array(seconds), title=title, x_label="ms a step", texts=texts)
 
 
 def profile_dict(profile: Profile) -> dict[str, Any]:
@@ -372,7 +336,3 @@ def profile_dict(profile: Profile) -> dict[str, Any]:
         "matrix_rate": profile.matrix_rate,
         "trace": str(profile.trace),
     }
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms"

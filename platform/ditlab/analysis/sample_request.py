@@ -45,15 +45,22 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
     _check_taken(options, sampler)
     if options.strength is not None and options.start is None:
         raise UserError(f"--strength {options.strength:g} needs a picture to start from; name one with --start.")
-    size = None if options.size is None else _size(options.size)
-    texts = [*options.prompts, *([] if options.prompt_file is None else _lines(options.prompt_file))]
+    size: tuple[int, int] | None = None
+    if options.size is not None:
+        sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", options.size)
+        if sides is None:
+            raise UserError(
+                f"--size {options.size}: write height x width in pixels (at most 9999), such as 256x192, or one number."
+            )
+        size = int(sides[1]), int(sides[2] or sides[1])
+    texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
     prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
     if isinstance(options.label, str):
         raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
     request = SampleRequest(options.label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
         request = replace(request, seed=options.seed)
-    if options.start is not None:
+    if options.start:
         strength = STRENGTH if options.strength is None else options.strength
         request = replace(request, start=start_image(options.start, size or sampler.size), strength=strength)
     return request
@@ -123,16 +130,7 @@ def _check_taken(options: SampleOptions, sampler: Any) -> None:
             raise UserError(f"--start {options.start}: this run's family starts from no picture; leave it out.")
 
 
-def _size(text: str) -> tuple[int, int]:
-    sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", text)
-    if sides is None:
-        raise UserError(
-            f"--size {text}: write height x width in pixels (at most 9999), such as 256x192, or one number."
-        )
-    return int(sides[1]), int(sides[2] or sides[1])
-
-
-def _lines(path: Path) -> list[str]:
+def prompt_lines(path: Path) -> list[str]:
     """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is no text."""
     try:
         text = read_plain(path, PROMPTS_BYTES, follow=True).decode("utf-8-sig")

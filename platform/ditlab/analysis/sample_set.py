@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -27,9 +27,8 @@ from ditlab.reports.text_file import save_table, save_text
 
 MOST_PICTURES = 64
 MOST_TEXTS = 16
-MOST_WINDOWS = 3
-MOST_REGIONS = 8
-"""Completed rows of a window that are drawn."""
+MOST_REGIONS = 12
+"""Completed rows that are shown."""
 MOST_NAMES = 4
 """Features of a completed row."""
 _WIDEST = 256  # pixels of a picture's longer side
@@ -77,10 +76,17 @@ class SampleSet:
 
     @property
     def animation(self) -> Plot:
-        """The samples over the solver steps. Raises ValueError for samples without a trajectory."""
-        if self.samples.trajectory is None:
+        """The samples over the solver steps, in at most 26 distinct frames.
+
+        Raises ValueError for samples without a trajectory.
+        """
+        frames = self.samples.trajectory
+        if frames is None:
             raise ValueError("these samples have no trajectory; draw them with trajectory=True.")
-        return Plot(trajectory_figure(self.sampler, self.samples))
+        picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
+        shown = [self.sampler.show(Samples(frames[index], self.samples.conditions)) for index in picked]
+        last = shown[-1]
+        return Plot(Figure(panels=last.panels, columns=last.columns, frames=[*shown, *[last] * 5]))
 
     @property
     def images(self) -> list[Image.Image]:
@@ -88,8 +94,7 @@ class SampleSet:
         if isinstance(self.sampler, PicturingSampler):
             return [Image.fromarray(picture.pixels) for picture in self.sampler.pictures(self.samples)]
         grids = [panel for panel in self.plot.figure.panels if isinstance(panel, ImageGrid)]
-        pixels = [np.clip(np.rint(255 * image), 0, 255).astype(np.uint8) for grid in grids for image in grid.images]
-        return [Image.fromarray(image) for image in pixels]
+        return [image for grid in grids for image in _images(grid)]
 
     @property
     def texts(self) -> list[str]:
@@ -105,11 +110,23 @@ class SampleSet:
     def save(self, folder: str | Path | None = None) -> list[Path]:
         """Write picture, numbers, and the family's other files into `folder`; return them, the picture first.
 
-        Raises UserError where the disk refuses.
+        `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps;
+        families that draw pictures get an image file for each sample, with `origin` in it. Raises UserError where the
+        disk refuses.
         """
-        place = output_folder(self.folder if folder is None else Path(folder))
+        place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
+        tensors = {"values": drawn.values, **drawn.conditions}
+        if drawn.trajectory is not None:
+            tensors["trajectory"] = drawn.trajectory
         with writing(place):
-            files = save_samples(self.sampler, self.samples, self.origin, place)
+            numbers, figure = place / "samples.safetensors", self.plot.figure
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
+            files = [save_figure(figure, place / "samples.png"), numbers]
+            files += filter(None, [save_text(figure, place / "samples.txt")])
+            if isinstance(self.sampler, PicturingSampler):
+                files += save_pictures(self.sampler.pictures(drawn), self.origin, place)
+            if drawn.trajectory is not None:
+                files.append(save_figure(self.animation.figure, place / "trajectory.gif"))
             if self.rows is not None:
                 files.append(save_table(self.table, place / "imputed.parquet", self.table_facts))
         return files
@@ -122,99 +139,54 @@ class SampleSet:
 
     @never_failing
     def _repr_html_(self) -> str:
-        return sample_card(self.plot, len(self), self.origin, self.table)
+        """All samples, up to a number that a page carries, and the completed rows."""
+        parts: list[Markup] = []
+        for panel in self.plot.figure.panels:
+            if isinstance(panel, ImageGrid):
+                captions = [*map(str, panel.captions), *[""] * len(panel.images)]
+                pictures = []
+                for number, image in enumerate(_images(panel)[:MOST_PICTURES]):
+                    image.thumbnail((_WIDEST, _WIDEST))
+                    content, text = BytesIO(), captions[number]
+                    image.save(content, format="PNG")
+                    style = f"width:{max(image.width, 48)}px;max-width:100%;image-rendering:pixelated"
+                    about = f"sample {number}{': ' if text else ''}{text}"
+                    pictures.append(picture(content.getvalue(), about, text, style))
+                parts.append(row_of(pictures))
+                if (left := len(panel.images) - len(pictures)) > 0:
+                    parts.append(paragraph(f"and {left:,} more, which .images and .save() give"))
+            elif isinstance(panel, TextPanel):
+                parts += [paragraph(panel.title or "texts"), *map(code, panel.passages[:MOST_TEXTS])]
+                if (left := len(panel.passages) - MOST_TEXTS) > 0:
+                    parts.append(paragraph(f"and {left:,} more, which .texts and .save() give"))
+        if self.rows is not None:
+            parts.append(_largest(self.table))
+        if not all(isinstance(panel, ImageGrid | TextPanel) for panel in self.plot.figure.panels):
+            parts.append(picture(self._repr_png_(), self.plot.figure.alternative_text))
+        about = ", ".join(f"{name} {value}" for name, value in self.origin.items())
+        return card(f"{len(self):,} sample{'' if len(self) == 1 else 's'}", about, parts)
 
 
-def save_samples(sampler: Any, drawn: Samples, origin: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write samples into `folder` and return the files, the picture of all samples first.
-
-    `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps; families
-    that draw pictures get an image file for each sample, with `origin` in it. Raises OSError or SafetensorError where
-    the disk refuses.
-    """
-    tensors = {"values": drawn.values, **drawn.conditions}
-    if drawn.trajectory is not None:
-        tensors["trajectory"] = drawn.trajectory
-    numbers = folder / "samples.safetensors"
-    save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
-    figure = sampler.show(drawn)
-    files = [save_figure(figure, folder / "samples.png"), numbers]
-    files += filter(None, [save_text(figure, folder / "samples.txt")])
-    if isinstance(sampler, PicturingSampler):
-        files += save_pictures(sampler.pictures(drawn), origin, folder)
-    if drawn.trajectory is not None:
-        files.append(save_figure(trajectory_figure(sampler, drawn), folder / "trajectory.gif"))
-    return files
+def _images(grid: ImageGrid) -> list[Image.Image]:
+    return [Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8)) for image in grid.images]
 
 
-def trajectory_figure(sampler: Any, drawn: Samples) -> Figure:
-    """An animation of the samples over the solver steps, of at most 26 distinct frames."""
-    frames = drawn.trajectory
-    assert frames is not None
-    picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
-    shown = [sampler.show(Samples(frames[index], drawn.conditions)) for index in picked]
-    return Figure(panels=shown[-1].panels, columns=shown[-1].columns, frames=[*shown, *[shown[-1]] * 5])
-
-
-def sample_card(plot: Plot, num: int, origin: Mapping[str, str], columns: Mapping[str, np.ndarray]) -> Markup:
-    """All samples, up to a number that a page carries; `columns` is the table of completed rows, or empty."""
-    about = ", ".join(f"{name} {value}" for name, value in origin.items())
-    parts: list[Markup] = []
-    for panel in plot.figure.panels:
-        if isinstance(panel, ImageGrid):
-            parts += _pictures(panel)
-        elif isinstance(panel, TextPanel):
-            parts += _texts(panel)
-    if columns:
-        parts += _largest(columns)
-    if not all(isinstance(panel, ImageGrid | TextPanel) for panel in plot.figure.panels):
-        parts.append(picture(plot._repr_png_(), plot.figure.alternative_text))
-    return card(f"{num:,} sample{'' if num == 1 else 's'}", about, parts)
-
-
-def _pictures(grid: ImageGrid) -> Iterator[Markup]:
-    shown_images = grid.images[:MOST_PICTURES]
-    texts = [str(text) for text in grid.captions[: len(shown_images)]] or [""] * len(shown_images)
-    pictures = []
-    for number, (image, text) in enumerate(zip(shown_images, texts, strict=True)):
-        # A picture as PNG, of at most 256 pixels a side, and its width.
-        made = Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8))
-        made.thumbnail((_WIDEST, _WIDEST))
-        content = BytesIO()
-        made.save(content, format="PNG")
-        png, width = content.getvalue(), made.width
-        style = f"width:{max(width, 48)}px;max-width:100%;image-rendering:pixelated"
-        pictures.append(picture(png, f"sample {number}{': ' if text else ''}{text}", text, style))
-    yield row_of(pictures)
-    if left := len(grid.images) - len(pictures):
-        yield paragraph(f"and {left:,} more, which .images and .save() give")
-
-
-def _texts(panel: TextPanel) -> Iterator[Markup]:
-    if panel.title:
-        yield paragraph(panel.title)
-    for text in panel.passages[:MOST_TEXTS]:
-        yield code(text)
-    if (left := len(panel.passages) - MOST_TEXTS) > 0:
-        yield paragraph(f"and {left:,} more, which .texts and .save() give")
-
-
-def _largest(columns: Mapping[str, np.ndarray]) -> Iterator[Markup]:
-    """The largest features of completed rows, beside the measured ones."""
-    measured = [name for name in columns if name.startswith(_MEASURED)]
-    names = [name.removeprefix(_MEASURED) for name in measured]
+def _largest(columns: Mapping[str, np.ndarray]) -> Markup:
+    """A table of the largest features of the first completed rows, beside the measured ones."""
+    names = [name.removeprefix(_MEASURED) for name in columns if name.startswith(_MEASURED)]
     imputed = list(columns)[-2 * len(names) : -len(names)] if names else []
-    masked = np.asarray(columns["masked"], dtype=bool)
-    for window in np.unique(columns["window"])[:MOST_WINDOWS].tolist():
-        rows = np.flatnonzero((columns["window"] == window) & masked).tolist()
-        first = int(np.flatnonzero(columns["window"] == window)[0])
-        lines = []
-        for row in rows[:MOST_REGIONS]:
-            texts = []
-            for keys in (imputed, measured):
-                values = {name: float(columns[key][row]) for name, key in zip(names, keys, strict=True)}
-                top = sorted(values, key=lambda name: -values[name])[:MOST_NAMES]
-                texts.append(", ".join(f"{shown(name, 40)} {values[name]:.3g}" for name in top if values[name] > 0))
-            lines.append([f"region {row - first + 1}", *texts])
-        title = f"Window {window + 1}: {len(lines)} of {len(rows)} masked regions, their largest features"
-        yield table(["", "imputed", "measured"], lines, title)
+    sources = dict(zip(names, imputed, strict=True)), {name: _MEASURED + name for name in names}
+    rows = np.flatnonzero(np.asarray(columns["masked"], dtype=bool))
+    lines = []
+    for row in rows[:MOST_REGIONS].tolist():
+        window = int(columns["window"][row])
+        region = row - int(np.flatnonzero(columns["window"] == window)[0])
+        texts = []
+        for keys in sources:
+            values = {name: float(columns[key][row]) for name, key in keys.items()}
+            top = sorted(values, key=lambda name: -values[name])[:MOST_NAMES]
+            texts.append(", ".join(f"{shown(name, 40)} {values[name]:.3g}" for name in top if values[name] > 0))
+        lines.append([f"window {window + 1}, region {region + 1}", *texts])
+    return table(
+        ["", "imputed", "measured"], lines, f"{len(lines)} of {len(rows)} masked regions, their largest features"
+    )

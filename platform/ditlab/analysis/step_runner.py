@@ -146,30 +146,26 @@ def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
 def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
     """Time steps in this process. Returns the reason where they fail: not every exception can be sent."""
     spec, root = task
+    times: list[tuple[float, float]] = []  # by step: seconds of a micro-batch, as a mean, and of the update
     try:
-        return _timed_steps(class_for(spec).model_validate(spec), Home(Path(root)))
+        experiment = class_for(spec).model_validate(spec)
+        with open_steps(experiment, Home(Path(root)), MOST_PASSES) as runner:
+            device, seconds, begin = runner.device, 0.0, 0.0
+            while len(times) < WARM_UP + LEAST_STEPS or (seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS):
+                start = _now(device)
+                begin = begin if len(times) > 1 else start  # the first step compiles
+                if start - begin > MOST_SECONDS:
+                    break
+                for number in range(runner.num_passes):
+                    runner.run_pass(len(times), number)
+                middle = _now(device)
+                runner.update(len(times))
+                end = _now(device)
+                seconds += end - start if len(times) >= WARM_UP else 0.0
+                times.append(((middle - start) / runner.num_passes, end - middle))
+            rate = matrix_rate(device, DTYPES[experiment.training.precision])
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-
-
-def _timed_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
-    times: list[tuple[float, float]] = []  # by step: seconds of a micro-batch, as a mean, and of the update
-    with open_steps(experiment, home, MOST_PASSES) as runner:
-        device, seconds, begin = runner.device, 0.0, 0.0
-        while len(times) < WARM_UP + LEAST_STEPS or (seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS):
-            start = _now(device)
-            if len(times) == 1:
-                begin = start
-            elif times and start - begin > MOST_SECONDS:
-                break
-            for number in range(runner.num_passes):
-                runner.run_pass(len(times), number)
-            middle = _now(device)
-            runner.update(len(times))
-            end = _now(device)
-            seconds += end - start if len(times) >= WARM_UP else 0.0
-            times.append(((middle - start) / runner.num_passes, end - middle))
-        rate = matrix_rate(device, DTYPES[experiment.training.precision])
     timed = times[WARM_UP:] or times[1:] or times
     passes, updates = (statistics.median(each) for each in zip(*timed, strict=True))
     return MeasuredSteps(passes, updates, rate, len(timed))

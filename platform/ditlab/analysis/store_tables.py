@@ -13,7 +13,6 @@ from denoisers.contract import ANY
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.experiment import Experiment
@@ -36,47 +35,36 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
         ]
         heads = ("height x width", "width / height", "rows", "share")
         yield terminal_table(dict.fromkeys(heads, "number"), buckets, "image sizes")
-    about = [
-        {
-            "column": name,
-            "shape": _shape(column),
-            "type": column.dtype,
-            "range": "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range),
-            "unit": column.unit,
-        }
-        for name, column in columns.items()
-    ]
-    yield _shared_above("columns", about)
-    numbers = {"column": "text"} | dict.fromkeys(("min", "max", "mean", "std"), "number")
-    values = [
-        (name, *(f"{getattr(column.statistics, key):.5g}" for key in ("min", "max", "mean", "std")))
-        for name, column in columns.items()
-    ]
-    yield terminal_table(numbers, values, "values")
-    named = {name: each.names for name, each in columns.items() if each.names and each.num_classes is None}
-    if named:
-        entries = [
-            (name, f"{len(each):,}", ", ".join(each if len(each) <= 10 else (*each[:8], "...", each[-1])))
-            for name, each in named.items()
-        ]
-        caption = "--json gives all" if any(len(each) > 10 for each in named.values()) else None
-        heads_of_names = {"column": "text", "number": "number", "names": "text"}
-        yield terminal_table(heads_of_names, entries, "names of the last axis", caption)
+    about, values, entries = [], [], []
     for name, column in columns.items():
-        if column.statistics.class_counts is not None and not column.shape:
-            yield _classes(name, column)
+        limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
+        about.append({"column": name, "shape": _shape(column), "type": column.dtype, "range": limits,
+                      "unit": column.unit})  # fmt: skip
+        numbers = (getattr(column.statistics, key) for key in ("min", "max", "mean", "std"))
+        values.append((name, *(f"{number:.5g}" for number in numbers)))
+        if column.names and column.num_classes is None:
+            each = column.names
+            shown = each if len(each) <= 10 else (*each[:8], "...", each[-1])
+            entries.append((name, f"{len(each):,}", ", ".join(shown)))
+    yield _shared_above("columns", about)
+    yield terminal_table({"column": "text"} | dict.fromkeys(("min", "max", "mean", "std"), "number"), values, "values")
+    if entries:
+        heads_of_names = {"column": "text", "number": "number", "names": "text"}
+        yield terminal_table(heads_of_names, entries, "names of the last axis", "--json gives all")
+    for name, column in columns.items():
+        if (counts := column.statistics.class_counts) is not None and not column.shape:
+            caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
+            shown_counts = [f"{count:,}" for count in counts[:CLASSES_SHOWN]]
+            rows = zip(column.names or map(str, range(CLASSES_SHOWN)), shown_counts, strict=False)
+            heads_of_classes = {"class": "text" if column.names else "number", "rows": "number"}
+            is_cut = len(counts) > CLASSES_SHOWN
+            yield terminal_table(heads_of_classes, rows, f"{name}: rows by class", caption if is_cut else None)
     if files := store.manifest.source.files:
-        origin = "this machine"
-        rows = [
-            {
-                "file": each.name,
-                "MD5": each.md5,
-                "check": each.check,
-                "from": each.url.removesuffix(each.name) if each.url else origin,
-            }
-            for each in files
-        ]
-        yield _shared_above("read from", rows)
+        places = {each.name: (each.url or "").removesuffix(each.name) or "this machine" for each in files}
+        yield _shared_above(
+            "read from",
+            [{"file": each.name, "MD5": each.md5, "check": each.check, "from": places[each.name]} for each in files],
+        )
 
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
@@ -97,10 +85,8 @@ def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, 
 def _facts(store: AnyStore, place: str) -> dict[str, str]:
     manifest = store.manifest
     shards = [shard for part in store.parts for shard in part.manifest.shards]
-    blocks = ""
-    if not isinstance(store, JoinedStore):  # a mixture has none of its own
-        num = sum(part.layout.num_blocks for part in store.parts)
-        blocks = f" of {num:,} block{'s' if num > 1 else ''}"
+    num = sum(part.layout.num_blocks for part in store.parts)
+    blocks = f" of {num:,} block{'s' if num > 1 else ''}"
     return {
         "path": place,
         "holds": manifest.description,
@@ -162,16 +148,6 @@ def text_table(samples: Mapping[int, str]) -> Table:
     return terminal_table(
         {"row": "number", "text": "text"}, rows, "rows as text", "--json gives all" if is_cut else None
     )
-
-
-def _classes(name: str, column: StoredColumn) -> Table:
-    """Rows by class."""
-    counts = column.statistics.class_counts or ()
-    shown = counts[:CLASSES_SHOWN]
-    caption = f"the first {len(shown)} of {len(counts):,} classes; --json gives all"
-    rows = zip(column.names or map(str, range(len(shown))), (f"{count:,}" for count in shown), strict=False)
-    columns = {"class": "text" if column.names else "number", "rows": "number"}
-    return terminal_table(columns, rows, f"{name}: rows by class", caption if len(counts) > len(shown) else None)
 
 
 def data_tables(experiment: Experiment, data: DataSplits) -> Iterator[Table]:

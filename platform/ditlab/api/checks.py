@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.analysis.opened_run import open_found
+from ditlab.api.specs import validated
 from ditlab.checking.replay.report import ReplayReport, ReplayRequest, replay_run
 from ditlab.checking.verify.findings import RunVerification
 from ditlab.checking.verify.verification import GIB, verify_run
@@ -15,7 +16,6 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_experiment
 from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ def prove(
     """
     from ditlab.checking.prove.proving import prove_experiment
 
-    if isinstance(experiment, str | Path):
-        experiment = load_experiment(Path(experiment), overrides)
-    elif overrides:
-        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
-    return prove_experiment(experiment, Home.from_environment(), on_progress)
+    return prove_experiment(validated(experiment, overrides), Home.from_environment(), on_progress)
 
 
 def replay(
@@ -74,8 +70,7 @@ def replay(
     """
     request = ReplayRequest(step, to, check, worst, tuple(overrides), anyway)
     request.check_options()
-    home = Home.from_environment()
-    found = find_training_run(home, run)
+    found = find_training_run(home := Home.from_environment(), run)
     return replay_run(open_found(found, home, warn or _log.warning, on_progress), request)
 
 

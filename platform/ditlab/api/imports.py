@@ -6,7 +6,6 @@ from pathlib import Path
 
 from denoisers.contract import Spec
 from ditlab.cluster.session import cluster_address
-from ditlab.data.block_imports.runner import BlockExecutor
 from ditlab.data.importing import ImportRequest, find_importer, run_import
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
@@ -32,11 +31,9 @@ def import_data(
     unknown importer, and as the importer does.
     """
     address = cluster_address(address) if find_importer(kind).by_blocks else None
-    home = Home.from_environment().ensure()
-    folder = _folder(out or home.stores, address)
     source = getattr(options, "source", None)
-    with _block_executor(address, folder, None if source is None else str(source), warn) as executor:
-        return run_import(kind, ImportRequest(folder, home.caches, options, progress, executor))
+    with _import_request(out, address, None if source is None else str(source), options, progress, warn) as request:
+        return run_import(kind, request)
 
 
 def encode_store(
@@ -72,32 +69,27 @@ def encode_store(
     from ditlab.data.images.encoding import encode_store as encode
     from ditlab.data.named_stores import open_named_store
 
-    home = Home.from_environment().ensure()
     if is_uri(str(store)):
         raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
-    opened = open_named_store("STORE", str(store), home)
-    address = cluster_address(address)
-    folder = _folder(out or home.stores, address)
+    opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
     encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
-    with _block_executor(address, folder, str(opened.path), warn) as executor:
-        request = ImportRequest(folder, home.caches, Spec(), progress, executor)
+    with _import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
         return encode(opened, encoders, tokens, name, request)
 
 
-def _folder(out: Path, address: str | None) -> Path:
-    """Return a folder as processes of other nodes find it, where there are any."""
-    return out if address is None else out.absolute()
-
-
 @contextmanager
-def _block_executor(
-    address: str | None, out: Path, source: str | None, warn: Callable[[str], None]
-) -> Iterator[BlockExecutor | None]:
+def _import_request(
+    out: Path | None, address: str | None, source: str | None, options: Spec, progress: Progress,
+    warn: Callable[[str], None],
+) -> Iterator[ImportRequest]:  # fmt: skip
     """Connect to a cluster, if there is an address, for the length of the block. Raises UserError as it does."""
+    home = Home.from_environment().ensure()
+    folder = out or home.stores
     if address is None:
-        yield None
+        yield ImportRequest(folder, home.caches, options, progress, None)
         return
     from ditlab.cluster.imports import ray_executor  # a second of imports, that others need not wait for
 
-    with ray_executor(address, out, source, warn) as executor:
-        yield executor
+    folder = folder.absolute()  # as processes of other nodes find it
+    with ray_executor(address, folder, source, warn) as executor:
+        yield ImportRequest(folder, home.caches, options, progress, executor)

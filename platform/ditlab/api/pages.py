@@ -20,7 +20,7 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
 
     Raises UserError where the disk refuses, and where the run's record cannot be read.
     """
-    from ditlab.runs.page import REPORT, report_source, write_run_report
+    from ditlab.runs.page import REPORT, write_run_report
 
     place = folder.path / REPORT if path is None else Path(path)
     if place.is_dir():
@@ -28,18 +28,9 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
     if os.path.lexists(place) and not place.is_file():
         raise UserError(f"--out {place} is no plain file whose place a page may take; name another file.")
     try:
-        return write_run_report(report_source(home, folder), place)
+        return write_run_report(home, folder, place)
     except OSError as error:
         raise UserError(f"{place} cannot be written ({error.strerror}); name another place with --out.") from error
-
-
-def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
-    """Write the page of a run again, with what was added to it since its end, and log it; nothing for a run whose
-    `tracking.report` is false. Raises UserError as `write_report` and `log_report` do."""
-    from ditlab.spec.files import load_recorded_experiment
-
-    if load_recorded_experiment(folder.spec).tracking.report:
-        log_report(home, folder, write_report(home, folder), warn)
 
 
 def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], None]) -> int:
@@ -53,9 +44,9 @@ def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], 
 
     home.check_place()
     tracking = load_recorded_experiment(folder.spec).tracking
-    with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as records:
-        records.tracker.log_artifact(page)
-    return records.num_unsent
+    with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as tracker:
+        tracker.log_artifact(page)
+    return tracker.num_unsent
 
 
 def sweep_report(found: FoundRun) -> Path:

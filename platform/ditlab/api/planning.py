@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -15,8 +15,8 @@ import torch
 
 from ditlab.analysis.profiling import Profile, profile_steps
 from ditlab.analysis.user_errors import building, output_folder, writing
-from ditlab.api.specs import load, load_sweep
-from ditlab.data.splits import DataSplits, open_data
+from ditlab.api.specs import load_sweep, validated
+from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
@@ -43,7 +43,7 @@ from ditlab.sweeps.prepare import typical_values
 from ditlab.training.plan import plan_run
 
 MOST_STEPS = 20
-"""Steps of a profile at most: a trace of a step of a large network takes some MB."""
+"""Steps of a profile at most."""
 _SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
 """Sections of a spec that decide memory and time."""
 
@@ -74,18 +74,23 @@ def plan(
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
     """
-    if not isinstance(experiment, Experiment):
-        experiment = load(experiment, overrides)
-    elif overrides:
-        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    experiment = validated(experiment, overrides)
     if gpus is not None and gpus < 1:
         raise UserError(f"--gpus={gpus} leaves nothing to plan for; give 1 or more.")
     device = _device(experiment, gpu, gpus, say)
     if gpu_memory is not None:
         device = replace(device, memory=device_memory(gpu_memory))
-    experiment = _on_device(experiment, device, gpus)
-    home = Home.from_environment()
-    data = _data(experiment, home, say)
+    changes: dict[str, float | int] = {}
+    if gpus is not None and experiment.resources.workers != gpus:
+        changes["resources.workers"] = gpus
+    if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
+        changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
+    experiment = experiment.replace_all(changes) if changes else experiment
+    home, data = Home.from_environment(), None
+    try:
+        data = open_data(experiment.data, home, verify=False)
+    except UserError as error:
+        say(f"the data are not here, so their sizes are assumed: {error}")
     shape = data_shape(experiment, data) if data else DataShape()
     with building():
         steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
@@ -115,25 +120,6 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
             say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
         return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
     return find_gpu(DEFAULT if name is None else name)
-
-
-def _on_device(experiment: Experiment, device: Device, workers: int | None) -> Experiment:
-    """Return the experiment with one worker a GPU. Raises UserError where its batch does not divide."""
-    changes: dict[str, float | int] = {}
-    if workers is not None and experiment.resources.workers != workers:
-        changes["resources.workers"] = workers
-    if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
-        changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
-    return experiment.replace_all(changes) if changes else experiment
-
-
-def _data(experiment: Experiment, home: Home, say: Callable[[str], None]) -> DataSplits | None:
-    """Open the experiment's data; None, with a line for people, where they are not here."""
-    try:
-        return open_data(experiment.data, home, verify=False)
-    except UserError as error:
-        say(f"the data are not here, so their sizes are assumed: {error}")
-        return None
 
 
 def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
@@ -212,18 +198,13 @@ def draw_plan(plan: Plan, path: Path) -> Path:
     from ditlab.reports.figures import memory_figure
     from ditlab.reports.rendering.render import save_figure
 
-    bars, recommended, chosen = {}, None, plan.recommended
+    bars, chosen = {}, plan.recommended
     for each in plan.settings:
-        peak = each.memory.peak
-        bars[each.label] = {
-            "parameters": peak.parameters, "gradients": peak.gradients, "optimiser": peak.optimizer,
-            "average": peak.average, "activations": peak.activations, "workspace": peak.workspace,
-            "margin": each.margin,
-        }  # fmt: skip
-        if peak.encoders:
-            bars[each.label]["encoders"] = peak.encoders
-        if chosen is not None and chosen.is_like(each):
-            recommended = each.label
+        parts = asdict(each.memory.peak)
+        encoders = {"encoders": parts.pop("encoders")}
+        bars[each.label] = {name.replace("optimizer", "optimiser"): size for name, size in parts.items()}
+        bars[each.label] |= {"margin": each.margin} | (encoders if encoders["encoders"] else {})
+    recommended = next((each.label for each in plan.settings if chosen and chosen.is_like(each)), None)
     title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):
         return save_figure(memory_figure(bars, recommended, plan.device.memory, title), path)
@@ -245,9 +226,9 @@ def profile(
     Raises:
         UserError: the input is wrong, or the machine has no GPU for an experiment that needs one.
     """
-    if not 1 <= num_steps <= MOST_STEPS:
+    if not 1 <= num_steps <= MOST_STEPS:  # a trace of a step of a large network takes some MB
         raise UserError(f"--steps={num_steps} is not between 1 and {MOST_STEPS}; a trace of more is too large to open.")
-    experiment = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
+    experiment = validated(experiment, overrides)
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(
             f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this machine has no GPU to "

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ditlab.errors import RunFailed, UserError
@@ -23,7 +22,7 @@ from ditlab.storage.files import folder_size, sync_folder
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.access import redact, resolve_tracking_uri
-from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
+from ditlab.tracking.records import RunList, find_run, scan_runs
 from ditlab.tracking.sync import num_unsent
 
 _REMOVED = ".removed"
@@ -75,7 +74,7 @@ class RemovalPlan:
         where the disk refuses.
         """
         known = scan_runs(self.home)
-        _refuse_needed(self.home, known, [run.folder.run_id for run in self.runs])
+        check_unneeded(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
             from ditlab.tracking.mlflow_runs import delete_mlflow_run
 
@@ -85,7 +84,11 @@ class RemovalPlan:
         try:
             trash.mkdir(exist_ok=True)
             for run in self.runs:
-                _remove(run.folder, trash)
+                renamed = trash / f"{run.folder.run_id}-{secrets.token_hex(4)}"
+                with lock_run(run.folder):  # refused where it has come into use
+                    run.folder.path.rename(renamed)
+                    sync_folder(run.folder.path.parent)
+                shutil.rmtree(renamed)
                 for record in known.records:
                     if record.run_id == run.folder.run_id:
                         release_start(self.home, record)
@@ -112,9 +115,18 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
             raise UserError(f"run {run_id} is a link to {folder.path.readlink()}; delete the link itself.")
         if is_locked(folder):
             raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
-    _refuse_needed(home, known, chosen)
-    records = {record.run_id: record for record in known.records}
-    return RemovalPlan(home, [_run_to_delete(home, home.run(run_id), records.get(run_id)) for run_id in chosen])
+    check_unneeded(home, known, chosen)
+    records, runs = {record.run_id: record for record in known.records}, []
+    for run_id in chosen:
+        folder, record, unsent = home.run(run_id), records.get(run_id), 0
+        address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
+        with suppress(OSError):
+            unsent = num_unsent(folder, address, home)
+        storage = storage_of(folder)
+        checkpoints = f"{storage.rstrip('/')}/{run_id}" if storage else ""
+        name, state = (record.name, record.status) if record else ("?", "unreadable")
+        runs.append(RunToDelete(folder, name, state, folder_size(folder.path), unsent, address, checkpoints))
+    return RemovalPlan(home, runs)
 
 
 def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
@@ -141,43 +153,8 @@ def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
     return [record.run_id, *sorted(run_id for run_id in trials if home.run(run_id).path.is_dir())]
 
 
-def _refuse_needed(home: Home, known: RunList, chosen: Sequence[str]) -> None:
-    """Raise UserError for the first run that others need."""
-    reasons = needs(home, known, chosen)
-    for run_id in chosen:
-        if reason := reasons.get(run_id):
-            raise UserError(f"run {run_id} {reason}.")
-
-
-def _run_to_delete(home: Home, folder: RunFolder, record: RunRecord | None) -> RunToDelete:
-    address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
-    unsent = 0
-    with suppress(OSError):
-        unsent = num_unsent(folder, address, home)
-    storage = storage_of(folder)
-    return RunToDelete(
-        folder=folder,
-        name=record.name if record else "?",
-        status=record.status if record else "unreadable",
-        size=folder_size(folder.path),
-        unsent=unsent,
-        address=address,
-        checkpoints=f"{storage.rstrip('/')}/{folder.run_id}" if storage else "",
-    )
-
-
-def _remove(folder: RunFolder, trash: Path) -> None:
-    """Rename a run's folder under its lock, then delete its files. Raises UserError where it has come into use."""
-    renamed = trash / f"{folder.run_id}-{secrets.token_hex(4)}"
-    with lock_run(folder):
-        folder.path.rename(renamed)
-        sync_folder(folder.path.parent)
-    shutil.rmtree(renamed)
-
-
-def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
-    """Reason by run id why a run must stay, of those that are to be `leaving` together; `known` are all runs."""
-    found: dict[str, str] = {}
+def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
+    """Raise UserError for the first run that must stay, of those that are to be `leaving` together; `known` are all."""
     staying = [record for record in known.records if record.run_id not in leaving]
     trial_of = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
     for record in staying:
@@ -186,32 +163,34 @@ def needs(home: Home, known: RunList, leaving: Sequence[str]) -> dict[str, str]:
             trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
     sweeps = {record.run_id: f"{record.run_id} ({record.name})" for record in staying if record.trials}
     sweeps |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
+    users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
+    users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
+    forks, texts = forks_by_parent(staying), list(_texts(home, users))
     for run_id in leaving:
         sweep_id, number = trial_of.get(run_id, ("", -1))
         if sweep := sweeps.get(sweep_id):
-            found[run_id] = (
-                f"is trial {number} of sweep {sweep}, whose ranking, report and best.yaml need it; delete the sweep, "
-                "and its trials go with it"
+            raise UserError(
+                f"run {run_id} is trial {number} of sweep {sweep}, whose ranking, report and best.yaml need it; delete "
+                "the sweep, and its trials go with it."
             )
-    forks = forks_by_parent(staying)
-    for run_id in leaving:
-        if run_id not in found and (below := forks.get(run_id)):
+        if below := forks.get(run_id):
             listed = ", ".join(
                 f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below[:8]
             )
             more = f" and {len(below) - 8} more" if len(below) > 8 else ""
-            found[run_id] = (
-                f"is the parent of {len(below)} forks, {listed}{more}, which need its checkpoints; delete those first"
+            forked, need = ("fork", "needs") if len(below) == 1 else (f"{len(below)} forks,", "need")
+            raise UserError(
+                f"run {run_id} is the parent of {forked} {listed}{more}, which {need} its checkpoints; "
+                "delete those first."
             )
-            if len(below) == 1:
-                found[run_id] = f"is the parent of fork {listed}, which needs its checkpoint; delete that first"
-    users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
-    users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
-    for user, text in _texts(home, users):
-        for run_id in leaving:
-            if run_id not in found and _refers(text, run_id):
-                found[run_id] = f"is needed by {user}, which names it or a file in its folder; delete that first"
-    return found
+        # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
+        named = re.compile(rf"(?<!\w){run_id}(?!\w)".encode())
+        for user, text in texts:
+            lines = (line for line in text.splitlines() if named.search(line))
+            if any(not re.match(rb"\W*(name|run_id)\W", line) for line in lines):
+                raise UserError(
+                    f"run {run_id} is needed by {user}, which names it or a file in its folder; delete that first."
+                )
 
 
 def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
@@ -224,9 +203,3 @@ def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
         for path in sorted(store.glob("*.json")):
             with suppress(OSError):
                 yield f"store {store.name}", read_plain(path, 16 * MIB)
-
-
-def _refers(text: bytes, run_id: str) -> bool:
-    """Return True if a line of YAML or JSON has the run's id as a word, such as a part of a path; a name is no use."""
-    named = re.compile(rf"(?<!\w){run_id}(?!\w)".encode())
-    return any(named.search(line) and not re.match(rb"\W*(name|run_id)\W", line) for line in text.splitlines())

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Unpack, overload
 
 import pyarrow as pa
+from markupsafe import Markup
 
-from ditlab.api.run_card import ShownRun, run_card, runs_table
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
-from ditlab.notebook_html import never_failing
+from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.description import run_time
+from ditlab.runs.locks import is_locked
+from ditlab.spec.cards import differing_table, spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed
+from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.history import Series, metric_history
+from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 
 if TYPE_CHECKING:
@@ -34,7 +41,14 @@ if TYPE_CHECKING:
     from ditlab.runs.events import RunEvent
 
 _log = logging.getLogger("ditlab")
-RunT = TypeVar("RunT", bound=ShownRun)
+PartT = TypeVar("PartT")
+MOST_RUNS = 30
+"""Rows of a table of runs."""
+MOST_METRICS = 200
+_MOST_PICTURE = 8 * MIB
+_MOST_TEXT = 4000  # bytes
+_ELSEWHERE = ("system/", "time/", "perf/")
+"""Metrics of the machine, and those of the table of times."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +65,6 @@ class ExportedWeights:
     def to_dict(self) -> dict[str, Any]:
         """The export in JSON's types, for `--json`."""
         return {"run_id": self.run_id, "step": self.step, "files": [str(file) for file in self.files]}
-
-
-def metric_table(chosen: Mapping[str, Series]) -> pa.Table:
-    """A row a step, in the order of the steps: `step`, `time` of its first point, and a column a metric."""
-    times: dict[int, int] = {}
-    for series in chosen.values():
-        for step, time in zip(series.steps.tolist(), series.times.tolist(), strict=True):
-            times[step] = min(time, times.get(step, time))
-    steps = sorted(times)
-    columns = {
-        "step": pa.array(steps, pa.int64()),
-        "time": pa.array([times[step] for step in steps], pa.timestamp("ms", tz="UTC")),
-    }
-    for name, series in chosen.items():
-        values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
-        columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
-    return pa.table(columns)
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Run:
 
     def refresh(self) -> Run:
         """The run with its record as it is now. Raises UserError where the record is gone."""
-        return Run(self.folder, read_record(self.folder), self.home, self.warn, self.on_progress)
+        return replace(self, record=read_record(self.folder))
 
     def metrics(self, *names: str) -> pa.Table:
         """Metrics from the run's journal, one row a step, in the order of the steps.
@@ -121,7 +118,20 @@ class Run:
         (float64, null where the metric was not logged at that step). With `names`, only these metrics and the steps
         that have one of them. Raises UserError for an unknown name.
         """
-        return metric_table(self._history(names))
+        chosen = self._history(names)
+        times: dict[int, int] = {}
+        for series in chosen.values():
+            for step, time in zip(series.steps.tolist(), series.times.tolist(), strict=True):
+                times[step] = min(time, times.get(step, time))
+        steps = sorted(times)
+        columns = {
+            "step": pa.array(steps, pa.int64()),
+            "time": pa.array([times[step] for step in steps], pa.timestamp("ms", tz="UTC")),
+        }
+        for name, series in chosen.items():
+            values = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+            columns[name] = pa.array([values.get(step) for step in steps], pa.float64())
+        return pa.table(columns)
 
     def plot(self, *names: str) -> Plot:
         """Curves of metrics over the steps; without names, the training loss and the held-out metrics.
@@ -177,10 +187,10 @@ class Run:
         self.check_writable()
         from ditlab.analysis.opened_run import logged_records
 
-        with logged_records(self._opened().tracker()) as records:
+        with logged_records(self._opened().tracker()) as tracker:
             for file in files:
-                records.tracker.log_artifact(file, "figures")
-        return records.num_unsent
+                tracker.log_artifact(file, "figures")
+        return tracker.num_unsent
 
     def export(self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None) -> ExportedWeights:
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
@@ -227,7 +237,7 @@ class Run:
 
     @never_failing
     def _repr_html_(self) -> str:
-        return run_card(self)
+        return _run_card(self)
 
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
@@ -257,7 +267,7 @@ def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progres
     return Run(found.folder, found.record, home, warn, on_progress)
 
 
-def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> FoundRuns[Run]:
+def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> FoundRuns:
     """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are not listed;
     their trials are. A notebook shows the list as a table."""
     home = Home.from_environment()
@@ -270,16 +280,116 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
     )
 
 
-class FoundRuns(list[RunT]):
+class FoundRuns(list[Run]):
     """Runs, the newest first: a list, and a table in a notebook. Its parts, as in `runs[:5]`, are tables as well."""
 
     @overload
-    def __getitem__(self, index: SupportsIndex, /) -> RunT: ...
+    def __getitem__(self, index: SupportsIndex, /) -> Run: ...
     @overload
-    def __getitem__(self, index: slice, /) -> FoundRuns[RunT]: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> RunT | FoundRuns[RunT]:
+    def __getitem__(self, index: slice, /) -> FoundRuns: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> Run | FoundRuns:
         return FoundRuns(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
 
     @never_failing
     def _repr_html_(self) -> str:
-        return runs_table(self)
+        return _runs_table(self)
+
+
+def _run_card(run: Run) -> Markup:
+    """Status, last metrics, last samples, how to go on, and the spec on request."""
+    notes: list[str] = []
+
+    def read(what: str, make: Callable[[], PartT], otherwise: PartT) -> PartT:
+        try:
+            return make()
+        except (UserError, OSError, ValueError) as error:
+            line = first_line(error)
+            notes.append(line if isinstance(error, UserError) else f"{what} cannot be read ({line}).")
+            return otherwise
+
+    record = read("the run's record", lambda: read_record(run.folder), run.record)
+    content = read(str(run.folder.journal), lambda: read_content(run.folder.journal), JournalContent())
+    if content.num_damaged:
+        notes.append(f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
+    none: list[Markup] = []
+    samples = read("the last samples", lambda: _last_samples(run.folder, content), none)
+    parts = [*_sentences(run, record), *samples]
+    metrics = [[name, points.values[-1], content.steps[points.rows[-1]]] for name, points in content.metrics.items()]
+    metrics = sorted((row for row in metrics if not str(row[0]).startswith(_ELSEWHERE)), key=lambda row: str(row[0]))
+    if metrics:
+        parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
+    if times := run_time(content):
+        rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
+        sentences = Markup("").join(map(paragraph, times.sentences()))
+        parts.append(fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], rows) + sentences))
+    if spec := read("the spec", lambda: run.spec, None):
+        fields = [field for field in spec_fields(spec) if field.path != "name"]
+        parts.append(fold("spec", differing_table(fields)))
+    parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
+    return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
+
+
+def _runs_table(runs: Sequence[Run]) -> Markup:
+    """A row a run, the newest first: at most 30."""
+    rows: list[list[object]] = []
+    for run in runs[:MOST_RUNS]:
+        record, latest = run.record, recent_metrics(run.folder).latest
+        # Held-out value of the heaviest loss component, else the first that was logged.
+        try:
+            weights = run.spec.objective.weights.model_dump()
+        except (UserError, OSError):
+            weights = {}
+        names = [f"eval/{name}" for name in sorted(weights, key=lambda name: -weights[name])]
+        measured = next((name for name in [*names, *latest] if name in latest and name.startswith("eval/")), None)
+        held_out = f"{measured.removeprefix('eval/')} {latest[measured]:.4g}" if measured else ""
+        rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
+                     latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
+    left = len(runs) - len(rows)
+    caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}" + (f", {left:,} older ones not shown" if left else "")
+    columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
+    return card("Runs", caption, [table(columns, rows)] if rows else [])
+
+
+def _sentences(run: Run, record: RunRecord) -> Iterator[Markup]:
+    """Status and steps, why the run ended, and what can be done with it."""
+    is_training = is_locked(run.folder)
+    state = status(record.status)
+    if record.status == "running":
+        state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
+    yield paragraph(Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created)))
+    if record.message:
+        yield paragraph(shown(record.message, 600))
+    if record.status in ("interrupted", "failed", "running") and not is_training:
+        spec = run.folder.spec
+        shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
+        command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
+        yield paragraph("To go on from the last checkpoint, in Python or in a terminal:")
+        yield code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}')
+    elif record.step:
+        yield paragraph("Next: run.sample(16), run.plot(), run.evaluate(), run.figures().kinds, run.export(folder).")
+
+
+def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
+    """The newest picture that the journal names, or the text beside it."""
+    images = [event for event in content.events if event["kind"] == "image" and event["key"] == "samples"]
+    if not images:
+        return []
+    newest = max(images, key=lambda event: event["step"])
+    path = run.path / newest["path"]
+    if not is_relative(newest["path"]) or not stays_below(run.path, path):
+        raise ValueError("their path leads out of the run's folder")
+    heading = paragraph(f"Samples at step {newest['step']:,}:")
+    if (text := path.with_suffix(".txt")).exists():
+        return [heading, code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])]
+    png = read_plain(path, _MOST_PICTURE)
+    if not png.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ValueError(f"{path.name} is no PNG")
+    return [heading, picture(png, f"samples of run {run.run_id} at step {newest['step']}")]
+
+
+def _steps(record: RunRecord) -> str:
+    return f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
+
+
+def _moment(iso: str) -> str:
+    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"

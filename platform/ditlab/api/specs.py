@@ -27,6 +27,16 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     return load_experiment(Path(path), overrides)
 
 
+def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Return an experiment itself, or load the one of a YAML file. Raises UserError, and for overrides without a
+    file."""
+    if not isinstance(experiment, Experiment):
+        return load_experiment(Path(experiment), overrides)
+    if overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+    return experiment
+
+
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """Load a sweep's YAML with its base and `overrides` (`trials=4`), and check every axis against the experiment.
 
@@ -49,10 +59,10 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
     `spec` is a validated one or the path of its YAML, whose `overrides` stay as they are. The result's `spec` is the
     short one, its `changes` are the values before and after by path. Raises UserError for a spec that is wrong.
     """
-    if isinstance(spec, Experiment | Sweep):
-        if overrides:
-            raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
-        return shorten_experiment(spec) if isinstance(spec, Experiment) else shorten_sweep(spec)
+    if isinstance(spec, Experiment):
+        return shorten_experiment(validated(spec, overrides))
+    if isinstance(spec, Sweep):
+        return shorten_sweep(spec)
     path = Path(spec)
     return load_quick_sweep(path, overrides) if is_sweep(path) else load_quick_experiment(path, overrides)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.progress import ignore
 from ditlab.spec.sweep import Sweep, load_sweep
 
 if TYPE_CHECKING:
@@ -68,12 +69,10 @@ def tune(
         UserError: the input is wrong; the message names the field, its value and the remedy.
         RunFailed: no trial has a value of the metric, or Ray Tune failed.
     """
-    source = _source(sweep, overrides, resume)
-    given = _validated(sweep, overrides)
-    address = cluster_address(address)
-    say = say or _ignore
+    source, given = _loaded(sweep, overrides, resume)
+    address, say = cluster_address(address), say or ignore
     with ray_session(address, 0) if address else nullcontext():
-        prepared, stored = _prepare(given, source, resume, address, say, is_dry=False)
+        prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
@@ -82,7 +81,7 @@ def tune(
         with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
 
-            return SweepSession(started, on_progress or _ignore, warn or _log.warning).run()
+            return SweepSession(started, on_progress or ignore, warn or _log.warning).run()
 
 
 def plan_sweep(
@@ -97,9 +96,8 @@ def plan_sweep(
 
     Raises UserError.
     """
-    source = _source(sweep, overrides, resume)
-    given = _validated(sweep, overrides)
-    prepared, stored = _prepare(given, source, resume, cluster_address(address), say or _ignore, is_dry=True)
+    source, given = _loaded(sweep, overrides, resume)
+    prepared, stored = _prepare(source, given, resume, cluster_address(address), say or ignore, is_dry=True)
     from ditlab.sweeps.forecast import forecast
     from ditlab.sweeps.start import read_past_trials
 
@@ -108,24 +106,21 @@ def plan_sweep(
     return SweepPlan(prepared, forecast(prepared, past), [*prepared.notes, *damage])
 
 
-def _source(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> str:
-    """Name of the sweep in error messages. Raises UserError where the arguments name no sweep."""
+def _loaded(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> tuple[str, Sweep | None]:
+    """Name of the sweep in messages, and the sweep; None for one that is resumed without its file. Raises UserError."""
     if sweep is None and not resume:
         raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
     if overrides and (sweep is None or isinstance(sweep, Sweep)):
         raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
     if sweep is None and resume == "auto":
         raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
-    return sweep.name if isinstance(sweep, Sweep) else str(sweep or resume)
-
-
-def _validated(sweep: Sweep | str | Path | None, overrides: Sequence[str]) -> Sweep | None:
-    """The sweep itself, or the one in a YAML file. Raises UserError for a file that is wrong."""
-    return load_sweep(Path(sweep), overrides) if isinstance(sweep, str | Path) else sweep
+    if isinstance(sweep, str | Path):
+        return str(sweep), load_sweep(Path(sweep), overrides)
+    return sweep.name if sweep else str(resume), sweep
 
 
 def _prepare(
-    given: Sweep | None, source: str, resume: str | None, address: str | None, say: Callable[[str], None], is_dry: bool
+    source: str, given: Sweep | None, resume: str | None, address: str | None, say: Callable[[str], None], is_dry: bool
 ) -> "tuple[PreparedSweep, StoredSweep | None]":
     """Find the sweep that is resumed, if any, and check all that can be checked."""
     # Imported once the sweep's file is known to be right: torch takes seconds.
@@ -133,18 +128,13 @@ def _prepare(
     from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
 
     nodes = cluster_nodes() if address and not is_dry else local_nodes()
-    home = Home.from_environment()
-    if resume == "auto":
-        assert given
+    home, stored = Home.from_environment(), None
+    if resume == "auto" and given:
         resume = find_unfinished_sweep(home, given)
-    stored = find_stored_sweep(home, resume, given) if resume else None
-    if stored and stored.note:
-        say(stored.note)
-    sweep = stored.sweep if stored else given
+    if resume:
+        stored = find_stored_sweep(home, resume, given)
+        if stored.note:
+            say(stored.note)
+    sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
     assert sweep
-    before = stored.stored if stored else None
     return prepare_sweep(sweep, source, nodes, remote=address is not None, stored=before), stored
-
-
-def _ignore(_: object) -> None:
-    """Drop a message."""

@@ -3,29 +3,28 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
+from ditlab.api.specs import validated
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing
+from ditlab.progress import ignore
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_experiment
-from ditlab.spec.start import Start
 from ditlab.tracking.access import redact
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
-    from ditlab.runs.servers import MetricsServer
 
 
 _log = logging.getLogger("ditlab")
@@ -123,7 +122,7 @@ def train(
         UserError: the input is wrong; the message names the field, its value and the remedy.
         RunFailed: the run started and failed; `ProofFailed`, with nothing started, where the proof found something off.
     """
-    experiment = _validated(experiment, overrides, _start(start_from, weights_only, resume))
+    experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
     if prove and address:
         raise UserError(
@@ -131,15 +130,35 @@ def train(
             "its nodes first (ray job submit --entrypoint-num-gpus 1 ... -- python -m ditlab prove SPEC), and leave "
             "--prove out."
         )
-    say, warn = say or _ignore, warn or _log.warning
-    with _metrics_server(metrics_port) as server, _connection(experiment, address, say):
-        checked = check_launch(experiment, resume, local=local, remote=address is not None)
-        launch = begin_launch(checked, _proved(experiment, say) if prove else None)
+    say, warn = say or ignore, warn or _log.warning
+    with ExitStack() as stack:
+        server = None
+        if metrics_port is not None:  # it listens at once
+            from ditlab.runs.servers import MetricsServer
+
+            server = stack.enter_context(MetricsServer(metrics_port))
+        if address is not None:
+            from ditlab.cluster.launch import cluster_connection
+
+            stack.enter_context(cluster_connection(experiment, address, say))
+        checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
+        if prove:
+            from ditlab.api import checks
+            from ditlab.checking.prove.findings import proof_lines
+
+            say("proving the engine on twenty steps before the run begins")
+            proof = checks.prove(experiment)
+            if not proof.holds:
+                raise ProofFailed(proof)
+            say(f"proof: {proof.verdict}")
+            written = json.dumps(proof.to_dict(), indent=1) + "\n"
+            recorded = RecordedProof(proof.summary, written, "\n".join(proof_lines(proof)) + "\n")
+        launch = begin_launch(checked, recorded)
         if server:
             server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):
             say(line)
-        outcome = _train(launch, local, on_progress or _ignore, warn)
+        outcome = _train(launch, local, on_progress or ignore, warn)
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
         redact(launch.tracking_uri), launch.folder.path,
@@ -157,28 +176,29 @@ def plan_training(
     weights_only: bool = False,
 ) -> TrainingPlan:
     """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
-    experiment = _validated(experiment, overrides, _start(start_from, weights_only, resume))
+    experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     launch = check_launch(experiment, resume, local=local, remote=_cluster(local, address) is not None)
     total = launch.model.counts.total
     return TrainingPlan(experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch))
 
 
-def _validated(experiment: Experiment | str | Path, overrides: Sequence[str], start: Start | None) -> Experiment:
-    """The experiment itself, or the one in a YAML file, with a start. Raises UserError for a spec that is wrong."""
-    if not isinstance(experiment, Experiment):
-        return load_experiment(Path(experiment), [*([start.override()] if start else []), *overrides])
-    if overrides:
-        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
-    return experiment.replace("start", start) if start else experiment
-
-
-def _start(text: str | None, weights_only: bool, resume: str | None) -> Start | None:
-    """The start that a caller asks for; None for a run that is no fork. Raises UserError."""
+def _validated(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str],
+    text: str | None,
+    weights_only: bool,
+    resume: str | None,
+) -> Experiment:
+    """The experiment itself, or the one in a YAML file, with the start that a caller asks for. Raises UserError."""
     if text is None and not weights_only:
-        return None
+        return validated(experiment, overrides)
     from ditlab.runs.forks import requested_start
 
-    return requested_start(text, weights_only, resume, Home.from_environment())
+    start = requested_start(text, weights_only, resume, Home.from_environment())
+    if isinstance(experiment, Experiment):
+        return validated(experiment, overrides).replace("start", start)
+    assert start is not None, "`text` is given"
+    return validated(experiment, [start.override(), *overrides])
 
 
 def _cluster(local: bool, address: str | None) -> str | None:
@@ -186,39 +206,6 @@ def _cluster(local: bool, address: str | None) -> str | None:
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     return None if local else cluster_address(address)
-
-
-def _proved(experiment: Experiment, say: Callable[[str], None]) -> RecordedProof:
-    """Prove the engine; what the run keeps of it. Raises ProofFailed where something is off."""
-    from ditlab.api.checks import prove
-    from ditlab.checking.prove.findings import proof_lines
-
-    say("proving the engine on twenty steps before the run begins")
-    proof = prove(experiment)
-    if not proof.holds:
-        raise ProofFailed(proof)
-    say(f"proof: {proof.verdict}")
-    return RecordedProof(
-        proof.summary, json.dumps(proof.to_dict(), indent=1) + "\n", "\n".join(proof_lines(proof)) + "\n"
-    )
-
-
-def _metrics_server(port: int | None) -> "AbstractContextManager[MetricsServer | None]":
-    """Server of the run's metrics, which listens at once; None without a port. Raises UserError."""
-    if port is None:
-        return nullcontext()
-    from ditlab.runs.servers import MetricsServer
-
-    return MetricsServer(port)
-
-
-def _connection(experiment: Experiment, address: str | None, say: Callable[[str], None]) -> AbstractContextManager[Any]:
-    """Connection to the cluster, if there is an address, for the length of the block."""
-    if address is None:
-        return nullcontext()
-    from ditlab.cluster.launch import cluster_connection
-
-    return cluster_connection(experiment, address, say)
 
 
 def _train(
@@ -241,7 +228,3 @@ def _train(
                 outcome = train_on_ray(launch, callbacks)
         lifecycle.end(outcome)
     return outcome
-
-
-def _ignore(_: object) -> None:
-    """Drop a message."""

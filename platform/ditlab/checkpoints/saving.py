@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -45,14 +46,15 @@ class HostCopy:
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._views: list[tuple[TensorKey, Tensor]] = []
+        self.tensors: KeyedTensors = ()
+        """Flattened copies of the tensors."""
         self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")
 
     def reserve(self, tensors: KeyedTensors) -> None:
         """Allocate and touch the memory for tensors of these sizes."""
         needed = sum(tensor.nbytes for _, tensor in tensors)
         if needed > self._buffer.numel():
-            self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
+            self.tensors, self._buffer = (), torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
@@ -69,24 +71,19 @@ class HostCopy:
         for view, tensor in on_gpu:
             view.copy_(tensor.reshape(-1), non_blocking=True)
         on_host = [pair for pair in pairs if not pair[1].is_cuda]
-        list(self._copiers.map(_copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
+
+        def copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+            for view, tensor in pairs:
+                np.copyto(view.view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
+
+        list(self._copiers.map(copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
-        self._views = views
-
-    @property
-    def tensors(self) -> KeyedTensors:
-        """Flattened copies of the tensors."""
-        return self._views
+        self.tensors = views
 
     def regions(self) -> Iterator[memoryview]:
         """The bytes of all tensors, in order."""
-        yield raw_bytes(self._buffer[: sum(view.nbytes for _, view in self._views)])
-
-
-def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for view, tensor in pairs:
-        np.copyto(view.view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
+        yield raw_bytes(self._buffer[: sum(view.nbytes for _, view in self.tensors)])
 
 
 class InPlace:
@@ -149,16 +146,11 @@ class SaveTransaction:
     """One worker's part in saving one checkpoint, run in the saver's thread."""
 
     def __init__(
-        self,
-        store: CheckpointStore,
-        rank: int,
-        world_size: int,
-        keep: int,
-        manifest: CheckpointManifest,
+        self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest,
         keep_every: int | None = None,
-    ) -> None:
-        self.store, self.rank, self.world_size, self.keep, self.manifest = store, rank, world_size, keep, manifest
-        self._keep_every = keep_every
+    ) -> None:  # fmt: skip
+        self.store, self.rank, self.manifest = store, rank, manifest
+        self._keep, self._keep_every = keep, keep_every
         self.folder = folder_of(manifest.step)
         self.shard = shard_name(rank, world_size, secrets.token_hex(4))
 
@@ -188,9 +180,8 @@ class SaveTransaction:
         for rank, kind, reason in failures:
             if kind == "not_finite":
                 return SaveFailed(kind, self.manifest.step, f"{reason} on worker {rank}")
-        return SaveFailed(
-            "write", self.manifest.step, "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
-        )
+        reasons = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
+        return SaveFailed("write", self.manifest.step, reasons)
 
     def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], object] | None) -> CommitResult:
         """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
@@ -209,16 +200,23 @@ class SaveTransaction:
         except Exception as error:  # of any class: the other workers wait for this result
             failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
             return CommitResult(failed, keep_shards=self._may_be_committed(content))
-        return CommitResult(note=self._delete_old({receipt.name for receipt in receipts}))
+        # Delete the files of earlier attempts at this step, and the oldest checkpoints.
+        names = {receipt.name for receipt in receipts}
+        try:
+            for name in self.store.files.sizes(self.folder):
+                if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+                    self.store.files.delete(self.folder, name)
+            self.store.prune(self._keep, self.manifest.step, self._keep_every)
+        except Exception as error:
+            note = f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
+            return CommitResult(note=note)
+        return CommitResult()
 
     def discard(self) -> None:
         """Delete this worker's shard of a save that failed."""
-        try:
+        with suppress(Exception):  # no manifest names it, and pruning takes it with its folder
             self.store.files.delete(self.folder, self.shard)
             self.store.files.delete_folder_if_empty(self.folder)
-        except Exception:
-            # No manifest names it, and pruning takes it with its folder.
-            return
 
     def _missing_shard(self, receipts: list[ShardReceipt]) -> str | None:
         """Wait until this worker sees every shard; the reason if one stays missing for `VISIBILITY_TIMEOUT` seconds."""
@@ -226,17 +224,15 @@ class SaveTransaction:
         while True:
             sizes = self.store.files.sizes(self.folder)
             wrong = [
-                rank
+                f"worker {rank} wrote {receipt.name}"
                 for rank, receipt in enumerate(receipts)
                 if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
             ]
             if not wrong:
                 return None
             if time.monotonic() > deadline:
-                return (
-                    f"checkpoint.storage={self.store.location} is not shared by all nodes: worker {wrong[0]} wrote "
-                    f"{receipts[wrong[0]].name} and worker {self.rank} does not see it"
-                )
+                place = f"checkpoint.storage={self.store.location}"
+                return f"{place} is not shared by all nodes: {wrong[0]} and worker {self.rank} does not see it"
             time.sleep(0.2)
 
     def _may_be_committed(self, content: bytes) -> bool:
@@ -247,17 +243,6 @@ class SaveTransaction:
             return False
         except Exception:
             return True
-
-    def _delete_old(self, names: set[str]) -> str | None:
-        """Delete the files of earlier attempts at this step, and the oldest checkpoints; returns a note on failure."""
-        try:
-            for name in self.store.files.sizes(self.folder):
-                if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
-                    self.store.files.delete(self.folder, name)
-            self.store.prune(self.keep, self.manifest.step, self._keep_every)
-        except Exception as error:
-            return f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
-        return None
 
 
 def _reason(error: Exception) -> str:
@@ -296,16 +281,10 @@ class BackgroundSaver:
     """
 
     def __init__(
-        self,
-        store: CheckpointStore,
-        rank: int,
-        world_size: int,
-        gather: Callable[[Any], list[Any]],
-        keep: int,
-        before_commit: Callable[[], object] | None = None,
-        mode: Literal["background", "blocking"] = "background",
+        self, store: CheckpointStore, rank: int, world_size: int, gather: Callable[[Any], list[Any]], keep: int,
+        before_commit: Callable[[], object] | None = None, mode: Literal["background", "blocking"] = "background",
         keep_every: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.store, self.rank, self.world_size = store, rank, world_size
         self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
         self._keep_every = keep_every
@@ -347,11 +326,10 @@ class BackgroundSaver:
     def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since the last call, oldest first."""
         finished = []
-        while True:
-            try:
+        with suppress(Empty):
+            while True:
                 finished.append(self._finished.get_nowait())
-            except Empty:
-                return finished
+        return finished
 
     def wait(self) -> SaveOutcome | None:
         """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as well."""
@@ -379,9 +357,8 @@ class BackgroundSaver:
                 self._thread = None
 
     def _run(self, manifest: CheckpointManifest, began: float) -> None:
-        result = self._save(
-            SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
-        )
+        transaction = SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
+        result = self._save(transaction)
         location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
         self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
         self._finished.put(self._last)
@@ -401,11 +378,8 @@ class BackgroundSaver:
                 result = self._gather(result)[0]
         except Exception as error:
             # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
-            self._lost_worker = SaveFailed(
-                "lost_worker",
-                transaction.manifest.step,
-                f"another worker fell silent while a checkpoint was written ({first_line(error)})",
-            )
+            reason = f"another worker fell silent while a checkpoint was written ({first_line(error)})"
+            self._lost_worker = SaveFailed("lost_worker", transaction.manifest.step, reason)
             return CommitResult(self._lost_worker)
         if not result.keep_shards:
             transaction.discard()

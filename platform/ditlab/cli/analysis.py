@@ -10,33 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
-from ditlab.cli.options import (
-    batch_option,
-    complete_run,
-    console,
-    delivery_text,
-    ema_option,
-    emit,
-    hint,
-    hint_text,
-    json_option,
-    opened_run,
-    print_line,
-    relative,
-    run_argument,
-    say,
-    set_option,
-    short_path,
-)
+from ditlab.cli import options, output
 from ditlab.errors import UserError
 
 if TYPE_CHECKING:
-    from ditlab.analysis.figures import FigureSet
-    from ditlab.cli.progress import ProgressBars
+    pass
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option(
     "--num", type=click.IntRange(min=1),
     help=f"Number of samples; with several prompts, of each [default: 64, or {SAMPLES_PER_PROMPT} of each prompt; "
@@ -83,12 +65,12 @@ if TYPE_CHECKING:
     "--data", metavar="ROWS",
     help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
 )  # fmt: skip
-@batch_option(256)
-@ema_option
-@set_option
+@options.batch(256)
+@options.ema
+@options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
-@json_option
-def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options: Any) -> None:
+@options.as_json
+def sample(run: str, num: int | None, out: Path | None, as_json: bool, **settings: Any) -> None:
     """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
 
     A family that completes real rows fills in the hidden parts, and writes the completed rows as a table,
@@ -96,17 +78,17 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
     holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
     and `--set encoders.text=FOLDER` says where the text encoder is.
     """
-    with opened_run(run) as (opened, progress):
-        drawn = opened.sample(num, **options)
+    with options.opened_run(run) as (opened, progress):
+        drawn = opened.sample(num, **settings)
         progress.stage("writing the files")
         files = drawn.save(out)
-    emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json, files)
-    hint(as_json, "evaluate", opened.id)
+    output.emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json, files)
+    output.hint(as_json, "evaluate", opened.id)
 
 
 @click.command()
-@run_argument
-@batch_option(256)
+@options.run
+@options.batch(256)
 @click.option(
     "--quality", metavar="NUM", type=click.IntRange(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
@@ -124,8 +106,8 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **options
     "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
-@set_option
-@json_option
+@options.overrides
+@options.as_json
 def evaluate(
     run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
     as_json: bool,
@@ -137,28 +119,26 @@ def evaluate(
     these settings is measured; `--set encoders.KEY=PLACE` says where the run's encoders
     are now. With either, nothing is added to the run.
     """
-    with opened_run(run) as (opened, _):
-        if averages is not None:
+    settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
+    if averages is not None:
+        with options.opened_run(run) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
 
-            frontier = evaluate_averages(
-                opened, *averages.split(","), quality=quality, rows=rows, batch=batch, overrides=overrides
-            )
-        else:
-            found = opened.evaluate(quality=quality, rows=rows, batch=batch, overrides=overrides)
-    if averages is not None:
-        console(as_json).print(*frontier.terminal_tables())
-        emit(frontier.to_dict(), as_json, frontier.files)
+            frontier = evaluate_averages(opened, *averages.split(","), **settings)
+        output.console(as_json).print(*frontier.terminal_tables())
+        output.emit(frontier.to_dict(), as_json, frontier.files)
         return
-    console(as_json).print(*found.terminal_tables())
+    with options.opened_run(run) as (opened, _):
+        found = opened.evaluate(**settings)
+    output.console(as_json).print(*found.terminal_tables())
     if found.num_unsent is not None:
-        say(delivery_text("metrics", found.run_id, found.num_unsent))
-    emit(found.to_dict(), as_json, found.files)
-    hint(as_json, "figures", found.run_id)
+        output.say_delivery("metrics", found.run_id, found.num_unsent)
+    output.emit(found.to_dict(), as_json, found.files)
+    output.hint(as_json, "figures", found.run_id)
 
 
 @click.command()
-@click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=complete_run)
+@click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=options.complete_run)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
     "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),
@@ -168,10 +148,10 @@ def evaluate(
     "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of every run's samples.")
-@batch_option(64)
+@options.batch(64)
 @click.option("--log/--no-log", default=True, show_default=True, help="Add the page to every run, as an artifact.")
-@json_option
-def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+@options.as_json
+def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Compare runs: spec differences, parameters, curves over steps and time, speed, samples and their quality.
 
     RUN is an id, a prefix of one, or a name. Writes comparison.html (one file), comparison.md and the pictures.
@@ -182,18 +162,18 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         from ditlab.api.analysis import compare as compare_runs
 
         progress.stage("opening the runs")
-        found = compare_runs(*runs, **options, warn=progress.say, on_progress=progress)
-    say(found.summary)
+        found = compare_runs(*runs, **settings, warn=progress.say, on_progress=progress)
+    output.say(found.summary)
     for run_id, num_unsent in found.unsent.items():
         if num_unsent:
-            say(delivery_text("the page is", run_id, num_unsent))
+            output.say_delivery("the page is", run_id, num_unsent)
     facts = {"files": [str(file) for file in found.files], "runs": [run.as_dict() for run in found.runs]}
-    emit(facts, as_json, found.files)
-    hint(as_json, "ui")
+    output.emit(facts, as_json, found.files)
+    output.hint(as_json, "ui")
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=complete_run)
+@click.argument("run", required=False, shell_complete=options.complete_run)
 @click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
@@ -208,10 +188,10 @@ def compare(runs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     "--theme", type=click.Choice(["light", "dark", "both"]), default="light", show_default=True,
     help="Page that the pictures are for; dark ones are KIND-dark.png.",
 )  # fmt: skip
-@json_option
+@options.as_json
 def figures(
     run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None,
-    formats: tuple[str, ...], theme: str, as_json: bool,
+    formats: tuple[Any, ...], theme: Any, as_json: bool,
 ) -> None:  # fmt: skip
     """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
 
@@ -228,64 +208,50 @@ def figures(
         if opened and not only_list:
             opened.check_writable()
         found = opened.figures(seed) if opened else general_figures()
-        if only_list:
-            files = []
-        else:
-            found.check(kinds)
-            themes = ("light", "dark") if theme == "both" else (theme,)
-            files = _draw(found, kinds, out, formats, themes, run, progress, as_json)
-        num_unsent = 0
+        found.check(kinds)
+        themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
+        files: list[Path] = []
+        chosen = [] if only_list else kinds or found.kinds
+        for number, kind in enumerate(chosen):
+            progress("drawing figures", number, len(chosen), "figures")
+            drawn = found.save_formats(kind, out, formats, themes)
+            files += drawn
+            for file in drawn:
+                output.print_line(file, as_json)
+            if kinds and not drawn:
+                raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+            if not drawn:
+                progress.say(f"no {kind}: the run has nothing to draw it from.")
         logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")
             num_unsent = opened.log_figures(logged)
     if only_list:
         for kind in found.kinds:
-            print_line(kind, as_json)
-        emit({"kinds": found.kinds}, as_json)
-        hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
+            output.print_line(kind, as_json)
+        output.emit({"kinds": found.kinds}, as_json)
+        output.hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
         return
     if opened and logged:
-        say(delivery_text(f"{len(logged)} figure{'s' if len(logged) > 1 else ''}", opened.id, num_unsent))
-    emit({"files": [str(file) for file in files]}, as_json)
+        output.say_delivery(f"{len(logged)} figure{'s' if len(logged) > 1 else ''}", opened.id, num_unsent)
+    output.emit({"files": [str(file) for file in files]}, as_json)
     if opened:
-        hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
+        output.hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
     else:
-        hint(as_json, "runs")
-
-
-def _draw(
-    found: FigureSet, kinds: tuple[str, ...], out: Path | None, formats: Any, themes: Any, run: str | None,
-    progress: ProgressBars, as_json: bool,
-) -> list[Path]:  # fmt: skip
-    """Draw the figures and print their files. Raises UserError for a kind by name that the run has nothing for."""
-    files: list[Path] = []
-    chosen = kinds or found.kinds
-    for number, kind in enumerate(chosen):
-        progress("drawing figures", number, len(chosen), "figures")
-        drawn = found.save_formats(kind, out, formats, themes)
-        for file in drawn:
-            files.append(file)
-            print_line(file, as_json)
-        if drawn:
-            continue
-        if kinds:
-            raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
-        progress.say(f"no {kind}: the run has nothing to draw it from.")
-    return files
+        output.hint(as_json, "runs")
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
-@ema_option
-@json_option
+@options.ema
+@options.as_json
 def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> None:
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
-    with opened_run(run) as (opened, progress):
+    with options.opened_run(run) as (opened, progress):
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema)
-    emit(exported.to_dict(), as_json, exported.files)
-    code = f"import ditlab; print(ditlab.load_export({str(relative(exported.folder))!r}).network)"
-    hint_text(as_json, f"{short_path(Path(sys.executable))} -c {shlex.quote(code)}")
+    output.emit(exported.to_dict(), as_json, exported.files)
+    code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
+    output.hint_text(as_json, f"{output.short_path(Path(sys.executable))} -c {shlex.quote(code)}")

@@ -6,24 +6,14 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.options import (
-    console,
-    emit,
-    hint,
-    json_option,
-    print_line,
-    repeated_arguments,
-    run_argument,
-    set_option,
-    spec_argument,
-)
+from ditlab.cli import options, output
 from ditlab.errors import UserError
 
 
 @click.command()
-@spec_argument
-@set_option
-@json_option
+@options.spec
+@options.overrides
+@options.as_json
 def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     """Compare the engine that SPEC configures with a reference implementation, step by step.
 
@@ -44,15 +34,15 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
         progress.stage("reading the spec's data")
         proof = prove_spec(experiment, on_progress=progress)
     for line in proof_lines(proof):
-        print_line(line, as_json)
-    emit(proof.to_dict(), as_json)
+        output.print_line(line, as_json)
+    output.emit(proof.to_dict(), as_json)
     if proof.holds:
-        hint(as_json, "train", spec, *repeated_arguments("spec", "as_json"))
+        output.hint(as_json, "train", spec, *output.repeated_arguments("spec", "as_json"))
     return 0 if proof.holds else 1
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option("--step", metavar="N", type=int, help="Step to replay, from 1.")
 @click.option("--to", metavar="M", type=int, help="Last step, for several; default: N alone.")
 @click.option(
@@ -65,10 +55,10 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     help="Find the K steps whose loss or gradient norm differs most from the 16 steps on each side, replay each "
     "and name the likely cause.",
 )  # fmt: skip
-@set_option
+@options.overrides
 @click.option("--anyway", is_flag=True, help="Go on with other code, data or device than the run's, and say so.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a picture of each step; default: none.")
-@json_option
+@options.as_json
 def replay(
     run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],
     anyway: bool, out: Path | None, as_json: bool,
@@ -92,15 +82,15 @@ def replay(
             run, step, to, check=check, worst=worst, overrides=overrides, anyway=anyway, warn=progress.say,
             on_progress=progress,
         )  # fmt: skip
-    console(as_json).print("\n".join(found.lines), soft_wrap=True)
+    output.console(as_json).print("\n".join(found.lines), soft_wrap=True)
     files = found.save(out) if out else []
-    emit({**found.record, "files": [str(file) for file in files]}, as_json, files)
+    output.emit({**found.record, "files": [str(file) for file in files]}, as_json, files)
     if not found.holds:
         raise click.exceptions.Exit(1)
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option(
     "--steps", metavar="K", type=click.IntRange(0, 1000), default=3, show_default=True,
     help="Steps, chosen at random, that are done again.",
@@ -118,7 +108,7 @@ def replay(
     help="Hash data of up to this size as a whole; of larger data only what replayed steps read.",
 )  # fmt: skip
 @click.option("--anyway", is_flag=True, help="Replay with other code or device than the run's, and say so.")
-@json_option
+@options.as_json
 def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, as_json: bool) -> None:
     """Check RUN against its record: files, receipts, data, and some steps done again.
 
@@ -141,7 +131,7 @@ def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, any
             on_progress=progress,
         )  # fmt: skip
     for line in found.terminal_lines():
-        console(as_json).print(line)
-    emit(found.to_dict(), as_json)
+        output.console(as_json).print(line)
+    output.emit(found.to_dict(), as_json)
     if not found.holds:
         raise click.exceptions.Exit(1)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
+from ditlab.cli import options, output
 from ditlab.cli.examples import with_examples
-from ditlab.cli.options import console, emit, hint, hint_text, json_option, relative, say
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
@@ -40,7 +40,24 @@ class Importers(click.Group):
         from ditlab.data.importing import find_importer
 
         importer = find_importer(cmd_name)
-        command = _command(cmd_name, importer.options, importer.by_blocks)
+
+        def callback(out: Path | None, as_json: bool, address: str | None = None, **given: Any) -> None:
+            run_import(cmd_name, importer.options, given, out, address, as_json)
+
+        command = click.command(cmd_name, help=importer.options.__doc__)(options.as_json(callback))
+        flags = [field_option(name, field) for name, field in importer.options.model_fields.items()]
+        place, text = (
+            click.Path(path_type=Path, file_okay=False),
+            "Folder for the stores [default: DITLAB_HOME/stores].",
+        )
+        flags.append(click.Option(["--out"], type=place, help=text))
+        if importer.by_blocks:
+            text = (
+                "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
+                "[default: RAY_ADDRESS, else this machine]."
+            )
+            flags.append(click.Option(["--address"], help=text))
+        command.params = [*flags, *command.params]
         return with_examples(command, f"data import {cmd_name}")
 
 
@@ -49,24 +66,56 @@ def import_() -> None:
     """Write the Arrow stores of a kind of data."""
 
 
-def _command(kind: str, options: type[Spec], by_blocks: bool) -> click.Command:
-    def callback(out: Path | None, as_json: bool, address: str | None = None, **given: Any) -> None:
-        _run(kind, _checked(options, given), out, address, as_json)
+def field_option(name: str, field: FieldInfo) -> click.Option:
+    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
+    alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
+    (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
+    bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
+    if hasattr(plain, "__metadata__"):  # Annotated below a union
+        plain = get_args(plain)[0]
+    kind: click.ParamType[Any] | None
+    if get_origin(plain) is Literal:
+        kind = click.Choice(get_args(plain))
+    elif plain is int:
+        kind = click.IntRange(next((bound.ge for bound in bounds if hasattr(bound, "ge")), None))
+    else:
+        folder = click.Path(path_type=Path, exists=True, file_okay=False)
+        kind = {bool: None, float: click.FLOAT, str: click.STRING, Path: folder}[plain]
+    flag = name.replace("_", "-")
+    default = {} if field.is_required() else {"default": field.default}
+    return click.Option(
+        [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
+        type=kind,
+        required=field.is_required(),
+        show_default=default.get("default") is not None,
+        help=field.description,
+        **default,
+    )
 
-    command = click.command(kind, help=options.__doc__)(json_option(callback))
-    out = click.Option(
-        ["--out"],
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder for the stores [default: DITLAB_HOME/stores].",
-    )
-    address = click.Option(
-        ["--address"],
-        help="Ray cluster whose cores share the work; --out must be a folder that its nodes share "
-        "[default: RAY_ADDRESS, else this machine].",
-    )
-    shared = [out, address] if by_blocks else [out]
-    command.params = [*(_option(name, field) for name, field in options.model_fields.items()), *shared, *command.params]
-    return command
+
+def run_import(
+    kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, address: str | None, as_json: bool
+) -> None:
+    """Import data of a kind. Raises UserError for values that click takes and the importer's fields do not."""
+    from pydantic import ValidationError
+
+    from ditlab.api.imports import import_data
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.spec.overrides import explain
+
+    try:
+        chosen = fields(**given)
+    except ValidationError as error:
+        flags = {name: f"--{name.replace('_', '-')}" for name in given}
+        lines = (line.partition("=") for line in explain(error, fields, given))
+        raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
+    check_out(out)
+    with ProgressBars(f"importing {kind}") as progress:
+        imported = import_data(kind, chosen, out, address, progress, output.say)
+    show_stores(imported, {"kind": kind}, as_json)
+    if imported:
+        store = imported[0].store
+        output.hint(as_json, "data inspect", store.name if out is None else output.relative(store.path))
 
 
 def check_out(out: Path | None) -> None:
@@ -78,61 +127,6 @@ def check_out(out: Path | None) -> None:
         )
 
 
-def _checked(options: type[Spec], given: dict[str, Any]) -> Spec:
-    """Validate a command's values. Raises UserError for values that click takes and the options do not."""
-    from pydantic import ValidationError
-
-    from ditlab.spec.overrides import explain
-
-    try:
-        return options(**given)
-    except ValidationError as error:
-        flags = {name: f"--{name.replace('_', '-')}" for name in given}
-        lines = (line.partition("=") for line in explain(error, options, given))
-        raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
-
-
-def _option(name: str, field: FieldInfo) -> click.Option:
-    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
-    alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
-    (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
-    bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
-    if hasattr(plain, "__metadata__"):  # Annotated below a union
-        plain = get_args(plain)[0]
-    flag = name.replace("_", "-")
-    default = {} if field.is_required() else {"default": field.default}
-    return click.Option(
-        [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
-        type=_type(plain, next((bound.ge for bound in bounds if hasattr(bound, "ge")), None)),
-        required=field.is_required(),
-        show_default=default.get("default") is not None,
-        help=field.description,
-        **default,
-    )
-
-
-def _type(annotation: Any, at_least: int | None) -> click.ParamType[Any] | None:
-    if get_origin(annotation) is Literal:
-        return click.Choice(get_args(annotation))
-    if annotation is int:
-        return click.IntRange(at_least)
-    if annotation is Path:
-        return click.Path(path_type=Path, exists=True, file_okay=False)
-    return {bool: None, float: click.FLOAT, str: click.STRING}[annotation]
-
-
-def _run(kind: str, options: Spec, out: Path | None, address: str | None, as_json: bool) -> None:
-    from ditlab.api.imports import import_data
-    from ditlab.cli.progress import ProgressBars
-
-    check_out(out)
-    with ProgressBars(f"importing {kind}") as progress:
-        imported = import_data(kind, options, out, address, progress, say)
-    show_stores(imported, {"kind": kind}, as_json)
-    if imported:
-        hint(as_json, "data inspect", imported[0].store.name if out is None else relative(imported[0].store.path))
-
-
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print what was written, what was skipped and why; and for `--json` the facts and the stores."""
     from ditlab.analysis.store_tables import left_out_records, left_out_table, text_line
@@ -141,21 +135,21 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
     for one in written:
         store = one.store
         again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
-        say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
+        output.say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
         if store.manifest.source.note:
-            say(f"  note: {store.manifest.source.note}")
+            output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
-            say(f"  text: {text_line(store)}")
+            output.say(f"  text: {text_line(store)}")
         left_out = left_out_records(one)
         if left_out:
-            console(True).print(left_out_table(left_out))
+            output.console(True).print(left_out_table(left_out))
             for file in getattr(store.manifest, "files", {}).values():
-                say(f"  listed in {store.path / file}")
+                output.say(f"  listed in {store.path / file}")
         described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         described |= {"outcome": one.outcome, "note": store.manifest.source.note}
         described["text"] = store.manifest.text and store.manifest.text.model_dump(mode="json")
         stores.append({**described, "left_out": {each.reason: each.number for each in left_out}})
-    emit({**facts, "stores": stores}, as_json)
+    output.emit({**facts, "stores": stores}, as_json)
 
 
 @click.command()
@@ -176,7 +170,7 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
     help="Ray cluster whose GPUs, or else cores, share the work; STORE and --out must be folders that its nodes share "
     "[default: RAY_ADDRESS, else this machine].",
 )
-@json_option
+@options.as_json
 def encode(
     store: str, encode_text: str | None, encode_images: str | None, tokens: int | None, patch: int | None,
     name: str | None, out: Path | None, address: str | None, as_json: bool,
@@ -194,16 +188,16 @@ def encode(
     with ProgressBars("opening the store") as progress:
         written = encode_store(
             store, encode_text, encode_images, tokens=tokens, patch=patch, name=name, out=out, address=address,
-            progress=progress, warn=say,
+            progress=progress, warn=output.say,
         )  # fmt: skip
     show_stores([written], {}, as_json)
-    hint(as_json, "data inspect", written.store.name if out is None else relative(written.store.path))
+    output.hint(as_json, "data inspect", written.store.name if out is None else output.relative(written.store.path))
 
 
 @click.command()
 @click.argument("store")
 @click.argument("uri")
-@json_option
+@options.as_json
 def upload(store: str, uri: str, as_json: bool) -> None:
     """Upload a store to a URI, for data: {kind: arrow, path: URI}.
 
@@ -219,10 +213,10 @@ def upload(store: str, uri: str, as_json: bool) -> None:
         opened.verify()
         done = upload_store(opened, uri)
     what = f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint {opened.fingerprint[:12]})"
-    say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
+    output.say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
     facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
-    emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)
-    hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {uri}}}")
+    output.emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)
+    output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {uri}}}")
 
 
 @click.group()
@@ -241,15 +235,27 @@ data.add_command(upload)
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The picture [DITLAB_HOME/caches/inspect/NAME.png]."
 )
 @click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
-@json_option
+@options.as_json
 def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
     """Show what a store holds, and draw a few of its samples or read them as text.
 
     PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read. Or
     an experiment's YAML, whose data are shown: the parts of a mixture with their shares, samples and columns.
     """
+    terminal, home = output.console(as_json), Home.from_environment()
     if path.endswith((".yaml", ".yml")):
-        _inspect_experiment(Path(path), as_json)
+        from ditlab.analysis.store_tables import data_facts, data_tables
+        from ditlab.data.splits import open_data
+        from ditlab.spec.files import load_experiment
+
+        experiment = load_experiment(Path(path))
+        data = open_data(experiment.data, home)
+        for table in data_tables(experiment, data):
+            terminal.print(table)
+        if data.note:
+            output.say(data.note)
+        output.emit(data_facts(experiment, data), as_json)
+        output.hint(as_json, "train", path, "--dry-run")
         return
     from ditlab.analysis.store_tables import store_facts, store_tables, text_table
     from ditlab.data.named_stores import open_named_store
@@ -257,49 +263,24 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from ditlab.data.remote.copies import describe_store
     from ditlab.spec.uris import is_uri
 
-    home, remote = Home.from_environment(), is_uri(path)
+    remote = is_uri(path)
     if remote and (out or num):
         raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
     store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
+    place, texts, picture = path if remote else str(store.path), {}, None
     if not remote:
         store.verify()
-    place = path if remote else str(store.path)
-    terminal = console(as_json)
     for table in store_tables(store, place):
         terminal.print(table)
-    if remote:
-        emit({**store_facts(store, place, None), "texts": {}}, as_json)
-        hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
-        return
-    texts = sample_text(store, num or 4)
-    if texts:
-        terminal.print(text_table(texts))
-    figure = sample_grid(store, num or 32)
-    picture = None
-    if figure is None:
-        if not texts:
-            say(f"{store.name} holds no column of images: no picture.")
-    else:
-        from ditlab.analysis.plot import Plot
+    if not remote:
+        if texts := sample_text(store, num or 4):
+            terminal.print(text_table(texts))
+        if figure := sample_grid(store, num or 32):
+            from ditlab.analysis.plot import Plot
 
-        out = out or home.caches / "inspect" / f"{store.name}.png"
-        picture = Plot(figure).save(out)
-        say(f"picture: {picture}")
-    emit({**store_facts(store, place, picture), "texts": texts}, as_json)
-    hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
-
-
-def _inspect_experiment(path: Path, as_json: bool) -> None:
-    from ditlab.analysis.store_tables import data_facts, data_tables
-    from ditlab.data.splits import open_data
-    from ditlab.spec.files import load_experiment
-
-    experiment = load_experiment(path)
-    data = open_data(experiment.data, Home.from_environment())
-    terminal = console(as_json)
-    for table in data_tables(experiment, data):
-        terminal.print(table)
-    if data.note:
-        say(data.note)
-    emit(data_facts(experiment, data), as_json)
-    hint(as_json, "train", path, "--dry-run")
+            picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
+            output.say(f"picture: {picture}")
+        elif not texts:
+            output.say(f"{store.name} holds no column of images: no picture.")
+    output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
+    output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")

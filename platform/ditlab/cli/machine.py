@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ditlab.cli.options import command_line, console, emit, hint, hint_text, json_option, print_line, repeated_arguments
+from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.reports.formatting import terminal_table
 
@@ -28,10 +27,13 @@ _PLACES = {
 @click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
 @click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
 @click.option("--storage", metavar="PATH|URI", help="With --cluster: place of checkpoints, to be measured.")
-@json_option
+@options.as_json
 def doctor(cluster: bool, address: str | None, storage: str | None, as_json: bool) -> int:
     """Check this machine, or a cluster, for what training needs. Exit code 1 where training cannot work."""
-    from ditlab.doctor.machine import last_sentence
+    from rich.text import Text
+
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.doctor.machine import check_machine, last_sentence
 
     if cluster:
         findings = _check_cluster(address, storage)
@@ -39,44 +41,41 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
         for option, value in (("--address", address), ("--storage", storage)):
             if value is not None:
                 raise UserError(f"{option} {value} is of a cluster; add --cluster, or leave {option} out.")
-        from ditlab.cli.progress import ProgressBars
-
         with ProgressBars("checking this machine"):
-            from ditlab.doctor.machine import check_machine
-
             findings = check_machine()
-    _show(findings, as_json)
+    colours = {"ok": "green", "note": "yellow", "missing": "red"}
+    rows = ((Text(each.verdict, colours[each.verdict]), each.what, each.found, each.remedy) for each in findings)
+    columns = {"": "id", "what": "text", "found": "text", "remedy": "text"}
+    output.console(as_json).print(terminal_table(columns, rows))
     missing = [finding.what for finding in findings if finding.verdict == "missing"]
     result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
     if cluster:
-        print_line(last_sentence(findings), as_json)
+        output.print_line(last_sentence(findings), as_json)
         result["verdict"] = last_sentence(findings)
-    emit(result, as_json)
+    output.emit(result, as_json)
     example = Path("experiments/digits/dit.yaml")
     if missing:
-        again = command_line("doctor", *repeated_arguments("as_json"))
-        hint_text(as_json, f"install or set what is missing ({', '.join(missing)}), then {again}")
-    elif example.is_file():
-        hint(as_json, "train", example, *(["--address", address] if cluster and address else []))
+        again = output.command_line("doctor", *output.repeated_arguments("as_json"))
+        output.hint_text(as_json, f"install or set what is missing ({', '.join(missing)}), then {again}")
     else:
-        hint(as_json, "train", "--help")
+        there = ["--address", address] if cluster and address else []
+        output.hint(as_json, "train", *([example, *there] if example.is_file() else ["--help"]))
     return 1 if missing else 0
 
 
 def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
+    from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.session import cluster_address, ray_session
     from ditlab.spec.uris import refuse_storage
 
-    if storage is not None:
-        try:
+    try:
+        if storage is not None:
             refuse_storage("--storage", storage)
-        except ValueError as error:
-            raise UserError(str(error)) from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
     where = cluster_address(address)
     if where is None:
         raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
-    from ditlab.cli.progress import ProgressBars
-
     with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
         from ditlab.doctor.cluster import check_cluster
 
@@ -84,18 +83,9 @@ def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
         return check_cluster(storage, progress.say)
 
 
-def _show(findings: Sequence[Finding], as_json: bool) -> None:
-    from rich.text import Text
-
-    colours = {"ok": "green", "note": "yellow", "missing": "red"}
-    rows = ((Text(each.verdict, colours[each.verdict]), each.what, each.found, each.remedy) for each in findings)
-    columns = {"": "id", "what": "text", "found": "text", "remedy": "text"}
-    console(as_json).print(terminal_table(columns, rows))
-
-
 @click.command()
 @click.argument("shell", type=click.Choice(list(_PLACES)))
-@json_option
+@options.as_json
 def completion(shell: str, as_json: bool) -> None:
     """Print a script by which SHELL completes commands, options, files and the ids of runs."""
     from click.shell_completion import get_completion_class
@@ -106,5 +96,5 @@ def completion(shell: str, as_json: bool) -> None:
     assert kind is not None
     script = kind(cli, {}, "ditlab", "_DITLAB_COMPLETE").source()
     click.echo(script, err=as_json)
-    emit({"shell": shell, "script": script}, as_json)
-    hint_text(as_json, _PLACES[shell])
+    output.emit({"shell": shell, "script": script}, as_json)
+    output.hint_text(as_json, _PLACES[shell])

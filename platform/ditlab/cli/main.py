@@ -9,8 +9,6 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -62,9 +60,9 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
+        """Import a command. Raises UsageError, with the nearest name, for an unknown one."""
         if cmd_name not in COMMANDS:
-            return None
+            raise click.UsageError(f"no command {cmd_name!r}; {nearest(cmd_name, list(COMMANDS))}", ctx)
         module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
         return with_examples(getattr(module, cmd_name), cmd_name)
 
@@ -79,15 +77,6 @@ class LazyGroup(click.Group):
         """Write the list of `--help` from `COMMANDS` alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to run. Raises UsageError, with the nearest name, for an unknown one."""
-
-        if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], list(COMMANDS))}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,16 +95,19 @@ def main() -> None:
     # would end the process by the signal, without its exit code.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     warnings.showwarning = _show_warning
+    logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
+    logger.addHandler(handler := _Sentences(logging.WARNING))
     try:
-        with _shown_log():
-            code = cli.main(prog_name="ditlab", standalone_mode=False)
+        code = cli.main(prog_name="ditlab", standalone_mode=False)
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # new in click 8.2: its message is the whole help
             error.show()
             sys.exit(error.exit_code)
-        _fail(_sentence(error), error.exit_code)
+        context = getattr(error, "ctx", None)
+        see = f" (see `{context.command_path} --help`)" if context else ""
+        _fail(f"{error.format_message()}{see}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130)
     except BrokenPipeError:  # `ditlab show ... | head`
@@ -128,6 +120,8 @@ def main() -> None:
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+    finally:
+        logger.removeHandler(handler)
 
 
 class _Sentences(logging.Handler):
@@ -136,24 +130,6 @@ class _Sentences(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning without secrets and control characters."""
         click.echo(escape_for_terminal(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True)
-
-
-@contextmanager
-def _shown_log() -> Iterator[None]:
-    """Print what the package logs within the block: without a handler of the program's it goes nowhere."""
-    logger, handler = logging.getLogger("ditlab"), _Sentences(logging.WARNING)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-def _sentence(error: click.ClickException) -> str:
-    """Format click's error with the help to read: `no such option: --lcoal (see ditlab train --help)`."""
-    message = error.format_message()
-    context = getattr(error, "ctx", None)
-    return f"{message} (see `{context.command_path} --help`)" if context else message
 
 
 def _show_warning(

@@ -12,18 +12,8 @@ from pathlib import Path
 
 import click
 
-from ditlab.cli.options import (
-    delivery_text,
-    emit,
-    find_noted,
-    hint,
-    json_option,
-    print_line,
-    run_argument,
-    say,
-    short_path,
-)
-from ditlab.cli.terminal import waiting_lines
+from ditlab.cli import options, output
+from ditlab.cli.terminal import PlainLines
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
 
@@ -35,10 +25,10 @@ _ELSEWHERE = (
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Default: report.html in RUN's folder.")
 @click.option("--log", is_flag=True, help="Add the page to the run, as an artifact in MLflow.")
-@json_option
+@options.as_json
 def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     """Write RUN's page: one HTML file with curves, samples, speed, failures, spec, parameters and data.
 
@@ -47,7 +37,7 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     """
     from ditlab.api.pages import sweep_report, write_report
 
-    home, found = Home.from_environment(), find_noted(run)
+    home, found = Home.from_environment(), options.find_noted(run)
     if found.record.trials:
         path = sweep_report(found)
     else:
@@ -58,24 +48,22 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
 
             with ProgressBars("sending the page to MLflow") as progress:
                 num_unsent = log_report(home, found.folder, path, progress.say)
-            say(delivery_text("the page is", found.record.run_id, num_unsent))
-    print_line(short_path(path), as_json)
-    emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
-    if found.record.trials or found.record.status != "running":
-        hint(as_json, "runs", "show", found.record.run_id)
-    else:
-        hint(as_json, "watch", found.record.run_id)
+            output.say_delivery("the page is", found.record.run_id, num_unsent)
+    output.print_line(output.short_path(path), as_json)
+    output.emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
+    is_live = not found.record.trials and found.record.status == "running"
+    output.hint(as_json, "watch" if is_live else "runs show", found.record.run_id)
 
 
 @click.command()
-@run_argument
+@options.run
 @click.option(
     "--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free."
 )
 @click.option(
     "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
 )
-@json_option
+@options.as_json
 def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None:
     """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
 
@@ -89,35 +77,32 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
 
     home = Home.from_environment()
     try:
-        found = find_noted(run)
+        found = options.find_noted(run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
-    with serve_page(found, home, _free(PORT) if port is None else port, say) as page:
-        print_line(f"{page.url} shows run {found.record.run_id} ({found.record.name}) live; Ctrl-C ends it.", as_json)
-        if os.environ.get("SSH_CONNECTION"):
-            say(f"on your own machine: ssh -L {page.port}:127.0.0.1:{page.port} {socket.gethostname()}")
-        emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
-        if opens or (opens is None and _is_watched(as_json)):
+    if port is None:
+        with socket.socket() as probe:
+            port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
+    with serve_page(found, home, port, output.say) as page:
+        output.print_line(
+            f"{page.url} shows run {found.record.run_id} ({found.record.name}) live; Ctrl-C ends it.", as_json
+        )
+        is_remote = bool(os.environ.get("SSH_CONNECTION"))
+        if is_remote:
+            output.say(f"on your own machine: ssh -L {page.port}:127.0.0.1:{page.port} {socket.gethostname()}")
+        output.emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
+        if opens is None:  # a person at a terminal of this machine, with a desktop
+            has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+            opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote
+        if opens:
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
         try:
             page.serve()
         except KeyboardInterrupt:
-            say("ended.")
+            output.say("ended.")
         finally:
             signal.signal(signal.SIGTERM, before)
-
-
-def _free(port: int) -> int:
-    """Return a port of loopback if it is free, else 0."""
-    with socket.socket() as probe:
-        return port if probe.connect_ex(("127.0.0.1", port)) else 0
-
-
-def _is_watched(as_json: bool) -> bool:
-    """Return True if a person sits at a terminal of this machine, with a desktop."""
-    has_desktop = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    return not as_json and sys.stdout.isatty() and has_desktop and not os.environ.get("SSH_CONNECTION")
 
 
 @click.command()
@@ -148,7 +133,7 @@ def _is_watched(as_json: bool) -> bool:
     "--wait", type=click.FloatRange(min=1), metavar="SECONDS", default=180.0, show_default="180",
     help="Longest wait for the server to answer; its start takes over a minute on a busy machine.",
 )  # fmt: skip
-@json_option
+@options.as_json
 @click.pass_context
 def ui(
     ctx: click.Context, port: int, host: str, root: Path | None, auth: bool | None, allowed_hosts: tuple[str, ...],
@@ -177,12 +162,14 @@ def ui(
     home = (Home(resolve_user_path(root)) if root else Home.from_environment()).ensure()
     with MlflowServer(home, host, port, options) as server:
         if not is_loopback(host) and not administrator:
-            say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
+            output.say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:
-            say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
-        with waiting_lines(f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url}"):
+            output.say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
+        with PlainLines(
+            lambda: f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url} ..."
+        ):
             server.wait_until_ready(wait)
         page = server.page
-        print_line(f"{page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
-        emit({"url": server.url, "page": page, "home": str(home.root), "pid": server.pid}, as_json)
+        output.print_line(f"{page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
+        output.emit({"url": server.url, "page": page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

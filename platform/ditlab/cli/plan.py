@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from ditlab.cli.options import (
-    console,
-    emit,
-    hint,
-    json_option,
-    print_line,
-    repeated_arguments,
-    say,
-    set_option,
-    short_path,
-    spec_argument,
-)
+from ditlab.cli import options, output
 from ditlab.cli.progress import ProgressBars
 from ditlab.errors import UserError
 from ditlab.reports.formatting import format_duration, terminal_table
@@ -36,7 +25,7 @@ WIDE = 118
 
 
 @click.command()
-@spec_argument
+@options.spec
 @click.option("--gpus", type=int, metavar="N", help="Workers, one a GPU (default: the spec's).")
 @click.option("--gpu", metavar="NAME", help="Kind of GPU: H100, H200, A100, L40S, ..., or cpu (default: the spec's).")
 @click.option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, such as 80GiB (default: that of its kind).")
@@ -47,8 +36,8 @@ WIDE = 118
     help="Write the recommended setting as a spec that extends SPEC.",
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="PNG", help="Draw memory by setting into this file.")
-@set_option
-@json_option
+@options.overrides
+@options.as_json
 def plan(
     spec: Path, gpus: int | None, gpu: str | None, gpu_memory: str | None, measure: bool, price: float | None,
     target: Path | None, out: Path | None, overrides: tuple[str, ...], as_json: bool,
@@ -75,37 +64,30 @@ def plan(
         from ditlab.planning.plan import write_recommended
 
         progress.stage("measuring steps" if measure else "tracing the network")
-        options: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
+        asked: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
         if sweeps:
-            found = planning.plan_sweep(spec, overrides, **options, say=progress.say)
+            found = planning.plan_sweep(spec, overrides, **asked, say=progress.say)
             planned = found.largest
         else:
-            planned, found = planning.plan(spec, overrides, **options, say=progress.say), None
+            planned, found = planning.plan(spec, overrides, **asked, say=progress.say), None
         written = write_recommended(planned, spec, target) if target else None
         picture = planning.draw_plan(planned, out) if out else None
-    terminal = console(as_json)
+    terminal = output.console(as_json)
     terminal.print(plan_table(planned, terminal.width))
-    for line in plan_lines(planned, price) + (sweep_lines(found, price) if found else []):
-        say(line) if as_json else terminal.print(line, soft_wrap=False)
+    for line in plan_lines(planned, price) + ([sweep_line(found, price)] if found else []):
+        output.say(line) if as_json else terminal.print(line, soft_wrap=False)
     for file in filter(None, (picture, written)):
-        print_line(short_path(file), as_json)
-    emit(_result(planned, found, price, picture, written), as_json)
-    if found is not None:
-        hint(as_json, "tune", spec, *repeated_arguments("spec", *_OWN), "--dry-run")
-    elif planned.recommended is not None:
-        hint(as_json, "train", written or spec, *([] if written else repeated_arguments("spec", *_OWN)))
-
-
-def _result(
-    planned: Plan, found: PlannedTrials | None, price: float | None, picture: Path | None, written: Path | None
-) -> dict[str, Any]:
-    """The keys of `--json`."""
+        output.print_line(output.short_path(file), as_json)
     result = plan_dict(planned, price)
     if found is not None:
         hours = found.gpu_hours
         result |= {"trials": found.num_trials, "sweep_gpu_hours": hours, "sweep_fits": found.fits}
         result["sweep_cost"] = None if price is None or hours is None else hours * price
-    return result | {"picture": picture and str(picture), "applied": written and str(written)}
+    output.emit(result | {"picture": picture and str(picture), "applied": written and str(written)}, as_json)
+    if found is not None:
+        output.hint(as_json, "tune", spec, *output.repeated_arguments("spec", *_OWN), "--dry-run")
+    elif planned.recommended is not None:
+        output.hint(as_json, "train", written or spec, *([] if written else output.repeated_arguments("spec", *_OWN)))
 
 
 def plan_table(plan: Plan, width: int) -> Table:
@@ -169,21 +151,22 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     return [*lines, f"not counted: {'; '.join(plan.left_out)}"]
 
 
-def sweep_lines(found: PlannedTrials, price: float | None) -> list[str]:
-    """Sentences on a sweep's total."""
-    hours = found.gpu_hours
-    if hours is None:
-        return [f"sweep: {found.num_trials:,} trials, of unknown length"]
+def sweep_line(found: PlannedTrials, price: float | None) -> str:
+    """Sentence on a sweep's total."""
+    if (hours := found.gpu_hours) is None:
+        return f"sweep: {found.num_trials:,} trials, of unknown length"
     cost = f", cost {hours * price:,.2f}" if price is not None else ""
     about = "" if found.is_exact else ", each like the base with typical values"
     fits = "all fit" if found.fits else "some do not fit"
-    return [f"sweep: {found.num_trials:,} trials{about}, {hours:,.3g} GPU hours{cost}; {fits}"]
+    return f"sweep: {found.num_trials:,} trials{about}, {hours:,.3g} GPU hours{cost}; {fits}"
 
 
 def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
     """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
     own, chosen = plan.own, plan.recommended
     hours = plan.gpu_hours(chosen or own)
+    same = ("parameters", "why", "steps", "checkpoint_bytes", "snapshot_bytes", "snapshots", "data_bytes",
+            "encoder_flops", "optimizer_flops")  # fmt: skip
     return {
         "fits": own.fits,
         "per_gpu_bytes": own.total,
@@ -191,49 +174,37 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "gpu": plan.device.name,
         "gpus": plan.workers,
         "gpu_memory": plan.device.memory,
-        "parameters": plan.parameters,
         "rates": plan.rates.source,
         "own": _setting_dict(own),
         "recommended": chosen and _setting_dict(chosen),
-        "why": plan.why,
         "settings": [_setting_dict(each) for each in plan.settings],
         "samples_per_second": plan.experiment.batch.size / (chosen or own).seconds.total,
-        "steps": plan.steps,
         "run_seconds": plan.run_seconds(chosen or own),
         "gpu_hours": hours,
         "cost": None if price is None or hours is None else hours * price,
-        "checkpoint_bytes": plan.checkpoint_bytes,
         "checkpoints_kept": plan.checkpoints,
-        "snapshot_bytes": plan.snapshot_bytes,
-        "snapshots": plan.snapshots,
-        "data_bytes": plan.data_bytes,
-        "encoder_flops": plan.encoder_flops,
-        "optimizer_flops": plan.optimizer_flops,
         "left_out": list(plan.left_out),
+        **{name: getattr(plan, name) for name in same},
     }
 
 
 def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
     worker = setting.memory
+    parts: dict[str, Any] = {"passes": worker.passes, "update": worker.update, "evaluation": worker.evaluation}
+    parts |= {"flops": setting.flops, "seconds": setting.seconds}
     return {
         "stage": setting.zero.stage,
         "offload": setting.zero.offload,
         "offload_parameters": setting.zero.offload_parameters,
         "activation_checkpointing": setting.checkpointing,
-        "micro": setting.micro,
-        "largest_micro": setting.largest_micro,
-        "fits": setting.fits,
         "per_gpu_bytes": setting.total,
         "margin_bytes": setting.margin,
         "host_bytes": worker.host,
-        "checkpoint_copy_bytes": setting.memory.checkpoint_copy,
+        "checkpoint_copy_bytes": worker.checkpoint_copy,
         "peak": worker.peak_phase,
-        "passes": asdict(worker.passes),
-        "update": asdict(worker.update),
-        "evaluation": asdict(worker.evaluation),
-        "flops": asdict(setting.flops),
-        "seconds": asdict(setting.seconds),
         "step_seconds": setting.seconds.total,
+        **{name: getattr(setting, name) for name in ("micro", "largest_micro", "fits")},
+        **{name: asdict(part) for name, part in parts.items()},
     }
 
 

@@ -6,8 +6,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -61,16 +59,15 @@ class LiveDisplay(ABC):
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console or TerminalConsole(stderr=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live: Live | None = None
-        self._plain = PlainLines(self.describe, clock)
-
-    @abstractmethod
-    def render(self) -> RenderableType:
-        """Content on a terminal."""
+        self._clock, self._plain = clock, PlainLines(self.describe, clock)
 
     @abstractmethod
     def describe(self) -> str:
         """Text of a plain line."""
+
+    def render(self) -> RenderableType:
+        """Content on a terminal: the text of a plain line, cut where the terminal ends."""
+        return Text(self.describe(), overflow="ellipsis", no_wrap=True)
 
     def tick(self) -> None:
         """Print a plain line if one is due; off a terminal a thread calls it four times a second."""
@@ -78,7 +75,7 @@ class LiveDisplay(ABC):
 
     def say(self, message: str) -> None:
         """Print a message above the display."""
-        if self._live:
+        if self._is_live:
             self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
         else:
             print_plain(message)
@@ -88,25 +85,18 @@ class LiveDisplay(ABC):
         self.say(f"warning: {message}")
 
     def __enter__(self) -> Self:
+        # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong for `> FILE`.
+        self._shown: Live | PlainLines = self._plain
         if self._is_live:
-            # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong for `> FILE`.
-            self._live = Live(
+            self._shown = Live(
                 console=self._console, get_renderable=self.render, transient=True, refresh_per_second=4,
                 redirect_stdout=sys.stdout.isatty(),
             )  # fmt: skip
-            self._live.__enter__()
-        else:
-            self._plain.start()
+        self._shown.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.__exit__(kind, error, traceback)
-            self._live = None
-        else:
-            self._plain.stop()
+    def __exit__(self, *raised: Any) -> None:
+        self._shown.__exit__(*raised)
 
 
 class Amount(ProgressColumn):
@@ -115,9 +105,10 @@ class Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Format a task's progress."""
         total, unit = None if task.total is None else int(task.total), task.fields["unit"]
-        text = describe_amount(int(task.completed), total, unit)
-        rate = describe_rate(task.speed or 0.0, unit) if (task.elapsed or 0.0) >= _LEAST_RATE_TIME else ""
-        return Text(" · ".join(filter(None, (text, rate))), style="progress.download")
+        parts = [describe_amount(int(task.completed), total, unit)]
+        if task.speed and (task.elapsed or 0.0) >= _LEAST_RATE_TIME:
+            parts.append(describe_rate(task.speed, unit))
+        return Text(" · ".join(parts), style="progress.download")
 
 
 class ProgressBars(LiveDisplay):
@@ -129,23 +120,22 @@ class ProgressBars(LiveDisplay):
     def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with a stage, which is shown until the first report."""
         super().__init__(console, clock)
-        self._clock = clock
         bar = BarColumn(min(40, max(10, self._console.width - _BESIDE_BAR)))
         columns = (TextColumn("{task.description}", markup=False), bar, Amount(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=self._console)
         self._tasks: dict[str, TaskID] = {}
-        self._latest = _Report(stage, "", clock())
+        self._what = ""
+        self.stage(stage)
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
         """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit counts nothing."""
-        if what != self._latest.what:
-            self._latest = _Report(what, unit, self._clock(), done)
-        self._latest.done, self._latest.total = done, total
-        if not unit:
-            return
-        if what not in self._tasks:
+        if what != self._what:
+            self._what, self._unit, self._first, self._begun = what, unit, done, self._clock()
+        self._done, self._total = done, total
+        if unit and what not in self._tasks:
             self._tasks[what] = self._bars.add_task(escape_for_terminal(what), total=total, unit=unit)
-        self._bars.update(self._tasks[what], completed=done, total=total)
+        if unit:
+            self._bars.update(self._tasks[what], completed=done, total=total)
 
     def stage(self, name: str) -> None:
         """Show a stage that counts nothing."""
@@ -153,38 +143,23 @@ class ProgressBars(LiveDisplay):
 
     def render(self) -> RenderableType:
         """A stage's name, or the bars."""
-        return self._bars if self._latest.unit else Text(f"{self._latest.what} ...", overflow="ellipsis", no_wrap=True)
+        return self._bars if self._unit else super().render()
 
     def describe(self) -> str:
-        """Latest task, its amount and the time left."""
-        return self._latest.describe(self._clock())
-
-
-@dataclass
-class _Report:
-    what: str
-    unit: str
-    began: float
-    done_at_first: int = 0
-    done: int = 0
-    total: int | None = None
-
-    def describe(self, now: float) -> str:
-        if not self.unit:
-            return f"{self.what} ..."
-        text = f"{self.what}: {describe_amount(self.done, self.total, self.unit)}"
-        moved, seconds = self.done - self.done_at_first, now - self.began
+        """Latest task, its amount, rate and the time left."""
+        if not self._unit:
+            return f"{self._what} ..."
+        parts = [f"{self._what}: {describe_amount(self._done, self._total, self._unit)}"]
+        moved, seconds = self._done - self._first, self._clock() - self._begun
         if moved > 0 and seconds >= _LEAST_RATE_TIME:
-            text = " · ".join(filter(None, (text, describe_rate(moved / seconds, self.unit))))
-        if self.total is None or moved <= 0 or self.done >= self.total:
-            return text
-        return f"{text} · {format_clock((now - self.began) * (self.total - self.done) / moved)} left"
+            parts.append(describe_rate(moved / seconds, self._unit))
+        if moved > 0 and self._total is not None and self._done < self._total:
+            parts.append(f"{format_clock(seconds * (self._total - self._done) / moved)} left")
+        return " · ".join(parts)
 
 
 def describe_rate(rate: float, unit: str) -> str:
-    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MiB/s`; empty for none."""
-    if rate <= 0:
-        return ""
+    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MiB/s`."""
     if unit == "bytes":
         return f"{format_bytes(round(rate))}/s"
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
@@ -201,41 +176,27 @@ def describe_amount(done: int, total: int | None, unit: str) -> str:
 class ProgressLine(LiveDisplay):
     """Step, loss by component, speed and time left, in one line."""
 
-    def __init__(
-        self,
-        stage: str = "starting workers",
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with a stage, which is shown until the first step."""
         super().__init__(console, clock)
-        self._text = f"{stage} ..."
-
-    def update(self, progress: TrainingProgress) -> None:
-        """Show the latest progress."""
-        self._text = describe_progress(progress)
+        self.stage(stage)
 
     def stage(self, name: str) -> None:
         """Show what is done before the first step."""
         self._text = f"{name} ..."
 
+    def update(self, progress: TrainingProgress) -> None:
+        """Show the latest progress: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+        parts = [f"step {progress.step}/{progress.total_steps}"]
+        for name, value in progress.metrics.items():
+            if name.startswith("train/") and name not in NOT_SHOWN:
+                parts.append(f"{name.removeprefix('train/')} {value:.4f}")
+        if progress.phase != "training":
+            parts.append(f"{progress.phase} ...")
+        elif progress.samples_per_second > 0 and progress.seconds_left is not None:
+            parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{format_clock(progress.seconds_left)} left"]
+        self._text = " · ".join(parts)
+
     def describe(self) -> str:
         """Latest progress."""
         return self._text
-
-    def render(self) -> Text:
-        """Latest progress, cut where the terminal ends."""
-        return Text(self._text, overflow="ellipsis", no_wrap=True)
-
-
-def describe_progress(progress: TrainingProgress) -> str:
-    """Progress as text: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
-    parts = [f"step {progress.step}/{progress.total_steps}"]
-    for name, value in progress.metrics.items():
-        if name.startswith("train/") and name not in NOT_SHOWN:
-            parts.append(f"{name.removeprefix('train/')} {value:.4f}")
-    if progress.phase != "training":
-        return " · ".join([*parts, f"{progress.phase} ..."])
-    if progress.samples_per_second > 0 and progress.seconds_left is not None:
-        parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{format_clock(progress.seconds_left)} left"]
-    return " · ".join(parts)

@@ -5,23 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.options import (
-    console,
-    emit,
-    find_noted,
-    finite,
-    hint,
-    json_option,
-    print_line,
-    relative,
-    run_argument,
-    say,
-    time_lines,
-)
+from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
@@ -29,11 +18,11 @@ from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
-    from ditlab.api.removal import RemovalPlan
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
 
 _MOST_METRICS = 24
+_UNITS = {"d": 86400, "h": 3600, "min": 60}
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
@@ -43,27 +32,41 @@ _ELSEWHERE = ("system/", "time/", "perf/")
     "--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs, the newest first."
 )
 @click.option("--tracking", metavar="URI", help="List the runs of this MLflow server instead of DITLAB_HOME's.")
-@json_option
+@options.as_json
 @click.pass_context
 def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> None:
     """List recent runs, the newest first; the commands below show, delete and sync them."""
     if ctx.invoked_subcommand is not None:
         return
 
+    from ditlab.cli.progress import status_text
+
     home = Home.from_environment()
     rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
-    _print_list(rows, tracking or str(home.root), as_json)
+    texts = {"run": "id", "name": "text", "family": "text", "status": "text"}
+    table = terminal_table(texts | {"step": "number", "age": "number", "train loss": "number"})
+    for row in rows:
+        seconds = max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp()))
+        unit, size = next(((unit, size) for unit, size in _UNITS.items() if seconds >= size), ("s", 1))
+        loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
+        step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
+        names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
+        table.add_row(*names, status_text(row["status"]), step, f"{seconds // size} {unit}", loss)
+    if rows:
+        output.console(as_json).print(table)
+    else:
+        output.print_line(f"no runs under {tracking or home.root}", as_json)
     for remark in remarks:
-        say(remark)
-    emit({"runs": rows}, as_json)
+        output.say(remark)
+    output.emit({"runs": rows}, as_json)
     if rows and not tracking:
-        hint(as_json, "runs show", rows[0]["run_id"])
+        output.hint(as_json, "runs show", rows[0]["run_id"])
 
 
 @runs.command()
 @click.argument("which", metavar="[RUN]...", nargs=-1)
 @click.option("--tracking", metavar="URI", help="MLflow address to send to instead of the run's own.")
-@json_option
+@options.as_json
 def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all.
 
@@ -80,13 +83,13 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     if which and not reason:
         found = [find_run(home, text) for text in which]
         for note in filter(None, (one.note for one in found)):
-            say(note)
+            output.say(note)
         records = [one.record for one in found]
     else:
         scanned = scan_runs(home)
         records = scanned.records
         for remark in record_remarks(scanned):
-            say(remark)
+            output.say(remark)
     num = f"{len(records):,} run{'s' if len(records) > 1 else ''}"
     with ProgressBars(f"sending what MLflow has missed of {num}") as progress:
         if reason:
@@ -94,17 +97,17 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         else:
             results = sync_runs(records, home, tracking, warn=progress.say)
     for line in filled.lines() if filled else ():
-        print_line(escape_line(line), as_json)
+        output.print_line(escape_line(line), as_json)
     for result in results:
         if result.sent or result.left or which:
-            say(f"{result.run_id}: {result.sent:,} records sent, {result.left:,} left")
+            output.say(f"{result.run_id}: {result.sent:,} records sent, {result.left:,} left")
     faults = [result.fault for result in results if result.fault]
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
     if not any(result.left for result in results):
-        hint(as_json, "ui")
+        output.hint(as_json, "ui")
     synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
-    emit({"synced": synced, "refilled": filled.to_dict() if filled else None}, as_json)
+    output.emit({"synced": synced, "refilled": filled.to_dict() if filled else None}, as_json)
 
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -119,19 +122,9 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
         loss, damaged = recent.latest.get("train/loss"), damaged + recent.num_damaged
         if recent.fault:
             faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
-        rows.append(
-            {
-                "run_id": record.run_id,
-                "name": record.name,
-                "family": f"{record.family} sweep" if record.trials else record.family,
-                "status": record.status,
-                "step": record.step,
-                "total_steps": record.total_steps,
-                "created": record.created,
-                "train_loss": finite(loss),
-                "message": record.message,
-            }
-        )
+        names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
+        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(loss)}
+        rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(
@@ -144,48 +137,20 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
     from ditlab.tracking.mlflow_runs import list_mlflow_runs
 
+    names = ("run_id", "mlflow_run_id", "name", "family", "experiment", "status")
     return [
         {
-            "run_id": run.run_id,
-            "mlflow_run_id": run.mlflow_run_id,
-            "name": run.name,
-            "family": run.family,
-            "experiment": run.experiment,
-            "status": run.status,
+            **{name: getattr(run, name) for name in names},
             "created": datetime.fromtimestamp(run.started / 1000).astimezone().isoformat(timespec="milliseconds"),
-            "train_loss": finite(run.metrics.get("train/loss")),
+            "train_loss": output.finite(run.metrics.get("train/loss")),
         }
         for run in list_mlflow_runs(tracking, home, num)
     ]
 
 
-def _print_list(rows: list[dict[str, Any]], where: str, as_json: bool) -> None:
-    from ditlab.cli.progress import status_text
-
-    if not rows:
-        print_line(f"no runs under {where}", as_json)
-        return
-    texts = {"run": "id", "name": "text", "family": "text", "status": "text"}
-    table = terminal_table(texts | {"step": "number", "age": "number", "train loss": "number"})
-    for row in rows:
-        loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
-        step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
-        table.add_row(*names, status_text(row["status"]), step, _age(row["created"]), loss)
-    console(as_json).print(table)
-
-
-def _age(created: str) -> str:
-    seconds = max(0, int(time.time() - datetime.fromisoformat(created).timestamp()))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
 @click.command(short_help="Show one run.")
-@run_argument
-@json_option
+@options.run
+@options.as_json
 def show(run: str, as_json: bool) -> None:
     """Show RUN: its status, spec, last metrics, files, checkpoints, and what MLflow has not received.
 
@@ -196,35 +161,32 @@ def show(run: str, as_json: bool) -> None:
 
     home = Home.from_environment()
     found = describe_run(home, find_run(home, run))
-    _print_run(found, as_json)
+    record, terminal = found.record, output.console(as_json)
+    output.print_line(f"run {record.run_id}: {record.name}", as_json)
+    facts = _facts(found)
+    terminal.print(facts_table({name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}))
+    if found.metrics:
+        names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][:_MOST_METRICS]
+        last = [(name, *found.metrics[name]) for name in names]
+        rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
+        output.print_line("", as_json)
+        terminal.print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
+        if left := len(found.metrics) - len(names):
+            output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
+        for line in ["", *output.time_lines(found.time)] if found.time else ():
+            output.print_line(line, as_json)
     for note in found.notes:
-        say(note)
-    emit(found.to_dict(), as_json)
-    _hint(found, as_json)
-
-
-def _print_run(found: RunDescription, as_json: bool) -> None:
-    record = found.record
-    print_line(f"run {record.run_id}: {record.name}", as_json)
-    facts = {name: "\n".join(map(escape_line, text.split("\n"))) for name, text in _facts(found).items()}
-    out = console(as_json)
-    out.print(facts_table(facts))
-    if not found.metrics:
-        return
-    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
-    rows = (
-        (escape_line(name), f"{value:.5g}", f"{step:,}")
-        for name in names[:_MOST_METRICS]
-        for step, value in (found.metrics[name],)
-    )
-    print_line("", as_json)
-    out.print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
-    if left := len(found.metrics) - len(names[:_MOST_METRICS]):
-        print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
-    if found.time:
-        print_line("", as_json)
-        for line in time_lines(found.time):
-            print_line(line, as_json)
+        output.say(note)
+    output.emit(found.to_dict(), as_json)
+    if record.trials and record.status != "finished":
+        output.hint(as_json, "tune", "--resume", record.run_id)
+    elif record.status in ("failed", "interrupted") and not record.trials:
+        output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
+        output.hint(as_json, "runs log", record.run_id)
+    elif found.unsent:
+        output.hint(as_json, "runs sync", record.run_id)
+    elif found.checkpoints.steps and not record.trials:
+        output.hint(as_json, "sample", record.run_id)
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
@@ -252,8 +214,8 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "trial": f"{record.trial} of sweep {record.parent}" if record.parent else "",
         "trials": of_trials,
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
-        "created": _moment(record.created),
-        "updated": _moment(record.updated),
+        "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",
+        "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
         "checkpoints": "" if record.trials else checkpoints,
@@ -264,29 +226,11 @@ def _facts(found: RunDescription) -> dict[str, str]:
     }
 
 
-def _hint(found: RunDescription, as_json: bool) -> None:
-    """Print the next useful command."""
-    record = found.record
-    if record.trials and record.status != "finished":
-        hint(as_json, "tune", "--resume", record.run_id)
-    elif record.status in ("failed", "interrupted") and not record.trials:
-        hint(as_json, "train", relative(found.folder.spec), "--resume", record.run_id)
-        hint(as_json, "runs log", record.run_id)
-    elif found.unsent:
-        hint(as_json, "runs sync", record.run_id)
-    elif found.checkpoints.steps and not record.trials:
-        hint(as_json, "sample", record.run_id)
-
-
-def _moment(iso: str) -> str:
-    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
 @click.command(short_help="Print the events of one run.")
-@run_argument
+@options.run
 @click.option("--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N events.")
 @click.option("--follow", is_flag=True, help="Go on with new events as they come, until the run ends or Ctrl-C.")
-@json_option
+@options.as_json
 def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     """Print RUN's events in their order: starts, evaluations, checkpoints that are kept, failures, logged files, ends.
 
@@ -294,30 +238,24 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     """
     from ditlab.runs.events import EventReader
 
-    found = find_noted(run)
+    found = options.find_noted(run)
     reader = EventReader(found.folder)
     try:
-        events = reader.read_all()
-        shown = events[-tail:] if tail else events
-        for event in shown:
-            _print_events(event, as_json)
-        for event in reader.follow() if follow else ():
+        shown: list[RunEvent] = []
+        for event in chain(reader.read_all()[-(tail or 0) :], reader.follow() if follow else ()):
             shown.append(event)
-            _print_events(event, as_json)
+            moment = f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}"
+            output.print_line(f"{moment}  {escape_line(event.text)}", as_json)
     except OSError as error:
         raise UserError(
             f"{found.folder.journal} cannot be read ({first_line(error)}); restore it from a copy."
         ) from error
     if not shown:
-        say(f"run {found.record.run_id} has no events yet.")
+        output.say(f"run {found.record.run_id} has no events yet.")
     if reader.num_damaged:
         lines = "1 damaged line was" if reader.num_damaged == 1 else f"{reader.num_damaged} damaged lines were"
-        say(f"{found.folder.journal}: {lines} passed over.")
-    emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
-
-
-def _print_events(event: RunEvent, as_json: bool) -> None:
-    print_line(f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}  {escape_line(event.text)}", as_json)
+        output.say(f"{found.folder.journal}: {lines} passed over.")
+    output.emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
 
 
 @click.command(short_help="Delete runs, with their checkpoints and journals.")
@@ -325,7 +263,7 @@ def _print_events(event: RunEvent, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
 @click.option("--mlflow", is_flag=True, help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.")
-@json_option
+@options.as_json
 def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> int:
     """Delete runs with their checkpoints, journals and pictures; a sweep with its trials.
 
@@ -333,45 +271,34 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
     one that a sweep, a best.yaml, another run or a store needs.
     """
     from ditlab.api.removal import plan_removal
-
-    plan = plan_removal(which)
-    _print_removal(plan, mlflow, as_json)
-    if not dry_run:
-        if not yes:
-            if not sys.stdin.isatty():
-                raise UserError(f"nobody can be asked whether to delete {_runs(plan)}; add --yes, or --dry-run.")
-            if not click.confirm(f"Delete {_runs(plan)}?", err=True):
-                say("nothing was deleted.")
-                return 130
-        plan.remove(mlflow=mlflow)
-        say(f"deleted {_runs(plan)}, {format_bytes(plan.size)}")
-    emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
-    return 0
-
-
-def _runs(plan: RemovalPlan) -> str:
-    return f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
-
-
-def _print_removal(plan: RemovalPlan, mlflow: bool, as_json: bool) -> None:
-    """Print a table of the runs, and sentences on what stays and what is lost."""
     from ditlab.cli.progress import status_text
     from ditlab.tracking.access import redact
 
-    rows = (
-        (escape_line(run.folder.run_id), escape_line(run.name), status_text(run.status), format_bytes(run.size))
-        for run in plan.runs
-    )
-    console(as_json).print(terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"}, rows))
-    for run in plan.runs:
-        if run.unsent:
-            records = "1 record" if run.unsent == 1 else f"{run.unsent:,} records"
-            say(f"run {run.folder.run_id}: {records} that MLflow has not received will be lost.")
-        if run.checkpoints:
-            say(f"run {run.folder.run_id}: its checkpoints at {run.checkpoints} stay.")
-    if not mlflow:
-        for address in dict.fromkeys(redact(run.address) for run in plan.runs):
-            say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+    plan = plan_removal(which)
+    what = f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
+    table = terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"})
+    for each in plan.runs:
+        names = escape_line(each.folder.run_id), escape_line(each.name)
+        table.add_row(*names, status_text(each.status), format_bytes(each.size))
+    output.console(as_json).print(table)
+    for each in plan.runs:
+        if each.unsent:
+            records = "1 record" if each.unsent == 1 else f"{each.unsent:,} records"
+            output.say(f"run {each.folder.run_id}: {records} that MLflow has not received will be lost.")
+        if each.checkpoints:
+            output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
+    for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
+        output.say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+    if not dry_run:
+        if not yes and not sys.stdin.isatty():
+            raise UserError(f"nobody can be asked whether to delete {what}; add --yes, or --dry-run.")
+        if not yes and not click.confirm(f"Delete {what}?", err=True):
+            output.say("nothing was deleted.")
+            return 130
+        plan.remove(mlflow=mlflow)
+        output.say(f"deleted {what}, {format_bytes(plan.size)}")
+    output.emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
+    return 0
 
 
 for _command in (show, log, rm):

@@ -9,26 +9,14 @@ from typing import Any
 
 import click
 
-from ditlab.cli.options import (
-    console,
-    emit,
-    hint,
-    json_option,
-    print_line,
-    print_yaml,
-    repeated_arguments,
-    say,
-    set_option,
-    short_path,
-    spec_argument,
-)
+from ditlab.cli import options, output
 from ditlab.errors import UserError
 
 
 @click.command()
 @click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@set_option
-@json_option
+@options.overrides
+@options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.api.specs import load, load_sweep
@@ -49,18 +37,18 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
             mistakes.append(str(error))
         else:
             valid.append(str(path))
-            print_line(f"{path}: valid{remark}", as_json)
+            output.print_line(f"{path}: valid{remark}", as_json)
     if mistakes:
         raise UserError("\n".join(mistakes))
-    emit({"valid": valid, "spec_hash": hashes}, as_json)
-    command, settings = "tune" if is_sweep(specs[0]) else "train", repeated_arguments("specs", "as_json")
-    hint(as_json, command, specs[0], *settings, "--dry-run")
+    output.emit({"valid": valid, "spec_hash": hashes}, as_json)
+    command, settings = "tune" if is_sweep(specs[0]) else "train", output.repeated_arguments("specs", "as_json")
+    output.hint(as_json, command, specs[0], *settings, "--dry-run")
 
 
 @click.command()
-@spec_argument
-@set_option
-@json_option
+@options.spec
+@options.overrides
+@options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
     from ditlab.api.specs import load, load_sweep
@@ -71,15 +59,15 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     else:
         experiment = load(spec, overrides)
         shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
-    print_yaml(shown, as_json)
-    emit({"spec": shown, **hashes}, as_json)
-    hint(as_json, "train" if hashes else "tune", *repeated_arguments("as_json"), "--dry-run")
+    output.print_yaml(shown, as_json)
+    output.emit({"spec": shown, **hashes}, as_json)
+    output.hint(as_json, "train" if hashes else "tune", *output.repeated_arguments("as_json"), "--dry-run")
 
 
 @click.command()
 @click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
-@json_option
+@options.as_json
 def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
     from ditlab.spec.schema import experiment_schema, sweep_schema
@@ -93,15 +81,15 @@ def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
     except OSError as error:
         raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
     click.echo(out, err=as_json)
-    emit({"files": [str(out)]}, as_json)
+    output.emit({"files": [str(out)]}, as_json)
 
 
 @click.command()
-@spec_argument
+@options.spec
 @click.option("--shapes", is_flag=True, help="Trace the forward pass shape by shape.")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(min=1), help="Batch size of the trace.")
-@set_option
-@json_option
+@options.overrides
+@options.as_json
 def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_json: bool) -> None:
     """Count a model's parameters by component and by role, on the meta device: no memory is taken, whatever the size.
 
@@ -110,31 +98,34 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.api.specs import load
 
     experiment = load(spec, overrides)
-    from ditlab.analysis.parameters import experiment_roles, parameter_table, role_dict, role_table, shape_table
+    from denoisers.parameters import count_by_role
+    from ditlab.analysis.parameters import parameter_table, role_dict, role_table, shape_table
+    from ditlab.analysis.user_errors import building
     from ditlab.api.specs import count_parameters, trace_shapes
 
-    counts, terminal = count_parameters(experiment), console(as_json)
+    counts, terminal = count_parameters(experiment), output.console(as_json)
     terminal.print(parameter_table(experiment, counts))
-    roles = experiment_roles(experiment)
+    with building():
+        roles = count_by_role(experiment.model, experiment.objective)
     terminal.print(role_table(roles))
     result: dict[str, Any] = asdict(counts) | role_dict(roles)
     if shapes:
         rows = trace_shapes(experiment, batch)
         terminal.print(shape_table(rows, batch))
         result["shapes"] = [asdict(row) for row in rows]
-    emit(result, as_json)
-    hint(as_json, "train", *repeated_arguments("shapes", "batch", "as_json"), "--dry-run")
+    output.emit(result, as_json)
+    output.hint(as_json, "train", *output.repeated_arguments("shapes", "batch", "as_json"), "--dry-run")
 
 
 @click.command()
-@spec_argument
+@options.spec
 @click.option("--steps", default=3, show_default=True, help="Profiled steps, at most 20.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the trace and the picture [default: DITLAB_HOME/caches/profile/NAME].",
 )  # fmt: skip
-@set_option
-@json_option
+@options.overrides
+@options.as_json
 def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show where the time of a training step goes: by phase, module and operator, in words and as a picture.
 
@@ -151,11 +142,11 @@ def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...]
         progress.stage("profiling steps")
         found = planning.profile(spec, overrides, num_steps=steps, out=out, say=progress.say)
         picture = Plot(profiling.profile_figure(found)).save(found.trace.with_name("profile.png"))
-    terminal = console(as_json)
+    terminal = output.console(as_json)
     for line in profiling.profile_lines(found):
-        say(line) if as_json else terminal.print(line, markup=False, highlight=False)
+        output.say(line) if as_json else terminal.print(line, markup=False, highlight=False)
     terminal.print(profiling.module_table(found))
     terminal.print(profiling.operator_table(found))
     for file in (picture, found.trace):
-        print_line(short_path(file), as_json)
-    emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)
+        output.print_line(output.short_path(file), as_json)
+    output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,25 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.cli.options import (
-    complete_resume,
-    console,
-    emit,
-    hint,
-    json_option,
-    print_line,
-    quick_option,
-    relative,
-    repeated_arguments,
-    say,
-    say_resume,
-    set_option,
-    short_path,
-    start_option,
-    start_overrides,
-    train_address_option,
-    weights_only_option,
-)
+from ditlab.cli import options, output
 from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
@@ -49,31 +31,50 @@ if TYPE_CHECKING:
 STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
 MOST_RUNNING = 4  # running trials that a line of progress names
-_HEADS = ("workers", "parameters", "steps", "time")
 
 
 @click.command()
 @click.argument("sweep", required=False, type=click.Path(path_type=Path))
-@set_option
-@quick_option
-@train_address_option
+@options.overrides
+@options.quick
+@options.train_address
 @click.option(
-    "--resume", metavar="SWEEP_ID|auto", shell_complete=complete_resume,
+    "--resume", metavar="SWEEP_ID|auto", shell_complete=options.complete_resume,
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )  # fmt: skip
-@start_option
-@weights_only_option
+@options.start
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
-@json_option
+@options.as_json
 def tune(
     sweep: Path | None, overrides: tuple[str, ...], quick: bool, address: str | None, resume: str | None,
     start_from: str | None, weights_only: bool, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
-    overrides = (*start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
-    source, overrides, changes = _shorten(sweep, overrides) if quick else (sweep, overrides, {})
+    overrides = (*options.start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
+    source: Path | Sweep | None = sweep
+    changes: dict[str, Any] = {}
+    if quick:
+        from ditlab.spec.quick import load_quick_sweep
+
+        if sweep is None:
+            raise UserError("--quick shortens a sweep's file, and none is given; name the sweep's YAML as well.")
+        short = load_quick_sweep(sweep, overrides)
+        source, overrides, changes = short.spec, (), short.to_dict()
+        for line in short.lines():
+            output.say(line)
     if dry_run:
-        _show_plan(source, overrides, changes, address, resume, as_json)
+        with ProgressBars("loading PyTorch") as progress:
+            from ditlab.api.sweeps import plan_sweep
+
+            progress.stage("checking the trials, and timing a few steps")
+            plan = plan_sweep(source, overrides, address=address, resume=resume, say=progress.say)
+        for line in plan.notes:
+            output.say(line)
+        output.console(as_json).print(forecast_table(plan.prepared, plan.forecast))
+        for line in plan.forecast.lines:
+            output.print_line(line, as_json)
+        output.emit({**plan.to_dict(), **changes}, as_json)
+        output.hint(as_json, "tune", *output.repeated_arguments("dry_run", "as_json"))
         return 0
 
     with SweepTable() as table:
@@ -84,48 +85,13 @@ def tune(
             on_progress=table.update, say=table.say, warn=table.warn,
         )  # fmt: skip
     for line in summary_lines(result):
-        print_line(line, as_json)
-    emit({**result.to_dict(), **changes}, as_json)
+        output.print_line(line, as_json)
+    output.emit({**result.to_dict(), **changes}, as_json)
     if result.status != "finished":
-        say_resume("tune", "--resume", result.sweep_id)
+        output.hint(False, "tune", "--resume", result.sweep_id)
     elif (best := result.report.parent / "best.yaml").exists():
-        hint(as_json, "train", relative(best))
+        output.hint(as_json, "train", output.relative(best))
     return result.exit_code
-
-
-def _shorten(sweep: Path | None, overrides: tuple[str, ...]) -> tuple[Sweep, tuple[str, ...], dict[str, Any]]:
-    """Load the sweep, made short for `--quick`: the sweep, no overrides, and the changes for `--json`.
-
-    Prints the changes for people. Raises UserError where no file is named.
-    """
-    from ditlab.spec.quick import load_quick_sweep
-
-    if sweep is None:
-        raise UserError("--quick shortens a sweep's file, and none is given; name the sweep's YAML as well.")
-    short = load_quick_sweep(sweep, overrides)
-    for line in short.lines():
-        say(line)
-    return short.spec, (), short.to_dict()
-
-
-def _show_plan(
-    sweep: Path | Sweep | None, overrides: tuple[str, ...], changes: dict[str, Any], address: str | None,
-    resume: str | None, as_json: bool,
-) -> None:  # fmt: skip
-    """Print the trials, and how long they will take."""
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api.sweeps import plan_sweep
-
-        progress.stage("checking the trials, and timing a few steps")
-        plan = plan_sweep(sweep, overrides, address=address, resume=resume, say=progress.say)
-
-    for line in plan.notes:
-        say(line)
-    console(as_json).print(forecast_table(plan.prepared, plan.forecast))
-    for line in plan.forecast.lines:
-        print_line(line, as_json)
-    emit({**plan.to_dict(), **changes}, as_json)
-    hint(as_json, "tune", *repeated_arguments("dry_run", "as_json"))
 
 
 def summary_lines(result: SweepResult) -> list[str]:
@@ -138,7 +104,7 @@ def summary_lines(result: SweepResult) -> list[str]:
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
         lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
-    lines.append(f"  report: {short_path(result.report)}")
+    lines.append(f"  report: {output.short_path(result.report)}")
     for trial in summary.trials:
         if trial.status == "failed":
             reason = trial.note.partition("\n")[0]
@@ -160,41 +126,48 @@ class SweepTable(LiveDisplay):
     def update(self, progress: SweepProgress) -> None:
         """Show the trials as they are now."""
         self._progress = progress
-        if self._is_live:
-            return
         names = _axis_names(progress.sweep)
-        for trial in progress.trials:
+        for trial in progress.trials if not self._is_live else ():
             if trial.status in ENDED and trial.number not in self._printed | progress.ended_before:
                 self._printed.add(trial.number)
-                print_plain(_line(trial, names, progress.sweep.metrics))
+                values = ", ".join(f"{names[path]}={describe_value(value)}" for path, value in trial.values.items())
+                metrics = (name for name in progress.sweep.metrics if name in trial.metrics)
+                measured = " ".join(f"{name} {trial.metrics[name]:.5g}" for name in metrics)
+                result = trial.note if trial.status == "failed" else measured
+                line = f"trial {trial.number} ({values}): {trial.status} at step {trial.step}, {result}"
+                print_plain(line.rstrip(", "))
 
     def render(self) -> RenderableType:
         """Table of the trials."""
-        return trial_table(self._progress) if self._progress else Text("preparing the sweep ...")
+        return trial_table(self._progress) if self._progress else super().render()
 
     def describe(self) -> str:
-        """Counts of the trials, and the steps of those that train."""
-        return describe_sweep(self._progress) if self._progress else "preparing the sweep ..."
-
-
-def describe_sweep(progress: SweepProgress) -> str:
-    """A sweep's state in a line: `2 running, 3 finished of 8 · trial 3 at step 120/600, trial 4 at step 80/600`."""
-    running = [trial for trial in progress.trials if trial.status == "running" and trial.total_steps]
-    shown = [f"trial {trial.number} at step {trial.step:,}/{trial.total_steps:,}" for trial in running[:MOST_RUNNING]]
-    more = [f"{len(running) - MOST_RUNNING} more"] if len(running) > MOST_RUNNING else []
-    return " · ".join([progress.counts, *([", ".join([*shown, *more])] if shown else [])])
+        """Counts, and steps of trials that train: `2 running of 8 · trial 3 at step 120/600, ...`."""
+        if not self._progress:
+            return "preparing the sweep ..."
+        running = [trial for trial in self._progress.trials if trial.status == "running" and trial.total_steps]
+        shown = [f"trial {each.number} at step {each.step:,}/{each.total_steps:,}" for each in running[:MOST_RUNNING]]
+        if len(running) > MOST_RUNNING:
+            shown.append(f"{len(running) - MOST_RUNNING} more")
+        return " · ".join(filter(None, [self._progress.counts, ", ".join(shown)]))
 
 
 def trial_table(progress: SweepProgress) -> Table:
-    """Make a table with a row for each trial that fits on a screen."""
+    """Make a table with a row for each trial, in order of their number: the best, then those that fit on a screen."""
     sweep, best = progress.sweep, progress.leader
     names = _axis_names(sweep)
-    title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
     columns = {"trial": "number", "run": "id"}
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
-    table = terminal_table(columns, title=title)
-    for trial in _select(progress.trials, best):
+    table = terminal_table(columns, title=f"{sweep.name} ({progress.sweep_id}) · {progress.counts}")
+    weight = {"running": 0, "finished": 2, "stopped": 2, "failed": 2, "waiting": 3}
+
+    def order(trial: Trial) -> tuple[bool, int, int]:
+        newest_last = trial.number if trial.status == "waiting" else -trial.number
+        return trial.number != best, weight.get(trial.status, 1), newest_last
+
+    shown = sorted(progress.trials, key=order)[:MAX_ROWS]
+    for trial in sorted(shown, key=lambda trial: trial.number):
         table.add_row(
             f"{'*' if trial.number == best else ''}{trial.number}",
             trial.run_id if trial.status != "waiting" else "",
@@ -211,61 +184,32 @@ def _axis_names(sweep: Sweep) -> dict[str, str]:
     return short_names(sweep.space, ("trial", "run", "status", "step", *sweep.metrics))
 
 
-def _line(trial: Trial, names: Mapping[str, str], metrics: Sequence[str]) -> str:
-    """Describe an ended trial: `trial 0 (lr=0.001): finished at step 600, eval/velocity 0.5`."""
-    values = ", ".join(f"{names[path]}={describe_value(value)}" for path, value in trial.values.items())
-    measured = " ".join(f"{name} {trial.metrics[name]:.5g}" for name in metrics if name in trial.metrics)
-    result = trial.note if trial.status == "failed" else measured
-    return f"trial {trial.number} ({values}): {trial.status} at step {trial.step}, {result}".rstrip(", ")
-
-
-def _select(trials: Sequence[Trial], best: int | None) -> list[Trial]:
-    """Select the trials that fit on a screen, in order of their number."""
-    weight = {"running": 0, "interrupted": 1, "finished": 2, "stopped": 2, "failed": 2, "waiting": 3}
-
-    def order(trial: Trial) -> tuple[int, int]:
-        if trial.number == best:
-            return -1, 0
-        return weight.get(trial.status, 1), trial.number if trial.status == "waiting" else -trial.number
-
-    return sorted(sorted(trials, key=order)[:MAX_ROWS], key=lambda trial: trial.number)
-
-
 def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableType:
     """Trials, a row each; one row in all for a search that proposes trials as it goes.
 
     What is the same for all of several is above the table.
     """
-    names = short_names(prepared.sweep.space, ("trial", *_HEADS))
+
+    def facts(experiment: Experiment, parameters: str, steps: int, number: int) -> dict[str, str]:
+        gpus, seconds = experiment.resources.gpus_per_worker, expected.seconds.get(number)
+        each = f"{gpus:g} GPU" if gpus else f"{prepared.concurrency.share.threads} CPU"
+        time = "?" if seconds is None else format_duration(seconds)
+        workers = f"{experiment.resources.max_workers} x {each}"
+        return {"workers": workers, "parameters": parameters, "steps": f"{steps:,}", "time": time}
+
+    names = short_names(prepared.sweep.space, ("trial", "workers", "parameters", "steps", "time"))
     if prepared.trials:
         rows = [
             {"trial": str(trial.number)}
             | {name: describe_value(trial.values[path]) if path in trial.values else "" for path, name in names.items()}
-            | _facts(
-                trial.experiment, prepared, trial.num_parameters, trial.total_steps, expected.seconds.get(trial.number)
-            )
+            | facts(trial.experiment, f"{trial.num_parameters:,}", trial.total_steps, trial.number)
             for trial in prepared.trials
         ]
     else:
-        facts = _facts(prepared.base, prepared, None, prepared.total_steps, expected.seconds.get(0))
         axes = {names[path]: axis.kind for path, axis in prepared.sweep.space.items()}
-        rows = [{"trial": f"{prepared.num_trials} of", **axes, **facts}]
+        rows = [{"trial": f"{prepared.num_trials} of", **axes, **facts(prepared.base, "", prepared.total_steps, 0)}]
     same = {name for name, text in rows[0].items() if len(rows) > 1 and all(row[name] == text for row in rows)}
     columns = {name: "text" if name in names.values() else "number" for name in rows[0] if name not in same}
     table = terminal_table(columns, ([escape_line(row[name]) for name in columns] for row in rows))
     shared = ", ".join(f"{name} {rows[0][name]}" for name in rows[0] if name in same and rows[0][name])
     return Group(Text(escape_line(f"all {len(rows)} trials: {shared}")), table) if shared else table
-
-
-def _facts(
-    experiment: Experiment, prepared: PreparedSweep, parameters: int | None, steps: int, seconds: float | None
-) -> dict[str, str]:
-    """Texts under the headings that follow the axes."""
-    gpus = experiment.resources.gpus_per_worker
-    each = f"{gpus:g} GPU" if gpus else f"{prepared.concurrency.share.threads} CPU"
-    return {
-        "workers": f"{experiment.resources.max_workers} x {each}",
-        "parameters": "" if parameters is None else f"{parameters:,}",
-        "steps": f"{steps:,}",
-        "time": "?" if seconds is None else format_duration(seconds),
-    }

@@ -10,8 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ditlab.errors import UserError
 from ditlab.secrets import hide
@@ -43,88 +42,55 @@ def escape_line(text: str) -> str:
     return escape_for_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-class LineSchedule:
-    """Times of plain lines: 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour."""
-
-    def __init__(self, start: float, interval: float) -> None:
-        self._start, self._interval = start, interval
-        self._next = start + min(FIRST_LINE, interval)
-
-    def is_due(self, now: float) -> bool:
-        """Return True if a line is due, and plan the next one."""
-        if not self._interval or now < self._next:
-            return False
-        elapsed = now - self._start
-        longest = min(max(self._interval, _SHARE * elapsed), LONGEST_INTERVAL * self._interval)
-        self._next = now + min(elapsed, longest)
-        return True
-
-
 class PlainLines:
-    """Thread that prints a line of progress whenever one is due, also where nothing has been reported since the last.
+    """Lines of progress from a thread, also where nothing has been reported since the last. Use as a context manager.
 
-    Use between `start` and `stop`. A line begins with the time since the start: `[0:32] step 120/600 · ...`.
+    One comes 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour. It begins with the
+    time since the start: `[0:32] step 120/600 · ...`.
     """
 
-    def __init__(
-        self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic, interval: float | None = None
-    ) -> None:
+    def __init__(self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         """Plan the lines; `describe` gives the text of each. Raises UserError where the variable holds no number."""
-        self._describe, self._clock = describe, clock
-        self._start = clock()
-        self._schedule = LineSchedule(self._start, line_interval() if interval is None else interval)
+        text = os.environ.get(INTERVAL_VARIABLE, "")
+        try:
+            self._interval = float(text) if text else INTERVAL
+        except ValueError:
+            self._interval = math.nan
+        if not 0 <= self._interval < math.inf:
+            raise UserError(
+                f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no lines of progress, or unset "
+                "it."
+            )
+        self._describe, self._clock, self._start = describe, clock, clock()
+        self._next = self._start + min(FIRST_LINE, self._interval)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-progress", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def __enter__(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread; nothing is printed after."""
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 
     def tick(self) -> None:
-        """Print a line if one is due."""
+        """Print a line if one is due, and plan the next one."""
         now = self._clock()
-        if self._schedule.is_due(now):
-            print_plain(f"[{format_clock(now - self._start)}] {self._describe()}")
+        if self._interval and now >= self._next:
+            elapsed = now - self._start
+            longest = min(max(self._interval, _SHARE * elapsed), LONGEST_INTERVAL * self._interval)
+            self._next = now + min(elapsed, longest)
+            print_plain(f"[{format_clock(elapsed)}] {self._describe()}")
 
     def _run(self) -> None:
         while not self._stop.wait(_POLL):
             self.tick()
 
 
-@contextmanager
-def waiting_lines(text: str) -> Iterator[None]:
-    """Print plain lines with one text during the block, on a terminal as well: where another process prints beside."""
-    lines = PlainLines(lambda: f"{text} ...")
-    lines.start()
-    try:
-        yield
-    finally:
-        lines.stop()
-
-
 def print_plain(message: str) -> None:
     """Print a line on standard error in one write, without secrets and control characters."""
     sys.stderr.write(f"{escape_for_terminal(message)}\n")
     sys.stderr.flush()
-
-
-def line_interval() -> float:
-    """Longest time between two lines in the first hour. Raises UserError where the variable holds no number."""
-    text = os.environ.get(INTERVAL_VARIABLE, "")
-    try:
-        seconds = float(text) if text else INTERVAL
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise UserError(
-            f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no lines of progress, or unset it."
-        )
-    return seconds
 
 
 def format_clock(seconds: float) -> str:

@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ditlab.cli.options import (
-    command_line,
-    complete_resume,
-    emit,
-    hint,
-    hint_text,
-    json_option,
-    print_line,
-    print_yaml,
-    quick_option,
-    relative,
-    repeated_arguments,
-    say,
-    say_resume,
-    set_option,
-    short_path,
-    spec_argument,
-    start_option,
-    start_overrides,
-    time_lines,
-    train_address_option,
-    weights_only_option,
-)
+from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
 
 if TYPE_CHECKING:
     from ditlab.api.training import TrainingResult
-    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
-@spec_argument
-@set_option
-@quick_option
-@train_address_option
+@options.spec
+@options.overrides
+@options.quick
+@options.train_address
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume", metavar="RUN|auto", shell_complete=complete_resume,
+    "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )  # fmt: skip
-@start_option
-@weights_only_option
+@options.start
 @click.option(
     "--figures/--no-figures", default=True, envvar="DITLAB_FIGURES",
     help="Draw the family's figures at the end (default: yes; for large networks only on a GPU).",
@@ -65,21 +42,38 @@ if TYPE_CHECKING:
     help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
-@json_option
+@options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
     start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None, prove: bool,
     dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
-    overrides = (*start_overrides(start_from, weights_only, resume), *overrides)
-    experiment, changes = _load(spec, overrides, quick)  # before torch and Ray are imported: a mistake shows at once
+    from ditlab.cli.progress import ProgressBars, ProgressLine
+    from ditlab.spec.files import load_experiment
+    from ditlab.spec.quick import load_quick_experiment
+
+    overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
+    experiment, changes = load_experiment(spec, overrides), {}  # before torch is imported: a mistake shows at once
+    if quick:
+        short = load_quick_experiment(spec, overrides)
+        experiment, changes = short.spec, short.to_dict()
+        for text in short.lines():
+            output.say(text)
     if dry_run:
         if prove:
             raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
-        _show_plan(experiment, changes, address, local, resume, as_json)
+        with ProgressBars("loading PyTorch"):
+            from ditlab.api.training import plan_training
+
+            plan = plan_training(experiment, local=local, address=address, resume=resume)
+        for text in plan.notes:
+            output.say(text)
+        output.print_yaml(experiment.to_dict(), as_json)
+        numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
+        output.emit({"status": "dry-run", **numbers, **changes}, as_json)
+        output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
         return 0
-    from ditlab.cli.progress import ProgressLine
 
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
@@ -96,99 +90,54 @@ def train(
 
             for text in [*proof_lines(error.proof), str(error)]:
                 line.say(text)
-            emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
+            output.emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
             return error.exit_code
         if figures and result.status == "finished":
             from ditlab.api.analysis import draw_final_figures
 
             line.stage("drawing the figures")
             draw_final_figures(result.run, line.warn)
-    for text in (*_summary(result), *_times(result)):
-        print_line(text, as_json)
-    emit({**result.to_dict(), **changes}, as_json)
-    if result.status == "interrupted":
-        say_resume("train", *_repeated(result, experiment), "--resume", result.run_id)
-    else:
-        hint(as_json, "sample", result.run_id)
-    return 130 if result.status == "interrupted" else 0
-
-
-def _repeated(result: TrainingResult, experiment: Experiment) -> list[str]:
-    """Arguments that an interrupted run goes on with: a fork's own spec, which names its parent by id and step."""
-    if experiment.start is None:
-        return repeated_arguments("resume", "as_json")
-    left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
-    return [str(relative(result.folder / "spec.yaml")), *repeated_arguments(*left_out)]
-
-
-def _load(spec: Path, overrides: tuple[str, ...], quick: bool) -> tuple[Experiment, dict[str, Any]]:
-    """Load the experiment, made short for `--quick`, and the changes for `--json`; prints them for people."""
-    from ditlab.spec.files import load_experiment
-
-    if not quick:
-        return load_experiment(spec, overrides), {}
-    from ditlab.spec.quick import load_quick_experiment
-
-    short = load_quick_experiment(spec, overrides)
-    for line in short.lines():
-        say(line)
-    return short.spec, short.to_dict()
-
-
-def _show_plan(
-    experiment: Experiment, changes: dict[str, Any], address: str | None, local: bool, resume: str | None, as_json: bool
-) -> None:
-    """Print what would be trained."""
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("loading PyTorch"):
-        from ditlab.api.training import plan_training
-
-        plan = plan_training(experiment, local=local, address=address, resume=resume)
-    for line in plan.notes:
-        say(line)
-    print_yaml(experiment.to_dict(), as_json)
-    numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
-    emit({"status": "dry-run", **numbers, **changes}, as_json)
-    hint(as_json, "train", *repeated_arguments("dry_run", "as_json"))
+    for text in _summary(result):
+        output.print_line(text, as_json)
+    output.emit({**result.to_dict(), **changes}, as_json)
+    if result.status != "interrupted":
+        output.hint(as_json, "sample", result.run_id)
+        return 0
+    arguments = output.repeated_arguments("resume", "as_json")
+    if experiment.start:  # a fork goes on by its own spec, which names its parent by id and step
+        left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
+        own = output.relative(result.folder / "spec.yaml")
+        arguments = [str(own), *output.repeated_arguments(*left_out)]
+    output.hint(False, "train", *arguments, "--resume", result.run_id)  # also under `--json`: logs keep it
+    return 130
 
 
 def _summary(result: TrainingResult) -> list[str]:
-    """Last lines for people: how the run ended, and where to look."""
-    run = result.run_id
+    """Last lines for people: how the run ended, where to look, and where the time went."""
     if result.status == "interrupted":
         saved = result.checkpoint or "-"  # a URI, or a path as a shell takes it
-        place = saved if "://" in saved else short_path(Path(saved))
-        return [f"run {run} interrupted at step {result.step} of {result.total_steps} · checkpoint: {place}"]
-    pictures = sorted((result.folder / "media").glob("samples-*.png"))
-    page = result.folder / "report.html"
-    places = [f"page: {short_path(page)}"] if page.is_file() else []
-    places.append(f"MLflow: {_tracking_place(result.tracking_uri)}")
-    loss = result.metrics.get("train/loss", float("nan"))
-    samples = [f"  samples: {short_path(pictures[-1])}"] if pictures else []
-    return [f"run {run} finished: {result.step} steps, loss {loss:.4f}", *samples, f"  {' · '.join(places)}"]
-
-
-def _times(result: TrainingResult) -> list[str]:
-    """Table of where the time went; nothing where the run has logged no times."""
-    try:
-        summary = result.run.time()
-    except UserError:  # a journal that cannot be read costs the table alone
-        return []
-    return time_lines(summary) if summary else []
-
-
-def _tracking_place(uri: str) -> str:
-    """Address of the tracked run; for the database under DITLAB_HOME its path, with the command that opens it."""
-    database = Home.named_by_environment().mlflow_database
-    if uri != f"sqlite:///{database}":
-        return uri
-    return f"{short_path(database)} ({command_line('ui')})"
+        place = saved if "://" in saved else output.short_path(Path(saved))
+        end = f"run {result.run_id} interrupted at step {result.step} of {result.total_steps} · checkpoint: {place}"
+        lines = [end]
+    else:
+        loss = result.metrics.get("train/loss", float("nan"))
+        lines = [f"run {result.run_id} finished: {result.step} steps, loss {loss:.4f}"]
+        if pictures := sorted((result.folder / "media").glob("samples-*.png")):
+            lines.append(f"  samples: {output.short_path(pictures[-1])}")
+        page, database = result.folder / "report.html", Home.named_by_environment().mlflow_database
+        tracked = result.tracking_uri
+        if tracked == f"sqlite:///{database}":
+            tracked = f"{output.short_path(database)} ({output.command_line('ui')})"
+        lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}MLflow: {tracked}")
+    with suppress(UserError):  # a journal that cannot be read costs the table alone
+        if summary := result.run.time():
+            lines += output.time_lines(summary)
+    return lines
 
 
 @click.command()
-@spec_argument
-@set_option
+@options.spec
+@options.overrides
 @click.option(
     "--address", metavar="URL",
     help="Address of the job server (default: RAY_API_SERVER_ADDRESS, else that of the tunnel).",
@@ -200,10 +149,9 @@ def _tracking_place(uri: str) -> str:
 @click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
 )
-@start_option
-@weights_only_option
+@options.start
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
-@json_option
+@options.as_json
 def submit(
     spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, resume: str | None,
     start_from: str | None, weights_only: bool, no_wait: bool, as_json: bool,
@@ -215,49 +163,17 @@ def submit(
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer, package_files
-    from ditlab.spec.start import parse_start
-
-    if start_from:
-        parse_start(start_from)  # the run itself is known to the cluster's home alone
-    forked = [*(["--from", start_from] if start_from else []), *(["--weights-only"] if weights_only else [])]
-    root, name, command = _command(spec, overrides, working_dir, resume, forked, as_json)
-    package_files(root).check()
-    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
-        with ProgressBars(f"sending {root} to {jobs.address}"):
-            job = jobs.submit(name, command, root)
-        say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
-        if no_wait:
-            emit({"job": job, "status": "SUBMITTED"}, as_json)
-            hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
-            return 0
-        output = _JobOutput(as_json)
-        try:
-            ended = jobs.follow(job, output.add)
-        except KeyboardInterrupt:
-            say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
-            raise
-        if ended.exit_code and ended.status == "FAILED" and not output.has_text:
-            say(f"job {job} failed before it could start: {ended.message}")
-        say(f"job {job} {ended.status.lower()}")
-    emit({"job": job, "job_status": ended.status, **output.result()}, as_json)
-    return ended.exit_code
-
-
-def _command(
-    spec: Path, overrides: tuple[str, ...], working_dir: Path, resume: str | None, forked: list[str], as_json: bool
-) -> tuple[Path, str, list[str]]:
-    """Working directory, run name and command of the job.
-
-    Raises UserError for a spec that is wrong or lies elsewhere: better here than after the upload.
-    """
     from ditlab.spec.files import is_sweep, load_experiment, spec_files
+    from ditlab.spec.start import parse_start
     from ditlab.spec.sweep import load_sweep
 
-    root = resolve_user_path(working_dir)
+    # a spec that is wrong or lies elsewhere is better refused here than after the upload
+    if start_from:
+        parse_start(start_from)  # the run itself is known to the cluster's home alone
+    root, sweep = resolve_user_path(working_dir), is_sweep(spec)
     if not root.is_dir():
         raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
-    sweep = is_sweep(spec)
-    loaded: Any = load_sweep(spec, overrides) if sweep else load_experiment(spec, overrides)
+    name = load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
     for file in spec_files(spec):
         if not file.is_relative_to(root):
             raise UserError(
@@ -267,8 +183,28 @@ def _command(
     command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
     for override in overrides:
         command += ["--set", override]
-    command += [*(["--resume", resume] if resume else []), *forked]
-    return root, loaded.name, [*command, *(["--json"] if as_json else [])]
+    command += [*(["--resume", resume] if resume else []), *(["--from", start_from] if start_from else [])]
+    command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
+    package_files(root).check()
+    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
+        with ProgressBars(f"sending {root} to {jobs.address}"):
+            job = jobs.submit(name, command, root)
+        output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
+        if no_wait:
+            output.emit({"job": job, "status": "SUBMITTED"}, as_json)
+            output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
+            return 0
+        printed = _JobOutput(as_json)
+        try:
+            ended = jobs.follow(job, printed.add)
+        except KeyboardInterrupt:
+            output.say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
+            raise
+        if ended.exit_code and ended.status == "FAILED" and not printed.has_text:
+            output.say(f"job {job} failed before it could start: {ended.message}")
+        output.say(f"job {job} {ended.status.lower()}")
+    output.emit({"job": job, "job_status": ended.status, **printed.result()}, as_json)
+    return ended.exit_code
 
 
 class _JobOutput:
@@ -286,7 +222,7 @@ class _JobOutput:
             if self._as_json and line.startswith("{"):
                 self._last = line
             else:
-                print_line(line, self._as_json)
+                output.print_line(line, self._as_json)
 
     def result(self) -> dict[str, Any]:
         """The command's JSON result, empty without one."""

@@ -1,6 +1,6 @@
 """Token authentication of Ray: a new token for each instance that we start, the user's token for clusters.
 
-A token stands in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token.
+A token is in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token.
 """
 
 import os
@@ -24,8 +24,7 @@ def own_token() -> Iterator[None]:
 
     Without one, any process of the machine could run code as this user.
     """
-    token = secrets.token_hex(32)
-    with _environment({TOKEN: token, MODE: "token", TOKEN_PATH: None}):
+    with _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None}):
         yield
 
 
@@ -35,11 +34,11 @@ def users_token() -> Iterator[None]:
 
     Raises UserError for a token file that cannot be read.
     """
-    if MODE in os.environ:
-        yield
-        return
-    reload_token()
-    with _environment({MODE: "token"} if _has_token() else {}):
+    is_sent = False
+    if MODE not in os.environ:
+        reload_token()
+        is_sent = _has_token()
+    with _environment({MODE: "token"} if is_sent else {}):
         yield
 
 
@@ -73,7 +72,7 @@ def cluster_token(address: str) -> Iterator[None]:
         yield
 
 
-def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0) -> bool | None:
+def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
     """Return True if a cluster answers a request with these headers, False if it refuses it, None if unknown.
 
     Unknown without grpcio, which `ditlab[cluster]` brings along: Ray itself then says, later, what it does not get.
@@ -85,11 +84,9 @@ def _accepts(address: str, credentials: Mapping[str, str], timeout: float = 5.0)
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
     with grpc.insecure_channel(address) as channel:
-        service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        service, request = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel), gcs_service_pb2.GetClusterIdRequest()
         try:
-            service.GetClusterId(
-                gcs_service_pb2.GetClusterIdRequest(), timeout=timeout, metadata=list(credentials.items())
-            )
+            service.GetClusterId(request, timeout=5.0, metadata=list(credentials.items()))
         except grpc.RpcError as error:
             return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
         return True
@@ -109,23 +106,22 @@ def token_refused(address: str) -> UserError:
 @contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
     """Set environment variables (None: remove them) during the block, for this process and Ray's own code in it."""
+
+    def put(changes: Mapping[str, str | None]) -> None:
+        for name, value in changes.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if changes:
+            reload_token()
+
     before = {name: os.environ.get(name) for name in values}
-    _set(values)
+    put(values)
     try:
         yield
     finally:
-        _set(before)
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    """Set or remove environment variables, and make Ray read them."""
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    if values:
-        reload_token()
+        put(before)
 
 
 def _has_token() -> bool:

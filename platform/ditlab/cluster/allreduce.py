@@ -12,8 +12,8 @@ from torch import distributed
 
 from ditlab.cluster.nodes import NodeRow, collect_results, node_options
 
-SIZES = (1 << 20, 64 << 20)  # bytes: latency shows in the first, bandwidth in the second
 REPEATS = {1 << 20: 20, 64 << 20: 3}
+"""Repeats by bytes: latency shows in the first, bandwidth in the second."""
 COLLECTIVE_TIMEOUT = 30.0  # seconds for the members to form a process group, and for each collective
 CONNECTION_TIMEOUT = 5.0  # seconds for a connection between two nodes
 PAIRS_TIMEOUT = 60.0  # seconds for all connections
@@ -39,12 +39,17 @@ class AllReduceResult:
 class AllReduceMember:
     """One process of the group."""
 
-    def place(self) -> tuple[str, int]:
+    def listen(self) -> tuple[str, int]:
+        """Accept connections from now on; returns address and port."""
+        self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=1024)
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    def free_port(self) -> tuple[str, int]:
         """Address of the member's node, and a port that is free there."""
-        host = ray.util.get_node_ip_address()
-        with socket.socket() as free:
-            free.bind((host, 0))
-            return host, free.getsockname()[1]
+        place = self.listen()
+        self._listener.close()
+        return place
 
     def measure(
         self, rank: int, world_size: int, host: str, port: int, use_gpu: bool, timeout: float
@@ -55,17 +60,23 @@ class AllReduceMember:
             "nccl" if use_gpu else "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world_size,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
+        seconds, is_right = {}, True
         try:
-            found = {size: _all_reduce(size, rank, world_size, device) for size in SIZES}
+            for size, repeats in REPEATS.items():
+                values = torch.full((size // 4,), float(rank + 1), device=device)
+                distributed.all_reduce(values)
+                is_right &= bool((values == world_size * (world_size + 1) / 2).all())
+                values.zero_()  # sums of sums would overflow
+                distributed.barrier()
+                began = time.perf_counter()
+                for _ in range(repeats):
+                    distributed.all_reduce(values)
+                if use_gpu:
+                    torch.cuda.synchronize(device)
+                seconds[size] = (time.perf_counter() - began) / repeats
         finally:
             distributed.destroy_process_group()
-        return {size: seconds for size, (seconds, _) in found.items()}, all(right for _, right in found.values())
-
-    def listen(self) -> tuple[str, int]:
-        """Accept connections from now on; returns address and port."""
-        self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=1024)
-        host, port = self._listener.getsockname()[:2]
-        return host, port
+        return seconds, is_right
 
     def connection_error(self, host: str, port: int) -> str:
         """Reason why a port of another node cannot be reached from this one; empty where it can."""
@@ -81,21 +92,6 @@ def connection_error(host: str, port: int, timeout: float) -> str:
     return ""
 
 
-def _all_reduce(size: int, rank: int, world_size: int, device: torch.device) -> tuple[float, bool]:
-    """Seconds of an all-reduce of `size` bytes, and True if the sum was right."""
-    values = torch.full((size // 4,), float(rank + 1), device=device)
-    distributed.all_reduce(values)
-    is_right = bool((values == world_size * (world_size + 1) / 2).all())
-    values.zero_()  # sums of sums would overflow
-    distributed.barrier()
-    began = time.perf_counter()
-    for _ in range(REPEATS[size]):
-        distributed.all_reduce(values)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - began) / REPEATS[size], is_right
-
-
 def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_TIMEOUT) -> AllReduceResult:
     """Measure an all-reduce over all nodes, with one process for each GPU, or for each node without `use_gpu`.
 
@@ -105,12 +101,11 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_
     places = [node for node in nodes for _ in range(int(node["Resources"].get("GPU", 0)) if use_gpu else 1)]
     members = _members(places, use_gpu)
     try:
-        (first, *_) = collect_results({members[0].place.remote(): places[0]}, timeout)
+        (first, *_) = collect_results({members[0].free_port.remote(): places[0]}, timeout)
         if first.problem:
             busy = "; are its GPUs in use?" if use_gpu else ""
-            return AllReduceResult(
-                {}, False, len(members), [f"node {first.name} gives no process ({first.problem}{busy})"]
-            )
+            problem = f"node {first.name} gives no process ({first.problem}{busy})"
+            return AllReduceResult({}, False, len(members), [problem])
         tasks = {
             member.measure.remote(rank, len(members), *first.value, use_gpu, timeout): place
             for rank, (member, place) in enumerate(zip(members, places, strict=True))
@@ -125,7 +120,7 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_
         though = "" if pairs else ", though all nodes reach each other over TCP"
         failed = [f"node {result.name}: {result.problem}{though}" for result in failures]
         return AllReduceResult({}, False, len(members), [*pairs, *failed])
-    slowest = {size: max(result.value[0][size] for result in results) for size in SIZES}
+    slowest = {size: max(result.value[0][size] for result in results) for size in REPEATS}
     return AllReduceResult(slowest, all(result.value[1] for result in results), len(members), [])
 
 
@@ -134,24 +129,24 @@ def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> l
     members = _members(nodes, use_gpu=False)
     try:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
-        listening_nodes, tasks, goals = collect_results(listening, timeout), {}, {}
+        goals = [goal for goal in collect_results(listening, timeout) if not goal.problem]
+        tasks, goal_of = {}, []
         for member, node in zip(members, nodes, strict=True):
-            for goal in listening_nodes:
-                if goal.node["NodeID"] != node["NodeID"] and not goal.problem:
-                    task = member.connection_error.remote(*goal.value)
-                    tasks[task], goals[task] = node, goal
+            for goal in goals:
+                if goal.node["NodeID"] != node["NodeID"]:
+                    tasks[member.connection_error.remote(*goal.value)] = node
+                    goal_of.append(goal)
         results = collect_results(tasks, timeout)
     finally:
         for member in members:
             ray.kill(member)
     return [
         f"node {result.name} does not reach node {goal.name} at {goal.value[0]} ({result.problem or result.value})"
-        for result, goal in zip(results, goals.values(), strict=True)
+        for result, goal in zip(results, goal_of, strict=True)
         if result.problem or result.value
     ]
 
 
 def _members(places: list[NodeRow], use_gpu: bool) -> list[Any]:
-    """Start a member on each node of a list."""
     kind: Any = ray.remote(AllReduceMember)
     return [kind.options(**node_options(place, num_gpus=1 if use_gpu else 0)).remote() for place in places]

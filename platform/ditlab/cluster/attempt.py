@@ -159,18 +159,19 @@ class GroupState:
 
 
 def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
-    """The failure that ended a group.
+    """The failure that ended a group, from what a worker `recorded` of itself and what Ray and heartbeats show.
 
     A worker that crashed while another one died did so because of it.
-
-    Args:
-        recorded: failure that a worker recorded of itself.
-        state: what Ray and the heartbeats show.
     """
     failures = state.error.worker_failures if isinstance(state.error, WorkerGroupError) else {}
-    dead = {rank: death for rank, one in failures.items() if (death := _death(one))}
+    causes = {rank: getattr(one, "health_check_failure", one) for rank, one in failures.items()}  # Ray wraps deaths
+    dead = {rank: one for rank, one in causes.items() if isinstance(one, RayActorError | WorkerHealthCheckTimeoutError)}
     if state.hung and (dead or not recorded):
-        return Failure(FailureKind.HUNG_WORKER, "; ".join(_hang(each) for each in state.hung))
+        sentences = [
+            f"worker {each.rank} (process {each.pid}) gave no sign of progress at step {each.step} ({each.activity})"
+            for each in state.hung
+        ]
+        return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
     if recorded and not (dead and recorded.kind is FailureKind.CRASH):
         return recorded
     if not dead:
@@ -204,23 +205,8 @@ def _without_death(failures: Mapping[int, Exception], state: GroupState) -> Fail
     return Failure(FailureKind.CRASH, _first_line(inner))
 
 
-def _death(error: Exception) -> Exception | None:
-    """The error of a dead process, which Ray wraps in the failure of its health check; None for any other."""
-    inner = getattr(error, "health_check_failure", error)
-    return inner if isinstance(inner, RayActorError | WorkerHealthCheckTimeoutError) else None
-
-
 def _worker(rank: int, heartbeat: Heartbeat | None) -> str:
-    """Name of a worker in messages."""
     return f"worker {rank} (process {heartbeat.pid}, at step {heartbeat.step})" if heartbeat else f"worker {rank}"
-
-
-def _hang(heartbeat: Heartbeat) -> str:
-    """Sentence on a worker that hung."""
-    return (
-        f"worker {heartbeat.rank} (process {heartbeat.pid}) gave no sign of progress at step {heartbeat.step} "
-        f"({heartbeat.activity})"
-    )
 
 
 def _first_line(error: BaseException | None) -> str:

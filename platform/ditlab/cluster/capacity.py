@@ -1,14 +1,25 @@
-"""Capacity of a cluster: workers that fit on its nodes, present and possible, and cores for each."""
+"""Capacity of a cluster: workers that fit on its nodes, those that its autoscaler may add included, and their cores."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import psutil
+from ruamel.yaml import YAML
+
+from ditlab.cluster.ray_internals import cluster_state
 from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
 
 Node = Mapping[str, float]
 """Resources of a node by Ray's names: `CPU`, `GPU`."""
+NO_NODE_LIMIT = 10_000  # nodes, for a type without a limit of its own
+HEAD_RESOURCE = "node:__internal_head__"
+"""Resource that Ray gives to the head alone."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +50,104 @@ class Growth:
         """Growth in a sentence: `may grow by 4 nodes of gpu.l40s (48 CPUs, 4 GPUs)`."""
         if not self.is_known:
             return "may grow"
-        counts = [min(one.count, self.most) for one in self.types]
-        kinds = [
-            f"{num} node{'s' if num > 1 else ''} of {one.name} ({_size(one.node)})"
-            for num, one in zip(counts, self.types, strict=True)
-        ]
+        kinds = []
+        for each in self.types:
+            num = min(each.count, self.most)
+            kinds.append(f"{num} node{'s' if num > 1 else ''} of {each.name} ({_size(each.node)})")
         return f"may grow by {' or '.join(kinds)}" if kinds and self.most else "may not grow"
 
 
 NO_GROWTH = Growth()
 """Growth of a cluster of fixed size, or of one that has reached its limit."""
+
+
+@dataclass(frozen=True)
+class AutoscalerLimits:
+    """Node types by name: a node's resources, and the largest number of such nodes."""
+
+    types: Mapping[str, tuple[Node, int]]
+    most: int
+    """Largest number of nodes of all types together."""
+
+
+def has_autoscaler() -> bool:
+    """Return True if the cluster has an autoscaler: placement requests that wait make it add nodes."""
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
+
+    return bool(is_autoscaler_v2())
+
+
+def possible_growth(nodes: Sequence[Node]) -> Growth:
+    """Nodes that may join the present ones of the connected cluster."""
+    if not has_autoscaler():
+        return NO_GROWTH
+    import ray
+
+    limits = _limits(ray.get_runtime_context().gcs_address)
+    return Growth(is_known=False) if limits is None else growth_within(limits, nodes)
+
+
+def growth_within(limits: AutoscalerLimits, nodes: Sequence[Node]) -> Growth:
+    """Nodes that the limits still allow. Types are told apart by CPUs and GPUs; the head is not counted."""
+    workers = [node for node in nodes if HEAD_RESOURCE not in node]
+    there = Counter((node.get("CPU", 0), node.get("GPU", 0)) for node in workers)
+    types = []
+    for name, (node, most) in limits.types.items():
+        size = (node.get("CPU", 0), node.get("GPU", 0))
+        taken = min(there[size], most)
+        there[size] -= taken
+        if most > taken:
+            types.append(NodeType(name, node, most - taken))
+    return Growth(tuple(types), max(0, limits.most - len(workers)))
+
+
+@cache
+def _limits(gcs_address: str) -> AutoscalerLimits | None:
+    """Limits of the cluster's autoscaler, None where they cannot be found: the run then waits, and is not refused.
+
+    The platform that runs Ray may have reported them. Else they are read on the head, where the autoscaler runs, as Ray
+    keeps no copy of its settings.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    reported = cluster_state().get_cluster_config()
+    if reported and reported.node_group_configs:
+        groups = {each.name: (dict(each.resources), each.max_count) for each in reported.node_group_configs}
+        types = {name: (node, NO_NODE_LIMIT if most < 0 else most) for name, (node, most) in groups.items()}
+        return AutoscalerLimits(types, NO_NODE_LIMIT)
+    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
+    if head is None:
+        return None
+    place = NodeAffinitySchedulingStrategy(head, soft=False)
+    asked = ray.remote(_autoscaler_config).options(num_cpus=0, scheduling_strategy=place).remote(gcs_address)
+    try:
+        found = ray.get(asked, timeout=60)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError):
+        return None
+    return None if found is None else limits_of(found)
+
+
+def limits_of(config: Mapping[str, Any]) -> AutoscalerLimits:
+    """Limits in the configuration that Ray's cluster launcher gives to the autoscaler."""
+    most = config.get("max_workers", NO_NODE_LIMIT)
+    types = {
+        name: (each.get("resources", {}), min(each.get("max_workers", most), most))
+        for name, each in config["available_node_types"].items()
+        if name != config["head_node_type"]
+    }
+    return AutoscalerLimits(types, most)
+
+
+def _autoscaler_config(gcs_address: str) -> dict[str, Any] | None:
+    """Configuration of this cluster's autoscaler, read on the head from the autoscaler's command line."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        given = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        if given.get("gcs-address") == gcs_address and "autoscaling-config" in given:
+            config: dict[str, Any] = YAML(typ="safe").load(Path(given["autoscaling-config"]).expanduser())
+            return config
+    return None
 
 
 @dataclass(frozen=True)
@@ -74,8 +173,7 @@ def cpu_share(
     every = [*nodes, *growth.nodes()]
     cores = [node.get("CPU", 0) for node in every]
     share = min(max(cores, default=1), sum(cores) / (resources.max_workers * (concurrent or 1)))
-    gpus = resources.gpus_per_worker
-    if gpus:
+    if gpus := resources.gpus_per_worker:
         share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in every if node.get("GPU", 0))])
     if share >= 1 or concurrent is None:
         return CpuShare(max(1, int(share)), float(max(1, int(share))))
@@ -84,40 +182,11 @@ def cpu_share(
 
 def runs_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
     """Number of such runs that fit on the nodes at once."""
-    return _fit(resources, share, nodes) // resources.min_workers
+    return _workers_that_fit(resources, share, nodes) // resources.min_workers
 
 
-def check_capacity(
-    resources: Resources, nodes: Sequence[Node], share: CpuShare | None = None, growth: Growth = NO_GROWTH
-) -> None:
-    """Raises UserError where the workers do not fit on the present and possible nodes: Ray would wait for ever."""
-    workers = resources.min_workers
-    share = share or cpu_share(resources, nodes, growth=growth)
-    fit = _fit(resources, share, [*nodes, *growth.nodes()])
-    if fit >= workers or not growth.is_known:
-        return
-    remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
-    grows = f" and {growth}" if growth is not NO_GROWTH else ""
-    raise UserError(
-        f"resources.workers={workers} at {_each(resources, share)} each do not fit: the cluster has {_sizes(nodes)}"
-        f"{grows}; {remedy}, or add nodes."
-    )
-
-
-def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
-    """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
-    workers = resources.min_workers
-    if _fit(resources, share, nodes) >= workers:
-        return ""
-    need = f"{workers} workers need {_each(resources, share)} each" if workers > 1 else (
-        f"a worker needs {_each(resources, share)}")  # fmt: skip
-    return f"waiting for the cluster: {need}; it has {_sizes(nodes)} and {growth}."
-
-
-def _fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
-    """Number of workers that fit on the nodes."""
-    gpus = resources.gpus_per_worker
-    num = 0
+def _workers_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
+    num, gpus = 0, resources.gpus_per_worker
     for node in nodes:
         by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
         # A part of a GPU lies on one of them.
@@ -125,17 +194,39 @@ def _fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
     return num
 
 
+def check_capacity(
+    resources: Resources, nodes: Sequence[Node], share: CpuShare | None = None, growth: Growth = NO_GROWTH
+) -> None:
+    """Raises UserError where the workers do not fit on the present and possible nodes: Ray would wait for ever."""
+    share = share or cpu_share(resources, nodes, growth=growth)
+    fit = _workers_that_fit(resources, share, [*nodes, *growth.nodes()])
+    if fit >= resources.min_workers or not growth.is_known:
+        return
+    remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
+    grows = f" and {growth}" if growth is not NO_GROWTH else ""
+    raise UserError(
+        f"resources.workers={resources.min_workers} at {_each(resources, share)} each do not fit: the cluster has "
+        f"{_sizes(nodes)}{grows}; {remedy}, or add nodes."
+    )
+
+
+def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
+    """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
+    workers, each = resources.min_workers, _each(resources, share)
+    if _workers_that_fit(resources, share, nodes) >= workers:
+        return ""
+    need = f"{workers} workers need {each} each" if workers > 1 else f"a worker needs {each}"
+    return f"waiting for the cluster: {need}; it has {_sizes(nodes)} and {growth}."
+
+
 def _each(resources: Resources, share: CpuShare) -> str:
-    """Resources of each worker, for messages."""
     gpus = resources.gpus_per_worker
     return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
 
 
 def _size(node: Node) -> str:
-    """Resources of a node, for messages."""
     return f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs"
 
 
 def _sizes(nodes: Sequence[Node]) -> str:
-    """Resources of several nodes, for messages."""
-    return "; ".join(_size(node) for node in nodes) or "no nodes"
+    return "; ".join(map(_size, nodes)) or "no nodes"

@@ -45,8 +45,7 @@ class KeyValueChannel:
 
     def put_if_absent(self, topic: str, value: Any) -> None:
         """Set a topic's value unless it has one: the first worker to fail records the cause, the others only follow."""
-        content = json.dumps(value).encode()
-        kv_put(self._key(topic), content, overwrite=False)
+        kv_put(self._key(topic), json.dumps(value).encode(), overwrite=False)
 
     def get(self, topic: str) -> Any:
         """Value of a topic, None without one."""
@@ -115,15 +114,13 @@ class SchedulerGate:
             return False
         self._marker.begin(step, "waiting for the sweep's scheduler", is_untimed=True)
         self._channel.try_put("report", {"step": step, "metrics": dict(metrics)})
-        deadline = time.monotonic() + self._timeout
-        while waits := self._is_gated and not self._is_stopping() and self._allowed_step(self._channel) < step:
+        deadline, allowed_step = time.monotonic() + self._timeout, 0
+        while self._is_gated and not self._is_stopping():
+            with suppress(*CHANNEL_ERRORS):
+                allowed_step = self._channel.get("go") or 0
+            if allowed_step >= step:
+                return False
             if time.monotonic() > deadline:
-                break
+                return True
             time.sleep(GATE_POLL_INTERVAL)
-        return waits
-
-    def _allowed_step(self, channel: KeyValueChannel) -> int:
-        """Step of the last evaluation after which the trial may continue."""
-        with suppress(*CHANNEL_ERRORS):
-            return channel.get("go") or 0
-        return 0
+        return False

@@ -43,19 +43,19 @@ class HeartbeatThread(threading.Thread):
     def __init__(self, channel: KeyValueChannel, rank: int, marker: ProgressMarker, hang_timeout: float) -> None:
         super().__init__(name="ditlab-heartbeat", daemon=True)
         self._channel, self._rank, self._marker = channel, rank, marker
-        self._interval = heartbeat_interval(hang_timeout)
+        self._topic, self._interval = f"heartbeat/{rank}", heartbeat_interval(hang_timeout)
         self._node = ray.get_runtime_context().get_node_id()
         self._process_start = psutil.Process().create_time()
         self._stopped = threading.Event()
 
     def run(self) -> None:
+        marker = self._marker
         while True:
-            marker = self._marker
             heartbeat = Heartbeat(
                 self._rank, os.getpid(), self._node, time.time(), marker.step, marker.activity, marker.num_begun,
                 marker.num_done, marker.idle, self._process_start,
             )  # fmt: skip
-            self._channel.try_put(_topic(self._rank), asdict(heartbeat))
+            self._channel.try_put(self._topic, asdict(heartbeat))
             if self._stopped.wait(self._interval):
                 return
 
@@ -64,12 +64,12 @@ class HeartbeatThread(threading.Thread):
         self._stopped.set()
         self.join()
         with suppress(*CHANNEL_ERRORS):
-            self._channel.remove(_topic(self._rank))
+            self._channel.remove(self._topic)
 
 
 def read_heartbeats(channel: KeyValueChannel, num_workers: int) -> list[Heartbeat]:
     """Latest heartbeat of each worker that has written one."""
-    found = (channel.get(_topic(rank)) for rank in range(num_workers))
+    found = (channel.get(f"heartbeat/{rank}") for rank in range(num_workers))
     return [Heartbeat(**values) for values in found if values]
 
 
@@ -78,16 +78,13 @@ def heartbeat_interval(hang_timeout: float) -> float:
     return min(MAX_INTERVAL, hang_timeout / 8)
 
 
-def _topic(rank: int) -> str:
-    return f"heartbeat/{rank}"
-
-
 class HangDetector:
     """Finds workers that are silent, or without progress, for longer than `hang_timeout` seconds."""
 
     def __init__(self, hang_timeout: float) -> None:
         self._timeout = hang_timeout
         self._seen: dict[int, tuple[float, float]] = {}
+        """Times at which each rank's latest heartbeat was written, and first seen."""
 
     def hung_workers(self, heartbeats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
         """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in seconds.
@@ -95,14 +92,11 @@ class HangDetector:
         A process that is stopped or cut off writes no more heartbeats. One whose step loop hangs writes heartbeats
         without progress, and so do all that wait for it: the worker that is least far is the one that hangs.
         """
-        for heartbeat in heartbeats:
-            written, _ = self._seen.get(heartbeat.rank, (0.0, 0.0))
-            if heartbeat.written != written:
-                self._seen[heartbeat.rank] = (heartbeat.written, now)
-        silent = [heartbeat for heartbeat in heartbeats if now - self._seen[heartbeat.rank][1] > self._timeout]
-        if silent:
+        for each in heartbeats:
+            if self._seen.get(each.rank, (0.0, 0.0))[0] != each.written:
+                self._seen[each.rank] = (each.written, now)
+        silent = [each for each in heartbeats if now - self._seen[each.rank][1] > self._timeout]
+        if silent or not heartbeats or any(each.idle <= self._timeout for each in heartbeats):
             return silent
-        if heartbeats and all(heartbeat.idle > self._timeout for heartbeat in heartbeats):
-            least = min((heartbeat.num_begun, heartbeat.num_done) for heartbeat in heartbeats)
-            return [heartbeat for heartbeat in heartbeats if (heartbeat.num_begun, heartbeat.num_done) == least]
-        return []
+        least = min((each.num_begun, each.num_done) for each in heartbeats)
+        return [each for each in heartbeats if (each.num_begun, each.num_done) == least]

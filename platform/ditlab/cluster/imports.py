@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ class RayExecutor:
         groups = grouped(blocks, int(resources.get("CPU", 1)))
         items = [{"blocks": _BLOCKS.dump_json(tuple(group)).decode()} for group in groups]
         data = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
-            _Task(work), num_cpus=1, num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None
+            partial(_import_blocks, work),
+            num_cpus=1,
+            num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None,
         )
         try:
             for row in data.iter_rows():
@@ -69,35 +72,24 @@ class RayExecutor:
                     raise _ERRORS.get(row["error"], UserError)(row["message"])
                 yield BlockReceipt.model_validate_json(row["receipt"])
         except ray.exceptions.RayError as error:
+            cause: BaseException = error
+            while (inner := getattr(cause, "cause", None)) is not None:  # Ray wraps the work's own error
+                cause = inner
             raise RunFailed(
-                f"Ray cannot go on with the import ({_reason(error)}); give the same command again, which goes on from "
-                "its whole blocks."
+                f"Ray cannot go on with the import ({type(cause).__name__}: {first_line(cause)}); give the same "
+                "command again, which goes on from its whole blocks."
             ) from error
 
 
-def _reason(error: BaseException) -> str:
-    """Return the first line of what an error of Ray's was caused by: it wraps the work's own in several of its own."""
-    seen = {id(error)}
-    while (cause := getattr(error, "cause", None) or error.__cause__) is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        error = cause
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Work of a row of Ray Data, some blocks. A user's mistake comes back as a value, as Ray wraps errors."""
-
-    work: Callable[[InputBlock], BlockReceipt]
-
-    def __call__(self, row: dict[str, Any]) -> list[dict[str, str]]:
-        found = []
-        for block in _BLOCKS.validate_json(row["blocks"]):
-            try:
-                found.append({"receipt": self.work(block).model_dump_json(), "error": "", "message": ""})
-            except UserError as error:
-                return [*found, {"receipt": "", "error": type(error).__name__, "message": str(error)}]
-        return found
+def _import_blocks(work: Callable[[InputBlock], BlockReceipt], row: dict[str, Any]) -> list[dict[str, str]]:
+    """Do the work of a row of Ray Data, some blocks. A user's mistake comes back as a value, as Ray wraps errors."""
+    found = []
+    for block in _BLOCKS.validate_json(row["blocks"]):
+        try:
+            found.append({"receipt": work(block).model_dump_json(), "error": "", "message": ""})
+        except UserError as error:
+            return [*found, {"receipt": "", "error": type(error).__name__, "message": str(error)}]
+    return found
 
 
 def grouped(blocks: Sequence[InputBlock], cores: int) -> list[Sequence[InputBlock]]:
@@ -118,37 +110,26 @@ def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[st
     address, and for a folder that the nodes do not share.
     """
     with ray_session(address, 0, warn) as ray:
-        _check_nodes(out, source, warn)
+        from ditlab.cluster.nodes import alive_nodes, run_on_nodes
+        from ditlab.cluster.survey import removed_if_empty
+
+        local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
+        probe = out.absolute() / f".probe-{secrets.token_hex(8)}"
+        with removed_if_empty(out):
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                probe.write_text(probe.name)
+                arguments = (str(probe), probe.name, local)
+                results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
+            except OSError as error:
+                raise UserError(
+                    f"--out={out} cannot be written ({first_line(error)}); choose another folder."
+                ) from error
+            finally:
+                probe.unlink(missing_ok=True)
+        for result in results:
+            if result.problem:
+                warn(f"warning: node {result.name} sent no report ({result.problem}).")
+            elif result.value:
+                raise UserError(REMEDIES[result.value[0]].format(node=result.name, out=out, source=source))
         yield RayExecutor(ray)
-
-
-def _check_nodes(out: Path, source: str | None, warn: Callable[[str], None]) -> None:
-    from ditlab.cluster.nodes import alive_nodes, run_on_nodes
-
-    local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
-    with _probe_file(out) as probe:
-        arguments = (str(probe), probe.name, local)
-        results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
-    for result in results:
-        if result.problem:
-            warn(f"warning: node {result.name} sent no report ({result.problem}).")
-        elif result.value:
-            raise UserError(REMEDIES[result.value[0]].format(node=result.name, out=out, source=source))
-
-
-@contextmanager
-def _probe_file(out: Path) -> Iterator[Path]:
-    """Write a file into a folder for the length of the block. Raises UserError where it cannot be written."""
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    probe = out.absolute() / f".probe-{secrets.token_hex(8)}"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe.write_text(probe.name)
-        yield probe
-    except OSError as error:
-        raise UserError(f"--out={out} cannot be written ({first_line(error)}); choose another folder.") from error
-    finally:
-        probe.unlink(missing_ok=True)
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()

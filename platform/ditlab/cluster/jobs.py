@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,39 +73,25 @@ def package_files(root: Path) -> JobPackage:
 
     Raises UserError where the folder cannot be read.
     """
-    files: dict[str, int] = {}
-
-    def note(path: Path) -> None:
-        if path.is_file():
-            files[str(path.relative_to(root))] = path.stat().st_size
-
+    found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:
-        travel(root, note, respects_git=respects_git, logger=_quiet)
+        travel(root, found.append, respects_git=respects_git, logger=_quiet)
+        return JobPackage(root, {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()})
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
-    return JobPackage(root, files)
 
 
 def runtime_env(root: Path) -> dict[str, Any]:
     """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
-    environment: dict[str, Any] = {
-        "working_dir": str(root),
-        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)},
-    }
-    source = checkout()
-    if source == root:
-        environment["env_vars"]["PYTHONPATH"] = "platform:models"
-    elif source:
-        environment["py_modules"] = [str(source / "platform" / "ditlab"), str(source / "models" / "denoisers")]
-    return environment
-
-
-def checkout() -> Path | None:
-    """Root of the checkout that DiTLab runs from; None for an installed package, which the nodes then need as well."""
+    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)}
     source = Path(__file__).resolve().parents[3]
-    is_source = (source / "platform" / "ditlab").is_dir() and (source / "models" / "denoisers").is_dir()
-    return source if is_source else None
+    modules = [source / "platform" / "ditlab", source / "models" / "denoisers"]
+    if not all(module.is_dir() for module in modules):  # an installed package, which the nodes then need as well
+        return {"working_dir": str(root), "env_vars": variables}
+    if source == root:
+        return {"working_dir": str(root), "env_vars": {**variables, "PYTHONPATH": "platform:models"}}
+    return {"working_dir": str(root), "env_vars": variables, "py_modules": [str(module) for module in modules]}
 
 
 @dataclass(frozen=True)
@@ -136,18 +122,15 @@ class JobServer:
 
     def __enter__(self) -> JobServer:
         """Raises UserError where nothing answers, the token is refused, or Ray's job client is not installed."""
-        self._token = users_token()
-        self._token.__enter__()
-        try:
+        with ExitStack() as held:
+            held.enter_context(users_token())
             check_job_server(self.address)
             self._client = _client(self.address)
-        except BaseException:
-            self._token.__exit__(None, None, None)
-            raise
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._token.__exit__(None, None, None)
+        self._held.close()
 
     def submit(self, name: str, command: Sequence[str], root: Path) -> str:
         """Upload the working directory and start the command in a copy of it; returns the job's id.
@@ -155,8 +138,8 @@ class JobServer:
         Raises UserError where the job server refuses the job.
         """
         job = f"{name}-{secrets.token_hex(4)}"
+        deadline = time.monotonic() + AWAY_TIMEOUT
         with self._reporting("does not take the job"):
-            deadline = time.monotonic() + AWAY_TIMEOUT
             while True:
                 try:
                     self._client.submit_job(
@@ -273,8 +256,7 @@ def _client(address: str) -> Any:
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of Ray's client for a job server that does not answer as it should, those of two HTTP libraries among
-    them."""
+    """Exceptions of Ray's client, and of its two HTTP libraries, for a job server that does not answer as it should."""
     import aiohttp
     import requests
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ditlab.cluster.capacity import check_capacity, cpu_share, waiting_message
+from ditlab.cluster.capacity import check_capacity, cpu_share, possible_growth, waiting_message
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, ray_session
 from ditlab.errors import Unreachable
@@ -34,7 +34,6 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
     with ray_session(None, needed, callbacks.warn), stop_signals() as stop:
-        from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes import alive_nodes
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
@@ -57,12 +56,7 @@ def train_with_retries(
 ) -> RunOutcome:
     """Attempt a run until it has ended, or another attempt would fail as well. Raises as `train_on_ray` does.
 
-    Args:
-        launch: the run.
-        pool: source of worker groups.
-        spec: the worker group that the run needs.
-        stop: requests to stop the run after a final checkpoint.
-        callbacks: progress, warnings and failures.
+    `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
     """
     from ditlab.cluster.attempt import Attempt
 
@@ -98,7 +92,6 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
     Raises UserError before anything of the run exists.
     """
     with ray_session(address, 0, warn):
-        from ditlab.cluster.autoscaling import possible_growth
         from ditlab.cluster.nodes import alive_nodes
         from ditlab.cluster.survey import check_nodes
 

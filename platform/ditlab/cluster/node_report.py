@@ -29,20 +29,17 @@ def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, 
 
     `packages` are those of an experiment's parts (`spec.plugins.plugin_packages`).
     """
-    found = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
     if not with_code:
         return found
     from ditlab.spec.plugins import installed_version
 
     return {**found, "ditlab": code_version(), **{name: installed_version(name) for name in packages}}
-
-
-def _version(name: str) -> str:
-    """Version of an installed library, "" without one."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def code_version() -> str:
@@ -63,15 +60,17 @@ def code_version() -> str:
 
 
 def node_report(home: str, storage: str | None, probe: str, packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Values of `verdict.NodeReport` for this node.
+    """Values of `survey.NodeReport` for this node, and its clock.
 
-    Args:
-        home: DITLAB_HOME.
-        storage: `checkpoint.storage`, a folder's absolute path or a URI.
-        probe: name of the files that the launcher has written to both, and their content.
-        packages: those of the experiment's parts.
+    `probe` is the name, and the content, of the files that the launcher has written to `home` (DITLAB_HOME) and
+    `storage` (`checkpoint.storage`, a folder's absolute path or a URI); `packages` are those of the experiment's parts.
     """
-    problem = _problem()
+    problem = ""
+    try:
+        if not all(importlib.import_module(name).__file__ for name in PACKAGES):
+            problem = "a folder of its name hides it"
+    except Exception as error:  # whatever a broken installation raises is what there is to report
+        problem = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     found: dict[str, Any] = {
         "problem": problem,
         "versions": versions(with_code=not problem, packages=packages),
@@ -81,29 +80,11 @@ def node_report(home: str, storage: str | None, probe: str, packages: Iterable[s
         "cache_free": _free(os.environ.get("DITLAB_CACHE") or home),
         "storage": "",
     }
-    if storage is not None and not problem:
-        found["storage"] = _probe_problem(lambda: _read(storage, probe), probe)
+    if storage is not None and not problem:  # read by the code that reads checkpoints
+        from ditlab.checkpoints.store import CheckpointStore
+
+        found["storage"] = _probe_problem(lambda: CheckpointStore.at(storage).files.read("", probe), probe)
     return {**found, "clock": time.time()}  # last, so that it is fresh when it arrives
-
-
-def _problem() -> str:
-    """Reason why DiTLab cannot be imported here; empty where it can."""
-    try:
-        modules = [importlib.import_module(name) for name in PACKAGES]
-    except Exception as error:  # whatever a broken installation raises is what there is to report
-        return f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return "" if all(module.__file__ for module in modules) else "a folder of its name hides it"
-
-
-def _read(storage: str, probe: str) -> bytes:
-    """Read a probe with the code that reads checkpoints; both kinds raise exceptions of their library."""
-    from ditlab.spec.uris import is_uri
-    from ditlab.storage.local import LocalFiles
-    from ditlab.storage.remote import RemoteFiles
-
-    if is_uri(storage):
-        return RemoteFiles.open("checkpoint.storage", storage).read("", probe)
-    return LocalFiles(Path(storage), "checkpoint.storage").read("", probe)
 
 
 def _probe_problem(read: Callable[[], bytes], probe: str) -> str:

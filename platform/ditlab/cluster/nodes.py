@@ -14,7 +14,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ditlab.cluster.ray_internals import cluster_state, placement_group_id, recount_nodes
+from ditlab.cluster.ray_internals import cluster_state, recount_nodes
 from ditlab.errors import first_line
 
 REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
@@ -22,7 +22,7 @@ NodeRow = dict[str, Any]
 """Ray's description of a node."""
 
 
-def alive_nodes() -> list[dict[str, Any]]:
+def alive_nodes() -> list[NodeRow]:
     """Ray's description of each node that is alive."""
     return [node for node in ray.nodes() if node["Alive"]]
 
@@ -42,8 +42,11 @@ def answering_ids() -> set[str]:
 
     Ray declares a silent node lost after 15 s and more, long after all that was connected to it has noticed.
     """
-    nodes = alive_nodes()
-    answering = {node["NodeID"] for node in nodes if _answers(node)}
+    nodes, answering = alive_nodes(), set()
+    for node in nodes:
+        with suppress(OSError):
+            socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), 2.0).close()
+            answering.add(node["NodeID"])
     return answering or {node["NodeID"] for node in nodes}  # from outside the cluster's network none can be reached
 
 
@@ -63,43 +66,18 @@ def draining_ids() -> set[str]:
     return set(cluster_state().get_draining_nodes())
 
 
-def release_placement_group(placement_group: str) -> None:
-    """Release the placement group of a job whose leading process died; without a dashboard Ray keeps it reserved."""
-    from ray.util.placement_group import PlacementGroup, remove_placement_group
-
-    remove_placement_group(PlacementGroup(placement_group_id(placement_group)))
-
-
 def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
     """Send SIGKILL to processes, each given as (node id, pid, start time).
 
     A node that does not answer is left to Ray's own health checks.
     """
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    alive = alive_ids()
-    tasks = [
-        ray.remote(_kill_here)
-        .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        .remote(pid, start)
-        for node, pid, start in processes
-        if node in alive
-    ]
+    alive = {node["NodeID"]: node for node in alive_nodes()}
+    tasks = [start_task(_kill_here, alive[node], pid, start) for node, pid, start in processes if node in alive]
     if tasks:
         ray.wait(tasks, num_returns=len(tasks), timeout=timeout)
 
 
-def _answers(node: dict[str, Any], timeout: float = 2.0) -> bool:
-    """Return True if the node accepts a connection."""
-    try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout).close()
-    except OSError:
-        return False
-    return True
-
-
 def _kill_here(pid: int, start: float) -> None:
-    """Send SIGKILL to a process of this node."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if process.create_time() == start:  # or the number is another process's by now
@@ -169,14 +147,11 @@ def collect_results(tasks: dict[Any, NodeRow], timeout: float, sent: float | Non
         try:
             result = TaskResult(tasks[done[0]], ray.get(done[0]), "", sent, time.time())
         except ray.exceptions.RayError as error:
-            result = TaskResult(tasks[done[0]], None, _reason(error), sent, time.time())
+            # What the task raised, or what became of it.
+            reason = first_line(getattr(error, "cause", None) or error)
+            result = TaskResult(tasks[done[0]], None, reason, sent, time.time())
         found[done[0]] = result
     for each in waiting:
         ray.cancel(each)
         found[each] = TaskResult(tasks[each], None, f"no answer in {timeout:.0f} s", sent, time.time())
     return [found[each] for each in tasks]
-
-
-def _reason(error: Exception) -> str:
-    """First line of the exception that a task raised, or of what became of the task."""
-    return first_line(getattr(error, "cause", None) or error)

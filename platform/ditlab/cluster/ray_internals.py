@@ -122,12 +122,9 @@ def recount_nodes(timeout: float) -> None:
 
 def start_errors() -> tuple[type[Exception], type[Exception], type[Exception]]:
     """Return Ray Train's errors of a worker group: its start failed, its start took too long, a worker hangs."""
-    module = "ray.train.v2._internal.exceptions"
-    failed, late = (
-        checked(f"{module}:WorkerGroupStartupFailedError"),
-        checked(f"{module}:WorkerGroupStartupTimeoutError"),
-    )
-    return failed, late, checked(f"{module}:WorkerHealthCheckTimeoutError")
+    names = ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError", "WorkerHealthCheckTimeoutError")
+    failed, late, hung = (checked(f"ray.train.v2._internal.exceptions:{name}") for name in names)
+    return failed, late, hung
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

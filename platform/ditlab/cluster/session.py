@@ -12,12 +12,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import job_server, quiet_deaths
+from ditlab.cluster.ray_internals import quiet_deaths
 from ditlab.errors import RunFailed, UserError, first_line
 
 _log = logging.getLogger("ditlab")
@@ -78,11 +78,6 @@ def check_address(address: str, timeout: float = 5.0) -> None:
         ) from error
 
 
-def job_server_address() -> str:
-    """HOST:PORT of the connected cluster's job server; empty where there is none."""
-    return job_server()
-
-
 @contextmanager
 def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] | None = None) -> Iterator[Any]:
     """Connect to Ray for the length of the block; yields the module `ray`.
@@ -103,40 +98,30 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     if ray.is_initialized():  # a caller's session, such as a test's
         yield ray
         return
-    with _token(address):
-        _connect(ray, address, num_cpus, warn or _log.warning)
-        with quiet_deaths():  # `runs.failures` has a sentence for each
-            try:
-                yield ray
-            finally:
-                ray.shutdown()
-
-
-def _token(address: str | None) -> AbstractContextManager[None]:
-    """Context with the token that this connection needs."""
-    if address is None:
-        return own_token()
-    # Only Ray resolves `auto` and `local`; `ray://` is its client's server, which answers no such question.
-    return users_token() if address in ("auto", "local") or address.startswith("ray://") else cluster_token(address)
-
-
-def _connect(ray: Any, address: str | None, num_cpus: int, warn: Callable[[str], None]) -> None:
-    """Initialise Ray. Raises as `ray_session` does."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-    if address is None:
-        cores = max(num_cpus, os.cpu_count() or 1)
-        # `local`, or Ray would join whatever cluster it finds traces of on this machine.
-        start_local_ray(ray, {"address": "local", "num_cpus": cores, "include_dashboard": False, **quiet}, warn)
-        return
-    try:
-        ray.init(address=address, **quiet)
-    except ray.exceptions.AuthenticationError:
-        raise token_refused(address) from None
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
-        raise UserError(
-            f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave --address "
-            "out."
-        ) from error
+    with ExitStack() as stack:
+        if address is None:
+            stack.enter_context(own_token())
+            cores = max(num_cpus, os.cpu_count() or 1)
+            # `local`, or Ray would join whatever cluster it finds traces of on this machine.
+            settings = {"address": "local", "num_cpus": cores, "include_dashboard": False, **quiet}
+            start_local_ray(ray, settings, warn or _log.warning)
+        else:
+            # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
+            is_rays = address in ("auto", "local") or address.startswith("ray://")
+            stack.enter_context(users_token() if is_rays else cluster_token(address))
+            try:
+                ray.init(address=address, **quiet)
+            except ray.exceptions.AuthenticationError:
+                raise token_refused(address) from None
+            except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
+                raise UserError(
+                    f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave "
+                    "--address out."
+                ) from error
+        stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
+        stack.callback(ray.shutdown)
+        yield ray
 
 
 def start_local_ray(ray: Any, settings: dict[str, Any], warn: Callable[[str], None]) -> None:
@@ -205,20 +190,11 @@ def _end_attempt(ray: Any, before: Set[Any]) -> None:
     import psutil
 
     ray.shutdown()
-    package = str(Path(ray.__file__).parent)
-    left = [child for child in psutil.Process().children() if child not in before and _is_of(package, child)]
-    for child in left:
-        child.terminate()
-    _, alive = psutil.wait_procs(left, _KILL_TIMEOUT)
-    for child in alive:
+    package, left = str(Path(ray.__file__).parent), []
+    for child in set(psutil.Process().children()) - before:
+        with suppress(psutil.Error):
+            if any(part.startswith(package) for part in child.cmdline()):  # its program or script
+                child.terminate()
+                left.append(child)
+    for child in psutil.wait_procs(left, _KILL_TIMEOUT)[1]:
         child.kill()
-
-
-def _is_of(package: str, process: Any) -> bool:
-    """Return True for a process whose program or script lies in a package's folder."""
-    import psutil
-
-    try:
-        return any(part.startswith(package) for part in process.cmdline())
-    except psutil.Error:
-        return False

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
-from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, node_name, run_on_nodes
+from ditlab.cluster.nodes import NodeRow, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path, writable_folder
 from ditlab.runs.prepare import missing_interface
@@ -32,10 +32,8 @@ REPORT_TIMEOUT = 60.0  # seconds for all reports: a node starts a process for it
 def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere: bool = False) -> None:
     """Raises UserError where a node cannot take part in the run; leaves nothing behind.
 
-    Args:
-        experiment: the run's spec.
-        warn: receives warnings about nodes that may train all the same.
-        everywhere: True if work may run on nodes without CPU or GPU as well.
+    `warn` receives warnings about nodes that may train all the same; `everywhere`: work may run on nodes without CPU or
+    GPU as well.
     """
     home, storage = Home.from_environment(), experiment.checkpoint.storage
     packages = tuple(plugin_packages(experiment.to_dict()))
@@ -61,22 +59,16 @@ def collect_reports(
     with probe_files(home, storage) as probe:
         arguments = (str(home.root), storage, probe, packages)
         results = run_on_nodes(alive_nodes(), node_report, *arguments, timeout=timeout, by_value=True)
-    reports = [_report(result) for result in results if not result.problem]
-    silent = [
-        f"node {result.name} sent no report ({result.problem}); what it lacks will show when a worker starts there."
-        for result in results
-        if result.problem
-    ]
+    reports, silent = [], []
+    for result in results:
+        if result.problem:
+            what = "what it lacks will show when a worker starts there"
+            silent.append(f"node {result.name} sent no report ({result.problem}); {what}.")
+            continue
+        values = dict(result.value)
+        skew = values.pop("clock") - result.received
+        reports.append(NodeReport(result.name, can_train(result.node), skew=skew, **values))
     return sorted(reports, key=lambda report: report.name), silent
-
-
-def _report(result: TaskResult) -> NodeReport:
-    """A node's report, with its clock compared to this machine's."""
-    values = dict(result.value)
-    skew = values.pop("clock") - result.received
-    return NodeReport(
-        name=result.name, trains=can_train(result.node), skew=skew, round_trip=result.received - result.sent, **values
-    )
 
 
 def can_train(node: NodeRow) -> bool:
@@ -108,13 +100,13 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
             store.check_writable()
             with store.files.translating_errors("cannot be written", "name a place that every node can write into"):
                 store.files.write("", name, [name.encode()])
-            stack.callback(_delete, store, name)
-        yield name
-
-
-def _delete(store: CheckpointStore, name: str) -> None:
-    with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
-        store.files.delete("", name)
+            try:
+                yield name
+            finally:
+                with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
+                    store.files.delete("", name)
+        else:
+            yield name
 
 
 @contextmanager
@@ -130,31 +122,16 @@ def removed_if_empty(folder: Path) -> Iterator[None]:
 
 
 def check_joining_node(expected: Mapping[str, str], packages: Collection[str], home: Home, run_id: str) -> None:
-    """Raises UserError where this node has other versions than the launcher, or does not see the run's folder.
-
-    The message is the survey's.
-
-    Args:
-        expected: the launcher's versions by library.
-        packages: packages that the experiment's parts come from.
-        home: home of the run.
-        run_id: the run.
+    """Raises UserError, as the survey does, where this node has other versions than the launcher (`expected`, of
+    `packages` of the experiment's parts too), or does not see the run's folder.
     """
-    report = NodeReport(node_name(), True, versions(packages=packages), home=_folder_problem(home, run_id))
-    required = NodeRequirements(expected, str(home.root))
-    faults = [*version_faults([report], [report], required.versions), *unshared_faults([report], required)]
-    if faults:
-        raise UserError(faults[0])
-
-
-def _folder_problem(home: Home, run_id: str) -> str:
-    """Reason why the run's folder cannot be used here; empty where it is visible."""
     folder, deadline = home.run(run_id).path, time.monotonic() + FILE_TIMEOUT
-    while not folder.is_dir():
-        if time.monotonic() > deadline:
-            return f"the run's folder train/{run_id} is not there"
+    while not (is_there := folder.is_dir()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return ""
+    problem = "" if is_there else f"the run's folder train/{run_id} is not there"
+    report = NodeReport(node_name(), True, versions(packages=packages), home=problem)
+    if faults := node_faults([report], NodeRequirements(expected, str(home.root))):
+        raise UserError(faults[0])
 
 
 @dataclass(frozen=True)
@@ -177,8 +154,6 @@ class NodeReport:
     """Names of its network interfaces."""
     skew: float = 0.0
     """Seconds by which its clock is ahead of the launcher's."""
-    round_trip: float = 0.0
-    """Seconds from the request to the report, the start of a process included."""
     home_free: int = 0
     """Free bytes of the disk that DITLAB_HOME lies on."""
     cache_free: int = 0
@@ -204,65 +179,18 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
     working = [each for each in reports if each.trains or everywhere]
     whole = [each for each in working if not each.problem]
     faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
-    return [*faults, *unshared_faults(whole, required), *interface_faults(whole, required.interface)]
+    faults += unshared_faults(whole, required)
+    interface = required.interface
+    lacking = [(", ".join(each.interfaces), each.name) for each in whole if interface not in (None, *each.interfaces)]
+    return faults + [
+        missing_interface(str(interface), nodes, existing.split(", ")) for existing, nodes in _by_value(lacking)
+    ]
 
 
 def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywhere: bool = False) -> list[str]:
     """Return a sentence for each tolerated difference of versions, and for each clock that differs."""
     whole = [each for each in reports if (each.trains or everywhere) and not each.problem]
-    return [*_differences(whole, own, TOLERATED), *clock_warnings(reports)]
-
-
-def import_faults(reports: Sequence[NodeReport]) -> list[str]:
-    """Faults of nodes that cannot import DiTLab."""
-    return [
-        f"DiTLab cannot be imported on {_nodes(names)} ({reason}); send it along with `ditlab submit`, or with `ray "
-        "job submit --working-dir . --runtime-env platform/runtime_env.yaml`, or install it on every node."
-        for reason, names in _grouped((each.problem, each.name) for each in reports if each.problem)
-    ]
-
-
-def version_faults(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
-    """Faults of nodes with other versions of packages that must be the same."""
-    return [
-        *_differences(all_nodes, own, ["python", "ray"]),
-        *_differences(whole, own, [name for name in own if name not in ("python", "ray", *TOLERATED)]),
-    ]
-
-
-def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -> list[str]:
-    """Faults of nodes that do not see the launcher's files."""
-    sentences = [
-        f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on {_nodes(names)} "
-        f"({reason}); point DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place."
-        for reason, names in _grouped((each.home, each.name) for each in reports if each.home)
-    ]
-    for reason, names in _grouped((each.storage, each.name) for each in reports if each.storage):
-        is_uri = "://" in (required.storage or "")
-        remedy = (
-            "give that node the credentials, in the environment that `ray start` is called in, and a way to the store"
-            if is_uri else "name a folder that all nodes have mounted in the same place, or an object store's URI"
-        )  # fmt: skip
-        state = "cannot be reached from every node" if is_uri else "is not shared"
-        sentences.append(
-            f"checkpoint.storage={required.storage} {state}: what is written there cannot be read on {_nodes(names)} "
-            f"({reason}); {remedy}."
-        )
-    return sentences
-
-
-def interface_faults(reports: Sequence[NodeReport], interface: str | None) -> list[str]:
-    """Faults of nodes that lack the configured network interface."""
-    lacking = [each for each in reports if interface and interface not in each.interfaces]
-    return [
-        missing_interface(str(interface), _nodes(names), existing.split(", "))
-        for existing, names in _grouped((", ".join(each.interfaces), each.name) for each in lacking)
-    ]
-
-
-def clock_warnings(reports: Sequence[NodeReport]) -> list[str]:
-    """Warnings about nodes whose clocks differ from the launcher's."""
-    return [
+    return _differences(whole, own, TOLERATED) + [
         f"the clock of node {each.name} is {abs(each.skew):.0f} s {'ahead of' if each.skew > 0 else 'behind'} that of "
         "the launcher; let NTP set both, or the run's time stamps contradict each other."
         for each in reports
@@ -270,57 +198,83 @@ def clock_warnings(reports: Sequence[NodeReport]) -> list[str]:
     ]
 
 
+def import_faults(reports: Sequence[NodeReport]) -> list[str]:
+    """Faults of nodes that cannot import DiTLab."""
+    return [
+        f"DiTLab cannot be imported on {nodes} ({reason}); send it along with `ditlab submit`, or with `ray job submit "
+        "--working-dir . --runtime-env platform/runtime_env.yaml`, or install it on every node."
+        for reason, nodes in _by_value((each.problem, each.name) for each in reports if each.problem)
+    ]
+
+
+def version_faults(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
+    """Faults of nodes with other versions of packages that must be the same."""
+    others = [name for name in own if name not in ("python", "ray", *TOLERATED)]
+    return _differences(all_nodes, own, ["python", "ray"]) + _differences(whole, own, others)
+
+
+def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -> list[str]:
+    """Faults of nodes that do not see the launcher's files."""
+    sentences = [
+        f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on {nodes} ({reason}); point "
+        "DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place."
+        for reason, nodes in _by_value((each.home, each.name) for each in reports if each.home)
+    ]
+    state = "is not shared"
+    remedy = "name a folder that all nodes have mounted in the same place, or an object store's URI"
+    if is_uri(required.storage or ""):
+        state = "cannot be reached from every node"
+        remedy = "give that node the credentials, in the environment of its `ray start`, and a way to the store"
+    return sentences + [
+        f"checkpoint.storage={required.storage} {state}: what is written there cannot be read on {nodes} ({reason}); "
+        f"{remedy}."
+        for reason, nodes in _by_value((each.storage, each.name) for each in reports if each.storage)
+    ]
+
+
 def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Sentences on packages in another version than the launcher's.
+
+    Of Python the first two numbers count, of a library all but the build: a head without GPU may have another one
+    (`+cu128`).
+    """
+
+    def comparable(name: str, version: str) -> str:
+        return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
+
     found = []
     for name in names:
-        required = own.get(name, "")
-        others = ((each.versions[name], each.name) for each in reports if name in each.versions)
-        unequal = [
-            (version, node) for version, node in others if comparable(name, version) != comparable(name, required)
-        ]
-        found += [difference(name, version, nodes, required) for version, nodes in _grouped(unequal)]
+        required, label = own.get(name, ""), "Python" if name == "python" else name
+        others = [(each.versions[name], each.name) for each in reports if name in each.versions]
+        unequal = [each for each in others if comparable(name, each[0]) != comparable(name, required)]
+        for version, nodes in _by_value(unequal):
+            if name == "ditlab":
+                found.append(
+                    f"another version of DiTLab's code is on {nodes} ({version or 'none'}, and {required} where the "
+                    "run is launched); send the code along with `ditlab submit`, or install the same on every node."
+                )
+            elif "/" in name:
+                found.append(
+                    f"the folder {name} is not on the Python path of {nodes}; put it there, or send it along with the "
+                    "job, or install the package that holds it on every node."
+                )
+            else:
+                what = f"{label} {version} is" if version else f"{label} is not"
+                same = "the same Python" if name == "python" else f"{name}=={required}"
+                found.append(
+                    f"{what} installed on {nodes}, and {label} {required} where the run is launched; install {same} on "
+                    "every node."
+                )
     return found
 
 
-def difference(name: str, version: str, nodes: Sequence[str], required: str) -> str:
-    """Sentence on one package in another version than the launcher's."""
-    if name == "ditlab":
-        return (
-            f"another version of DiTLab's code is on {_nodes(nodes)} ({version or 'none'}, and {required} where the "
-            "run is launched); send the code along with `ditlab submit`, or install the same on every node."
-        )
-    if "/" in name:
-        return (
-            f"the folder {name} is not on the Python path of {_nodes(nodes)}; put it there, or send it along with the "
-            "job, or install the package that holds it on every node."
-        )
-    label = "Python" if name == "python" else name
-    what = f"{label} {version} is" if version else f"{label} is not"
-    return (
-        f"{what} installed on {_nodes(nodes)}, and {label} {required} where the run is launched; install "
-        f"{'the same Python' if name == 'python' else f'{name}=={required}'} on every node."
-    )
-
-
-def comparable(name: str, version: str) -> str:
-    """Part of a version that must be equal: Python's first two numbers, a library's version without the build.
-
-    A head without GPU may have another build (`+cu128`).
-    """
-    if name == "python":
-        return ".".join(version.split(".")[:2])
-    return version.partition("+")[0]
-
-
-def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Pairs (value, node) as (value, its nodes), in order of values."""
-    ordered = sorted(pairs)
-    return [(value, [node for _, node in group]) for value, group in groupby(ordered, key=lambda pair: pair[0])]
-
-
-def _nodes(names: Sequence[str]) -> str:
-    """Names of nodes in a sentence: `node a`; `nodes a, b and c`; of many, the first ones."""
-    if len(names) == 1:
-        return f"node {names[0]}"
-    shown = list(names) if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    return f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
+def _by_value(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Group pairs (value, node) as (value, its nodes): `node a`; `nodes a, b and c`; of many, the first ones."""
+    found = []
+    for value, group in groupby(sorted(pairs), key=lambda pair: pair[0]):
+        names = [node for _, node in group]
+        if len(names) > 4:
+            names = [*names[:3], f"{len(names) - 3} more"]
+        several = f"nodes {', '.join(names[:-1])} and {names[-1]}"
+        found.append((value, several if len(names) > 1 else f"node {names[0]}"))
+    return found

@@ -10,10 +10,8 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ from ditlab.cluster.nodes import node_name
 from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
+from ditlab.progress import ignore
 from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
@@ -34,7 +33,7 @@ from ditlab.secrets import hide, raise_hidden
 from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
-from ditlab.training.reporting import ProgressMarker, Reporter, TrainingProgress
+from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
@@ -62,7 +61,11 @@ def run_worker(config: dict[str, Any]) -> None:
         try:
             _train_assigned(Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank)
         except Exception as error:
-            if assignment["last"] or not _is_reusable(error, rank):
+            # Of several workers the others are left in the middle of a step, and lack of memory leaves it in pieces. A
+            # CUDA context does not outlive an error in a kernel, and most of those come to light later.
+            is_reusable = rank.world_size == 1 and not is_out_of_memory(error)
+            is_reusable = is_reusable and (not use_gpu or isinstance(error, UserError | RunFailed))
+            if assignment["last"] or not is_reusable:
                 raise_hidden(error)  # Ray writes it into its logs
         if assignment["last"]:
             return
@@ -70,14 +73,6 @@ def run_worker(config: dict[str, Any]) -> None:
         torch._dynamo.reset()  # compiled code of one run counts against the limits of the next
         if rank.is_first:
             channel.put("done", assignment["number"])
-
-
-def _is_reusable(error: Exception, rank: Rank) -> bool:
-    """Return True if the process can train another run after one that failed."""
-    if rank.world_size > 1 or is_out_of_memory(error):
-        return False  # the other workers are left in the middle of a step; memory is in pieces
-    # A CUDA context does not outlive an error in a kernel, and most of those come to light later.
-    return rank.device.type == "cpu" or isinstance(error, UserError | RunFailed)
 
 
 def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:
@@ -100,14 +95,18 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
-    marker, group = ProgressMarker(), _group_channel(control, rank)
+    group_name = [secrets.token_hex(4)]  # of this group of workers: Ray starts a new group when an elastic run grows
+    distributed.broadcast_object_list(group_name, 0)
+    if rank.is_first:
+        control.put("group", group_name[0])
+    marker, group = ProgressMarker(), control.child(group_name[0])
     heartbeats = HeartbeatThread(group, rank.rank, marker, launch.experiment.resources.hang_timeout)
     heartbeats.start()
     try:
         if launch.versions:
             packages = plugin_packages(launch.experiment.to_dict())
             check_joining_node(launch.versions, packages, launch.home, launch.run_id)
-        train_run(launch, control, group, rank, marker)
+        _train_run(launch, control, group, rank, marker)
     except Exception as error:
         record_failure(error, rank.rank, launch.resumed, group)
         raise
@@ -115,32 +114,21 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
         heartbeats.stop()
 
 
-def _group_channel(control: KeyValueChannel, rank: Rank) -> KeyValueChannel:
-    """Channel of this group of workers, named by the first one; Ray starts a new group when an elastic run grows."""
-    name = [secrets.token_hex(4)]
-    distributed.broadcast_object_list(name, 0)
-    if rank.is_first:
-        control.put("group", name[0])
-    return control.child(name[0])
-
-
-def train_run(
+def _train_run(
     launch: Launch, control: KeyValueChannel, group: KeyValueChannel, rank: Rank, marker: ProgressMarker
 ) -> None:
-    """Train a run to its end, and put the outcome on the group's channel.
-
-    Args:
-        launch: the run.
-        control: channel of the launch, with requests to stop.
-        group: channel of this group of workers.
-        rank: place of this worker.
-        marker: progress of this worker, for its heartbeats.
-    """
-    experiment, worker_nodes = launch.experiment, _gather_node_names(rank)
+    """Train a run to its end, and put the outcome on the group's channel; requests to stop come by `control`."""
+    experiment, warnings = launch.experiment, []
+    worker_nodes = [""] * rank.world_size
+    distributed.all_gather_object(worker_nodes, node_name())
     nodes = list(dict.fromkeys(worker_nodes))  # that of the first worker first
-    warn = _warnings_to(group, rank.rank)
     is_first_of_node = worker_nodes.index(worker_nodes[rank.rank]) == rank.rank
-    launch = launch.changed(notify=warn if rank.local_rank == 0 else _drop)  # once a node
+
+    def warn(message: str) -> None:
+        warnings.append(hide(message))
+        group.try_put(f"warnings/{rank.rank}", warnings)  # a topic each, so that no worker overwrites another's
+
+    launch = launch.changed(notify=warn if rank.local_rank == 0 else ignore)  # once a node
     training_run = launch.training_run()
     with ExitStack() as stack:
         stop = stack.enter_context(StopPoller(control))
@@ -150,13 +138,21 @@ def train_run(
             stack.enter_context(lock_journal(launch.folder, warn=warn))
             timeout = min(GATE_TIMEOUT, rank.timeout / 2)
             gate = SchedulerGate(launch.trial_channel, launch.gated, stop.is_set, marker, timeout)
-            report = partial(_send_progress, group)
-            reporter = TrackedReporter(launch, report, gate.report, worker_nodes, **common)
+            reporter = TrackedReporter(
+                launch,
+                lambda progress: group.try_put("progress", asdict(progress)),
+                gate.report,
+                worker_nodes,
+                **common,
+            )
             stack.enter_context(reporter)
         elif is_first_of_node and experiment.tracking.system_metrics:
             node = nodes.index(worker_nodes[rank.rank])
             stack.enter_context(lock_journal(launch.folder, node))
-            stack.enter_context(_system_tracker(launch, node, max_nodes(experiment, nodes)))
+            tracking = experiment.tracking  # its system metrics go into the same tracked run
+            tracker = RunTracker(launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget)
+            tracker.watch_system(num_nodes=max_nodes(experiment, nodes))
+            stack.enter_context(tracker)
         outcome = train(training_run, rank, reporter)
         if outcome.status == "interrupted" and stop.reason == STOPPED:
             outcome = replace(outcome, status="stopped")
@@ -164,40 +160,6 @@ def train_run(
             if outcome.status != "interrupted" or stop.reason not in (PREEMPTED, PAUSED):  # else it goes on soon
                 reporter.finish(outcome)
             group.put("outcome", asdict(outcome))
-
-
-def _gather_node_names(rank: Rank) -> list[str]:
-    """Name of each worker's node, in order of rank."""
-    names = [node_name()] * rank.world_size
-    distributed.all_gather_object(names, node_name())
-    return names
-
-
-def _system_tracker(launch: Launch, node: int, num_nodes: int) -> RunTracker:
-    """Tracker for the system metrics of a node other than the first worker's, into the same tracked run."""
-    tracking = launch.experiment.tracking
-    tracker = RunTracker(launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget)
-    tracker.watch_system(num_nodes=num_nodes)
-    return tracker
-
-
-def _warnings_to(group: KeyValueChannel, rank: int) -> Callable[[str], None]:
-    """Function that sends warnings to the launcher; each worker has its own topic, so that none overwrites another."""
-    warnings: list[str] = []
-
-    def warn(message: str) -> None:
-        warnings.append(hide(message))
-        group.try_put(f"warnings/{rank}", warnings)
-
-    return warn
-
-
-def _send_progress(group: KeyValueChannel, progress: TrainingProgress) -> None:
-    group.try_put("progress", asdict(progress))
-
-
-def _drop(message: str) -> None:
-    """Ignore a message that another worker of the same node sends as well."""
 
 
 def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueChannel) -> None:
@@ -209,19 +171,16 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
         first = str(error).splitlines()[0].split(". ")[0]  # the rest is gloo's advice
         group.put_if_absent("peer_loss", hide(f"worker {rank}: {first[:300]}"))
         return
-    record = {"rank": rank, **_describe(error, resumed)}
-    texts = {key: hide(record[key]) for key in ("message", "trace") if key in record}
-    group.put_if_absent("failure", {**record, **texts})
-
-
-def _describe(error: Exception, resumed: bool) -> dict[str, Any]:
-    """Kind and message of an exception, as `runs.failures.failure_from_record` reads them."""
+    record: dict[str, Any] = {"rank": rank, "message": hide(str(error))}
     if isinstance(error, StorageOutage) or (isinstance(error, Unreachable) and resumed):
-        return {"kind": "storage_unreachable", "message": str(error)}
-    if isinstance(error, UserError):
-        return {"kind": "user_error", "message": str(error)}
-    if isinstance(error, RunFailed):
-        return {"kind": error.kind, "message": str(error), "trace": ""}
-    if isinstance(error, OutOfMemory):
-        return {"kind": "out_of_memory", "message": error.message, "step": error.step}
-    return {"kind": "crash", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        record |= {"kind": "storage_unreachable"}
+    elif isinstance(error, UserError):
+        record |= {"kind": "user_error"}
+    elif isinstance(error, RunFailed):
+        record |= {"kind": error.kind, "trace": ""}
+    elif isinstance(error, OutOfMemory):
+        record |= {"kind": "out_of_memory", "message": hide(error.message), "step": error.step}
+    else:
+        message = hide(f"{type(error).__name__}: {error}")
+        record |= {"kind": "crash", "message": message, "trace": hide(traceback.format_exc())}
+    group.put_if_absent("failure", record)

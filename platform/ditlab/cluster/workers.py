@@ -12,11 +12,12 @@ from typing import Any
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from ditlab.cluster.autoscaling import has_autoscaler
-from ditlab.cluster.capacity import CpuShare
+from ditlab.cluster.capacity import CpuShare, has_autoscaler
 from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
-from ditlab.cluster.nodes import refresh_node_count, release_placement_group
+from ditlab.cluster.nodes import refresh_node_count
+from ditlab.cluster.ray_internals import placement_group_id
 from ditlab.cluster.worker_entry import run_worker
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
@@ -42,9 +43,21 @@ class WorkerGroup:
         self.spec = spec
         name = secrets.token_hex(4)  # a new one for each group: Ray Train must not restore by name
         self._channel = KeyValueChannel(f"workers-{name}")
-        trainer = _trainer(spec, storage, name, self._channel.name)
-        self._trainer_thread = _TrainerThread(trainer, not isinstance(spec.resources.workers, int))
+        self._trainer = _trainer(spec, storage, name, self._channel.name)
+        # In a thread, so that the main thread keeps the signals.
+        self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
         self._num_assigned = 0
+        self.error: BaseException | None = None
+        """Exception that Ray Train raised when the workers ended."""
+
+    def _fit(self) -> None:
+        try:
+            if not isinstance(self.spec.resources.workers, int):  # elastic
+                with suppress(*CHANNEL_ERRORS):
+                    refresh_node_count()
+            self._trainer.fit()
+        except BaseException as error:
+            self.error = error
 
     def assign(self, launch: Launch, control: str, last: bool) -> None:
         """Make the workers train a run and report on the channel named `control`; after the last run they end."""
@@ -52,7 +65,7 @@ class WorkerGroup:
         assignment = {"number": self._num_assigned, "control": control, "launch": launch.to_dict(), "last": last}
         self._channel.put("assignment", assignment)
         if self._num_assigned == 1:
-            self._trainer_thread.start()
+            self._thread.start()
 
     def has_started(self) -> bool:
         """Return True if the workers have their resources, and one of them runs."""
@@ -62,39 +75,34 @@ class WorkerGroup:
 
     def has_ended(self) -> bool:
         """Return True if the workers are gone."""
-        return not self._trainer_thread.is_alive()
+        return not self._thread.is_alive()
 
     def is_idle(self) -> bool:
         """Return True if the workers run, and have finished all that was assigned to them."""
         with suppress(*CHANNEL_ERRORS):
-            return self._trainer_thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
+            return self._thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
         return False
 
     def wait(self, seconds: float) -> None:
         """Block until the workers are gone, at most some seconds."""
-        self._trainer_thread.join(seconds)
-
-    @property
-    def error(self) -> BaseException | None:
-        """Exception that Ray Train raised when the workers ended."""
-        return self._trainer_thread.error
+        self._thread.join(seconds)
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
         """End the workers once they are idle; after `timeout` seconds, release the placement group, killing them."""
         with suppress(*CHANNEL_ERRORS):
-            if self._trainer_thread.is_alive():
+            if self._thread.is_alive():
                 self._channel.put("assignment", {"number": self._num_assigned + 1, "is_end": True})
                 if not self.has_started():
                     return  # no worker to wait for; workers that still start find that they shall end
-                self._trainer_thread.join(timeout)
-            if self._trainer_thread.is_alive():
+                self._thread.join(timeout)
+            if self._thread.is_alive():
                 self.release_resources()
             self._channel.clear()
 
     def release_resources(self) -> None:
         """Release the placement group of workers whose leading process has died: Ray would keep it reserved."""
-        if placement_group := self._channel.get("placement_group"):
-            release_placement_group(placement_group)
+        if group := self._channel.get("placement_group"):
+            remove_placement_group(PlacementGroup(placement_group_id(group)))
 
 
 class WorkerPool:
@@ -118,48 +126,24 @@ class WorkerPool:
             self._group = None
 
 
-class _TrainerThread(threading.Thread):
-    """Thread that runs Ray Train's `fit`, so that the main thread keeps the signals."""
-
-    def __init__(self, trainer: TorchTrainer, is_elastic: bool) -> None:
-        super().__init__(name="ray-train", daemon=True)
-        self._trainer, self._is_elastic = trainer, is_elastic
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            if self._is_elastic:
-                with suppress(*CHANNEL_ERRORS):
-                    refresh_node_count()
-            self._trainer.fit()
-        except BaseException as error:
-            self.error = error
-
-
 def _trainer(spec: GroupSpec, storage: Path, name: str, channel: str) -> TorchTrainer:
     """Ray Train's job for a group; `channel` is the name of the group's channel."""
     resources, share = spec.resources, spec.share
-    if isinstance(resources.workers, int) and has_autoscaler():
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
-    use_gpu = resources.gpus_per_worker > 0
-    elastic: dict[str, Any] = {}
+    gpus, timeout = resources.gpus_per_worker, resources.collective_timeout
+    per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
+    num: dict[str, Any] = {"num_workers": resources.max_workers}
     if not isinstance(resources.workers, int):
-        elastic = {"elastic_resize_monitor_interval_s": resources.workers.interval}
+        num = {
+            "num_workers": (resources.min_workers, resources.max_workers),
+            "elastic_resize_monitor_interval_s": resources.workers.interval,
+        }
+    elif has_autoscaler():
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
     return TorchTrainer(
         run_worker,
-        train_loop_config={
-            "channel": channel,
-            "threads": share.threads,
-            "gpus": resources.gpus_per_worker,
-            "timeout": resources.collective_timeout,
-        },
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=resources.collective_timeout),
-        scaling_config=ScalingConfig(
-            num_workers=(resources.min_workers, resources.max_workers) if elastic else resources.max_workers,
-            use_gpu=use_gpu,
-            resources_per_worker={"CPU": share.cpus, **({"GPU": resources.gpus_per_worker} if use_gpu else {})},
-            **elastic,
-        ),
+        train_loop_config={"channel": channel, "threads": share.threads, "gpus": gpus, "timeout": timeout},
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
+        scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
         run_config=RunConfig(
             name=name,
             storage_path=str(storage),

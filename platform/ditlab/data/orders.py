@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -75,37 +75,25 @@ def check_cache_room(spec: DataSpec, data: DataSplits, order: Order, workers: in
 
     `workers`: most workers of the run. Stores that are not streamed need no cache.
     """
-    places = np.arange(max(1, order.batch_size // workers))
+    places, need = np.arange(max(1, order.batch_size // workers)), 0
+    parts = [(data.train, order, places)]
     if data.mixture is not None and isinstance(order, MixtureOrder):
         views = [part.train for part in data.mixture.parts.values()]
-        pairs = zip(views, order.part_columns(places), strict=True)
-        need = sum(_bytes_ahead(view, own, columns) for view, (own, columns) in pairs)
-    else:
-        need = _bytes_ahead(data.train, order, places)
-    for option, size in _caches(spec, "data") if need else ():
-        if num_bytes(size) < need:
+        parts = [(view, *own) for view, own in zip(views, order.part_columns(places), strict=True)]
+    for view, own_order, own_places in parts:
+        for number, rows in own_order.rows_ahead(own_places).items():
+            part = view.store.parts[number]
+            if isinstance(part, StreamedStore):
+                need += rows * sum(column.row_bytes for column in part.columns.values())
+    sources = {"data": spec}
+    if isinstance(spec, MixtureData):
+        sources = {f"data.parts.{name}": part for name, part in spec.parts.items()}
+    for option, source in sources.items():
+        size = getattr(source, "cache", "") if getattr(source, "access", "copy") != "copy" else ""
+        if need and size and num_bytes(size) < need:
             mib = -(-need // MIB)
             raise UserError(
                 f"{option}.cache={size} is smaller than the current and the next window of the lanes of one worker of "
                 f"{workers}, which take {mib:,} MiB; set {option}.cache to {mib}MiB or more, or lower "
                 f"{option}.order.window."
             )
-
-
-def _bytes_ahead(view: View, order: Order, places: np.ndarray) -> int:
-    """Return the bytes of the windows of streamed stores that these places of a batch read."""
-    parts = view.store.parts
-    return sum(
-        rows * sum(column.row_bytes for column in parts[number].columns.values())
-        for number, rows in order.rows_ahead(places).items()
-        if isinstance(parts[number], StreamedStore)
-    )
-
-
-def _caches(spec: DataSpec, option: str) -> Iterator[tuple[str, str]]:
-    """Yield the size of each cache by the path of its data in the spec; nothing for copied data."""
-    if isinstance(spec, MixtureData):
-        for name, part in spec.parts.items():
-            yield from _caches(part, f"{option}.parts.{name}")
-    elif getattr(spec, "access", "copy") != "copy":
-        yield option, getattr(spec, "cache", "")

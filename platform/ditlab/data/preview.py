@@ -32,18 +32,14 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     image = next((name for name, column in store.columns.items() if is_image(column)), None)
     if image is None:
         return None
-    parts = store.parts
-    each = max(1, num // len(parts))
-    grids = [_grid(part, image, each) for part in parts]
+    parts, grids = store.parts, []
+    for part in parts:
+        rows = _spread(part, max(1, num // len(parts)))
+        pictures = _pictures(part.gather(image, rows).numpy(), part.columns[image])
+        caption = f"{part.name}: {len(rows)} of {len(part):,}"
+        grids.append(ImageGrid(pictures, captions=_captions(part, rows), columns=8, title=caption))
     title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
-
-
-def _grid(store: Store, image: str, num: int) -> ImageGrid:
-    rows = _spread(store, num)
-    title = f"{store.name}: {len(rows)} of {len(store):,}"
-    pictures = _pictures(store.gather(image, rows).numpy(), store.columns[image])
-    return ImageGrid(pictures, captions=_captions(store, rows), columns=8, title=title)
 
 
 def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:

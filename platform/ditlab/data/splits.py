@@ -170,7 +170,17 @@ def _split(
 
 def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
     """Open the parts of a mixture and join them. Raises UserError that names the part."""
-    parts = {name: _part(name, spec.parts[name], open_part) for name in spec.names}
+    parts = {}
+    for name in spec.names:
+        kind = type(spec.parts[name])
+        try:
+            part = open_part(name, spec.parts[name])
+        except UserError as error:
+            message = in_part(str(error), name, kind)
+            raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
+        views = (dataclasses.replace(v, origin=in_part(v.origin, name, kind)) for v in (part.train, part.held_out))
+        train, held_out = views
+        parts[name] = dataclasses.replace(part, train=train, held_out=held_out, note=in_part(part.note, name, kind))
     train, held_out = joined_views(
         {name: part.train for name, part in parts.items()},
         {name: part.held_out for name, part in parts.items()},
@@ -190,20 +200,6 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
     )
-
-
-def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
-    """Open a part, whose fields begin with `data.parts.NAME`. Raises UserError that names it."""
-    try:
-        opened = open_part(name, spec)
-    except UserError as error:
-        message = in_part(str(error), name, type(spec))
-        raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
-    train, held_out = (
-        dataclasses.replace(view, origin=in_part(view.origin, name, type(spec)))
-        for view in (opened.train, opened.held_out)
-    )
-    return dataclasses.replace(opened, train=train, held_out=held_out, note=in_part(opened.note, name, type(spec)))
 
 
 def _packed(splits: DataSplits, packing: Packing) -> DataSplits:

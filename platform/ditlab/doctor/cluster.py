@@ -20,11 +20,10 @@ import psutil
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.allreduce import AllReduceResult, all_reduce
-from ditlab.cluster.autoscaling import HEAD_RESOURCE
+from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
-from ditlab.cluster.ray_internals import is_token_required
-from ditlab.cluster.session import job_server_address
+from ditlab.cluster.ray_internals import is_token_required, job_server
 from ditlab.cluster.survey import (
     NodeReport,
     NodeRequirements,
@@ -325,7 +324,7 @@ class Exposure:
 
 def read_exposure(nodes: list[NodeRow], timeout: float) -> Exposure:
     """Exposure of the connected cluster, found by a task on its head."""
-    address = job_server_address()
+    address = job_server()
     heads = [node for node in nodes if HEAD_RESOURCE in node["Resources"]]
     status, listening = None, ()
     if address and heads:

@@ -65,7 +65,13 @@ def sample_conditions(
                 request = replace(request, rows=rows)
             return SampleConditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
-        selected = _selected_rows(sampler, num, view, inputs.names)
+        found: list[int] = []
+        for indices, chosen in _selections(sampler, view, inputs.names):
+            num = DEFAULT_NUM_SAMPLES if chosen is None and not num else num
+            found.extend((indices if chosen is None else chosen).tolist())
+            if num and len(found) >= num:
+                break
+        selected = np.array(found[:num], dtype=np.int64)
         if not len(selected):
             note = sampler.note(rows_without_fields(view, np.arange(len(view)), inputs.names))
             raise UserError(
@@ -86,18 +92,6 @@ def num_selected_rows(sampler: Any, view: View, fields: Sequence[BatchField]) ->
             return None
         num += len(selected)
     return num
-
-
-def _selected_rows(sampler: Any, num: int | None, view: View, fields: Collection[str]) -> np.ndarray:
-    """Return places in the view of the rows to complete: the first `num`, None as in `sample_conditions`."""
-    found: list[int] = []
-    for indices, selected in _selections(sampler, view, fields):
-        if selected is None:
-            num = num or DEFAULT_NUM_SAMPLES
-        found.extend((indices if selected is None else selected).tolist())
-        if num and len(found) >= num:
-            break
-    return np.array(found[:num], dtype=np.int64)
 
 
 def _selections(sampler: Any, view: View, fields: Collection[str]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.contract import Samples
 from denoisers.figures import Figure, Heatmap
+from denoisers.processes.draws import draw_samples
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -68,7 +70,7 @@ class RunDescription:
     checkpoints: CheckpointList
     sizes: dict[str, int]
     """Bytes by part of the folder, and `total`."""
-    trials: dict[str, int] = field(default_factory=dict)
+    trials: Mapping[Any, int] = field(default_factory=dict)
     """Number of a sweep's trials by status."""
     notes: list[str] = field(default_factory=list)
     """Sentences on files that cannot be read."""
@@ -120,11 +122,8 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         unsent = 0
     except OSError as error:
         notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
-    trials: dict[str, int] = {}
     records = list_runs(home)
-    for each in records if record.trials else ():
-        if each.parent == record.run_id:
-            trials[each.status] = trials.get(each.status, 0) + 1
+    trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
     shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
     return RunDescription(
         folder, record, is_locked(folder), redact(address), unsent, {name: spec[name] for name in shown}, metrics,
@@ -147,11 +146,8 @@ def run_time(content: JournalContent) -> TimeSummary | None:
 
 
 def _latest_tag(content: JournalContent, name: str) -> str:
-    found = ""
-    for record in content.events:
-        if record["kind"] == "tags":
-            found = record["values"].get(name, found)
-    return found
+    values = [record["values"].get(name) for record in content.events if record["kind"] == "tags"]
+    return next(filter(None, reversed(values)), "")
 
 
 def storage_of(folder: RunFolder) -> str | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ditlab.checkpoints.manifest import MANIFEST, folder_of, is_step, step_of
+from ditlab.checkpoints.manifest import MANIFEST, is_step, step_of
 from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
@@ -29,10 +31,10 @@ _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
 _RANKS = {"start": 0, "params": 0, "tags": 0, "dataset": 0, "metrics": 1, "artifact": 2, "table": 2, "end": 3}
-_FAULT_TAGS = ("ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
+_FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
-_SHOWN_TAGS = ("ditlab.failure", "ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run")
+_SHOWN_TAGS = ("ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run")
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class EventReader:
                         found.append(event)
         except FileNotFoundError:
             return []
-        return list(_joined(iter(found)))
+        return list(_joined(found))
 
     def follow(self, interval: float = 1.0) -> Iterator[RunEvent]:
         """Yield new events as they come, until the run has ended and no process trains it."""
@@ -124,7 +126,11 @@ class EventReader:
                 counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in record["counts"].items())
                 kind, text = "data", f"data: {record['name']} ({counts})"
             case "metrics":
-                kind, text = "evaluation", _evaluation(record)
+                values = [(name, value) for name, value in all_metrics(record) if name.startswith(_EVALUATIONS)]
+                if values:
+                    shown = ", ".join(f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES])
+                    more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
+                    kind, text = "evaluation", f"evaluated at step {record['step']:,}: {shown}{more}"
             case "tags":
                 kind, text = _tags(record["values"])
             case "artifact" | "table" if record["artifact_path"]:
@@ -136,67 +142,42 @@ class EventReader:
         return RunEvent(int(record["time"]), kind, text) if text else None
 
 
-def _evaluation(record: JournalRecord) -> str:
-    values = {name: value for name, value in all_metrics(record) if name.startswith(_EVALUATIONS)}
-    if not values:
-        return ""
-    shown = ", ".join(f"{name} {value:.5g}" for name, value in list(values.items())[:_MOST_VALUES])
-    more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
-    return f"evaluated at step {record['step']:,}: {shown}{more}"
-
-
 def _tags(values: Mapping[str, str]) -> tuple[str, str]:
     """Kind and text of the tags that tell of something; ("", "") where there is none."""
-    changed = [f"{name.removeprefix('ditlab.resume.')}={value}" for name, value in values.items()
-               if name.startswith("ditlab.resume.")]  # fmt: skip
-    if changed:
+
+    def named(tags: Iterable[str]) -> str:
+        return "; ".join(f"{tag.removeprefix('ditlab.').replace('_', ' ')}: {values[tag]}" for tag in tags)
+
+    prefix = "ditlab.resume."
+    if changed := [f"{name.removeprefix(prefix)}={values[name]}" for name in values if name.startswith(prefix)]:
         return "start", f"resumed with {', '.join(changed)}"
-    recovered = [f"{name.removeprefix('ditlab.').replace('_', ' ')}: {values[name]}" for name in _RECOVERED_TAGS
-                 if name in values]  # fmt: skip
-    if recovered:
-        return "recovery", "; ".join(recovered).partition("\n")[0]
-    faults = [f"{values[name]}" for name in _FAULT_TAGS if name in values]
-    if faults or "ditlab.failure" in values:
-        text = ": ".join([*filter(None, [values.get("ditlab.failure")]), *faults]).partition("\n")[0]
-        return "failure", f"failed: {text}"
-    shown = [f"{name.removeprefix('ditlab.').replace('_', ' ')}: {values[name]}" for name in _SHOWN_TAGS
-             if name in values]  # fmt: skip
-    return ("state", "; ".join(shown)) if shown else ("", "")
+    if recovered := [name for name in _RECOVERED_TAGS if name in values]:
+        return "recovery", named(recovered).partition("\n")[0]
+    if faults := [values[name] for name in _FAULT_TAGS if values.get(name)]:
+        return "failure", f"failed: {': '.join(faults)}".partition("\n")[0]
+    shown = [name for name in _SHOWN_TAGS if name in values]
+    return ("state", named(shown)) if shown else ("", "")
 
 
-def _joined(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
+def _joined(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
     """Join neighbours that log files to one event: `logged figures (9 files)`."""
-    waiting: list[RunEvent] = []
-    for event in events:
-        if waiting and (event.kind, event.text) != (waiting[0].kind, waiting[0].text):
-            yield _one(waiting)
-            waiting = []
-        if event.kind == "files":
-            waiting.append(event)
+    for (kind, text), alike in groupby(events, key=lambda event: (event.kind, event.text)):
+        first, *others = alike
+        if kind != "files":
+            yield from (first, *others)
+        elif others:
+            yield replace(first, text=f"{text} ({len(others) + 1} files)")
         else:
-            yield event
-    if waiting:
-        yield _one(waiting)
-
-
-def _one(events: list[RunEvent]) -> RunEvent:
-    count = f" ({len(events)} files)" if len(events) > 1 else ""
-    return RunEvent(events[0].time, "files", events[0].text + count)
+            yield first
 
 
 def _checkpoints(folder: Path) -> list[RunEvent]:
     """Checkpoints that are in a run's folder now, by the time of their manifests."""
     events = []
-    try:
-        names = [path.name for path in folder.iterdir() if is_step(path.name) and not path.is_symlink()]
-    except OSError:
-        return []
-    for step in sorted(map(step_of, names)):
-        place = folder / folder_of(step)
-        try:
-            written = (place / MANIFEST).lstat().st_mtime
-        except OSError:
-            continue  # not committed, or pruned meanwhile
-        text = f"checkpoint of step {step:,} ({format_bytes(folder_size(place))})"
-        events.append(RunEvent(int(written * 1000), "checkpoint", text))
+    for place in sorted(folder.glob("*"), key=lambda each: each.name):
+        with suppress(OSError):  # not committed, or pruned meanwhile
+            if is_step(place.name) and not place.is_symlink():
+                written = (place / MANIFEST).lstat().st_mtime
+                text = f"checkpoint of step {step_of(place.name):,} ({format_bytes(folder_size(place))})"
+                events.append(RunEvent(int(written * 1000), "checkpoint", text))
     return events

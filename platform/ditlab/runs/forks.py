@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from denoisers.parameters import MetaModel
-from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
@@ -19,7 +18,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
 from ditlab.storage.plain_files import read_plain
-from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
+from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_parameters, persistent_buffers
 
 MOST_LISTED = 12
@@ -35,7 +34,15 @@ def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
     named = parse_start(text)
     try:
         found = find_training_run(home, named.run)
-        step = named.step if named.step is not None else _newest_step(found)
+        step = named.step
+        if step is None:
+            store = recorded_checkpoints(found.folder)
+            if not (steps := store.steps()):
+                raise UserError(
+                    f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at {store.location} yet; "
+                    "wait for its first one, or name another run."
+                )
+            step = steps[-1]
         state: StartState = "all"
         if weights_only:
             state = "averaged" if load_recorded_experiment(found.folder.spec).training.ema else "trained"
@@ -82,18 +89,6 @@ def release_start(home: Home, fork: RunRecord) -> None:
                 store.release(named.step or 0, run_id)
 
 
-def _newest_step(found: FoundRun) -> int:
-    """Step of a run's newest committed checkpoint."""
-    store = recorded_checkpoints(found.folder)
-    steps = store.steps()
-    if not steps:
-        raise UserError(
-            f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at {store.location} yet; wait for "
-            "its first one, or name another run."
-        )
-    return steps[-1]
-
-
 def check_start(
     experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None
 ) -> str:
@@ -117,7 +112,12 @@ def check_start(
     store = point.find_checkpoints()
     with point.open(verify=store.is_local) as reader:
         check_state(experiment, model, start, reader)
-        return _describe(experiment, start, name, reader.manifest)
+        changed = order_changes(reader.manifest.spec, experiment)
+    line = f"fork of run {start.run} ({name}) at step {start.step:,}"
+    if start.state != "all":
+        return f"{line}: its {start.state} weights; optimiser, schedules and order of samples begin again"
+    order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
+    return f"{line}: all of its state; schedules and noise go on at that step, {order}"
 
 
 def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader) -> None:
@@ -154,8 +154,12 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
 def shape_differences(model: MetaModel, parent: Mapping[str, list[int]]) -> list[str]:
     """Return what differs between the tensors of a model and those of a parent."""
     own = tensor_shapes(model)
+
+    def shape(shapes: Mapping[str, list[int]], name: str) -> str:
+        return "none" if name not in shapes else "x".join(map(str, shapes[name])) or "1"
+
     return [
-        f"{name} {_shape(own.get(name))} here, {_shape(parent.get(name))} there"
+        f"{name} {shape(own, name)} here, {shape(parent, name)} there"
         for name in dict.fromkeys([*own, *parent])
         if own.get(name) != parent.get(name)
     ]
@@ -190,32 +194,14 @@ def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
         raise UserError(
             f"start.run={start.run} makes a circle of forks ({names}); correct start.run in their spec.yaml."
         )
-    if found.record.parent and _is_open_population(home.run(found.record.parent)):
-        raise UserError(
-            f"start.run={start.run} is a trial of sweep {found.record.parent}, whose trials take over each other's "
-            "checkpoints until its end; finish the sweep first."
-        )
+    if found.record.parent:
+        sweep, is_open = home.run(found.record.parent), False
+        with suppress(OSError, ValueError, UserError, KeyError, TypeError):  # gone, or no sweep any more
+            spec = parse_yaml(read_plain(sweep.path / "sweep.yaml", MAX_BYTES).decode(), "sweep.yaml")
+            is_open = spec["scheduler"]["kind"] == "pbt" and read_record(sweep).status != "finished"
+        if is_open:
+            raise UserError(
+                f"start.run={start.run} is a trial of sweep {sweep.run_id}, whose trials take over each other's "
+                "checkpoints until its end; finish the sweep first."
+            )
     return found.record.name
-
-
-def _is_open_population(sweep: RunFolder) -> bool:
-    """Return True for a population-based sweep that has not finished."""
-    try:
-        spec = parse_yaml(read_plain(sweep.path / "sweep.yaml", MAX_BYTES).decode(), "sweep.yaml")
-        return spec["scheduler"]["kind"] == "pbt" and read_record(sweep).status != "finished"
-    except (OSError, ValueError, UserError, KeyError, TypeError):
-        return False  # gone, or no sweep any more
-
-
-def _describe(experiment: Experiment, start: Start, name: str, parent: CheckpointManifest) -> str:
-    """One line about a fork: what it takes over, and what begins again."""
-    point = f"fork of run {start.run} ({name}) at step {start.step:,}"
-    if start.state != "all":
-        return f"{point}: its {start.state} weights; optimiser, schedules and order of samples begin again"
-    changed = order_changes(parent.spec, experiment)
-    order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
-    return f"{point}: all of its state; schedules and noise go on at that step, {order}"
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "none" if shape is None else "x".join(map(str, shape)) or "1"

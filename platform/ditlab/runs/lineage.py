@@ -40,16 +40,24 @@ class LineageRun:
 def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
     """Return the tree from a run's oldest ancestor down to the run and all its forks; None for a run without either."""
     by_id = {record.run_id: record for record in records}
-    line = [run_id, *(point.run for point in ancestors(by_id, run_id))]
-    if len(set(line)) < len(line):
-        line = line[: line.index(line[-1]) + 1]  # a circle, which only an edit by hand makes
     forks = forks_by_parent(by_id.values())
-    tree = _with_forks(by_id, forks, run_id, _start_step(by_id, run_id), set(line))
-    if len(line) == 1 and not tree.forks:
-        return None
+    # each once: an edit by hand can make a circle
+    line = list(dict.fromkeys([run_id, *(point.run for point in ancestors(by_id, run_id))]))
+
+    def member(run_id: str, below: list[LineageRun]) -> LineageRun:
+        if (record := by_id.get(run_id)) is None:
+            return LineageRun(run_id, "", "gone", 0, None, below)
+        start_step = parse_start(record.start).step if record.start else None
+        return LineageRun(run_id, record.name, record.status, record.step, start_step, below)
+
+    def with_forks(run_id: str, above: set[str]) -> LineageRun:
+        own = [record.run_id for record in forks.get(run_id, []) if record.run_id not in above]
+        return member(run_id, [with_forks(fork, above | {fork}) for fork in own])
+
+    tree = with_forks(run_id, set(line))
     for ancestor in line[1:]:
-        tree = _run(by_id, ancestor, _start_step(by_id, ancestor), [tree])
-    return tree
+        tree = member(ancestor, [tree])
+    return tree if tree.forks else None
 
 
 def ancestors(records: Mapping[str, RunRecord], run_id: str) -> list[NamedStart]:
@@ -83,43 +91,11 @@ def lineage_tags(point: str, records: Iterable[RunRecord]) -> dict[str, str]:
 
 def lineage_lines(tree: LineageRun, run_id: str) -> list[str]:
     """Return the tree in lines, as `tree` draws folders; `run_id` is marked."""
-    return [_line(tree, run_id), *_branches(tree, run_id, "")]
-
-
-def _branches(tree: LineageRun, run_id: str, indent: str) -> list[str]:
-    lines = []
+    begin = "" if tree.start_step is None else f"from step {tree.start_step:,}: "
+    about = f"{tree.name}, {tree.status}, step {tree.step:,}" if tree.name else tree.status
+    lines = [f"{begin}{tree.run_id} ({about}){' <- this run' if tree.run_id == run_id else ''}"]
     for number, fork in enumerate(tree.forks, start=1):
-        is_last = number == len(tree.forks)
-        lines.append(f"{indent}{'└─' if is_last else '├─'} {_line(fork, run_id)}")
-        lines += _branches(fork, run_id, indent + ("   " if is_last else "│  "))
+        first, rest = ("└─ ", "   ") if number == len(tree.forks) else ("├─ ", "│  ")
+        head, *below = lineage_lines(fork, run_id)
+        lines += [first + head, *(rest + line for line in below)]
     return lines
-
-
-def _line(run: LineageRun, run_id: str) -> str:
-    begin = "" if run.start_step is None else f"from step {run.start_step:,}: "
-    about = f"{run.name}, {run.status}, step {run.step:,}" if run.name else run.status
-    return f"{begin}{run.run_id} ({about}){' <- this run' if run.run_id == run_id else ''}"
-
-
-def _with_forks(
-    records: Mapping[str, RunRecord], forks: Mapping[str, list[RunRecord]], run_id: str, start_step: int | None,
-    seen: set[str],
-) -> LineageRun:  # fmt: skip
-    below = []
-    for record in forks.get(run_id, []):
-        if record.run_id not in seen:
-            seen = {*seen, record.run_id}
-            below.append(_with_forks(records, forks, record.run_id, parse_start(record.start).step, seen))
-    return _run(records, run_id, start_step, below)
-
-
-def _run(records: Mapping[str, RunRecord], run_id: str, start_step: int | None, forks: list[LineageRun]) -> LineageRun:
-    record = records.get(run_id)
-    if record is None:
-        return LineageRun(run_id, "", "gone", 0, start_step, forks)
-    return LineageRun(run_id, record.name, record.status, record.step, start_step, forks)
-
-
-def _start_step(records: Mapping[str, RunRecord], run_id: str) -> int | None:
-    record = records.get(run_id)
-    return parse_start(record.start).step if record and record.start else None

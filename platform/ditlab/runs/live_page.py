@@ -15,18 +15,17 @@ from urllib.parse import parse_qs, urlsplit
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
-from ditlab.runs.page import collect, report_source
+from ditlab.runs.page import collect
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
 from ditlab.runs.page_sections import run_page
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_content, read_journal
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
 
 INTERVAL = 2.0
 """Seconds between a browser's questions for changes."""
-_TYPES = {".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg", ".webp": "image/webp"}
 _LEAST_AGE = 1.0
 """Seconds for which a page is not made again, however many browsers ask."""
 _SHARE = 5.0
@@ -40,8 +39,7 @@ class FollowedRun:
         self.home, self.folder = home, folder
         self.pictures = LinkedPictures()
         """Files of the pictures that pages made so far refer to."""
-        self._content: JournalContent | None = None
-        self._inode = 0
+        self._content, self._inode = JournalContent(), 0
         self._experiment: Experiment | None = None
 
     def page(self) -> Page:
@@ -50,41 +48,22 @@ class FollowedRun:
         if self._experiment is None:
             with suppress(UserError):  # the page says why
                 self._experiment = load_recorded_experiment(self.folder.spec)
-        source = report_source(self.home, self.folder, content=content, experiment=self._experiment)
-        return run_page(collect(source, self.pictures))
+        return run_page(collect(self.home, self.folder, self.pictures, self._experiment, content))
 
     def _read(self) -> JournalContent | None:
         """The journal's content, with the lines since the last call; None where it cannot be read, as the page says."""
         try:
-            state = self.folder.journal.lstat()
-            known = self._content
-            if known is None or state.st_ino != self._inode or state.st_size < known.end:
-                known = read_content(self.folder.journal)
-                # A last line that was in writing is read again, with all others.
-                self._content = known if self._ends_whole(known.end) else None
-                self._inode = state.st_ino
-            else:
-                self._read_new(known)
-            return known
+            with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
+                state = os.fstat(file.fileno())
+                if state.st_ino != self._inode or state.st_size < self._content.end:
+                    self._content, self._inode = JournalContent(), state.st_ino
+                for line in read_journal(file, self._content.end):
+                    if not line.is_whole:  # in writing
+                        break
+                    self._content.add(line)
         except OSError:
-            self._content = None
             return None
-
-    def _ends_whole(self, end: int) -> bool:
-        with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
-            return end == 0 or os.pread(file.fileno(), 1, end - 1) == b"\n"
-
-    def _read_new(self, known: JournalContent) -> None:
-        with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
-            for line in read_journal(file, known.end):
-                if not line.is_whole:
-                    return
-                known.add(line)
-
-
-def page_fault(error: Exception) -> str:
-    """Sentence on a page that cannot be made."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+        return self._content
 
 
 class LivePage:
@@ -99,7 +78,7 @@ class LivePage:
         self._made, self._cost, self._fault = 0.0, 0.0, ""
         try:
             headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
-            self._server = LoopbackServer(port, self.respond, page_fault, headers)
+            self._server = LoopbackServer(port, self.respond, headers)
         except OSError as error:
             raise UserError(
                 f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
@@ -133,46 +112,33 @@ class LivePage:
     def respond(self, path: str) -> Answer:
         """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""
         address = urlsplit(path)
-        if address.path == "/":
-            return Answer(self.document().encode(), "text/html; charset=utf-8")
-        if address.path == "/update":
-            pairs = parse_qs(address.query).get("have", [""])[0].split(",")
-            have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
-            return Answer(json.dumps(self.changes(have), allow_nan=False).encode(), "application/json")
-        return self.picture(address.path.lstrip("/")) or Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
-
-    def document(self) -> str:
-        """The whole page, as it is now."""
         with self._lock:
-            return render_live_html(self._refresh(), INTERVAL)
+            if address.path == "/":
+                html = render_live_html(self._refresh(), INTERVAL)
+                return Answer(html.encode(), "text/html; charset=utf-8")
+            if address.path == "/update":
+                pairs = parse_qs(address.query).get("have", [""])[0].split(",")
+                have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
+                return Answer(json.dumps(self._changes(have), allow_nan=False).encode(), "application/json")
+            picture = self._run.pictures.paths.get(address.path.lstrip("/"))
+        if picture is None:
+            return Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+        content, kind = load_picture(picture)
+        return Answer(content, f"image/{kind}")
 
-    def changes(self, have: Mapping[str, str]) -> dict[str, Any]:
+    def _changes(self, have: Mapping[str, str]) -> dict[str, Any]:
         """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
-        with self._lock:
-            page = self._refresh()
-            digests = {key: digest_of(html) for key, html in self._rendered.items()}
-            sections = [
-                {"key": key, "html": html, "digest": digests[key]}
-                for key, html in self._rendered.items()
-                if have.get(key) != digests[key]
-            ]
-            now = time.strftime("%H:%M:%S")
-            state = f"live: training, as of {now}" if page.status == "running" else f"as of {now}: not training"
-            if self._fault:
-                state = f"as it was before: {self._fault}"
-            return {
-                "title": page.title, "order": page.keys(), "sections": sections, "state": state,
-                "kind": "lost" if self._fault else page.status,
-            }  # fmt: skip
-
-    def picture(self, name: str) -> Answer | None:
-        """Picture that the page names; None for anything else. Raises OSError."""
-        with self._lock:
-            path = self._run.pictures.paths.get(name)
-        if path is None:
-            return None
-        content, kind = load_picture(path)
-        return Answer(content, _TYPES[kind])
+        page = self._refresh()
+        rendered = [{"key": key, "html": html, "digest": digest_of(html)} for key, html in self._rendered.items()]
+        now = time.strftime("%H:%M:%S")
+        state = f"live: training, as of {now}" if page.status == "running" else f"as of {now}: not training"
+        return {
+            "title": page.title,
+            "order": page.keys(),
+            "sections": [each for each in rendered if have.get(each["key"]) != each["digest"]],
+            "state": f"as it was before: {self._fault}" if self._fault else state,
+            "kind": "lost" if self._fault else page.status,
+        }
 
     def _refresh(self) -> Page:
         """Make the page again unless it is recent; a fault leaves the one before. Raises UserError without one."""
@@ -183,7 +149,8 @@ class LivePage:
             page = self._run.page()
             self._rendered, self._page, self._fault = render_sections(page), page, ""
         except Exception as error:  # the next look may find the files whole again
-            if self._fault != (fault := page_fault(error)):
+            fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+            if self._fault != fault:
                 self._fault = fault
                 self._warn(fault)
         self._made = time.monotonic()

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -24,31 +24,24 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
     os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
+    before, cores, threads = torch.get_num_threads(), os.cpu_count() or 1, resources.cpus_per_worker
+    if threads and threads > cores:
+        callbacks.warn(
+            f"resources.cpus_per_worker={threads}, and this machine has {cores} cores: the run computes with {cores} "
+            "threads, and sums in another order."
+        )
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
-    with stop_signals() as stop, _threads(resources.cpus_per_worker, callbacks.warn), rank_of as rank:
-        reporter = TrackedReporter(
-            launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,
-            marker=ProgressMarker(),
-        )  # fmt: skip
-        with reporter:
-            outcome = train(launch.training_run(), rank, reporter)
-            reporter.finish(outcome)
-        return outcome
-
-
-@contextmanager
-def _threads(wanted: int | None, warn: Callable[[str], None]) -> Iterator[None]:
-    """Compute with as many threads as a worker on Ray would, at most one a core; None: torch's number."""
-    before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    if wanted is not None:
-        if wanted > cores:
-            warn(
-                f"resources.cpus_per_worker={wanted}, and this machine has {cores} cores: the run computes with "
-                f"{cores} threads, and sums in another order."
-            )
-        torch.set_num_threads(min(wanted, cores))
     try:
-        yield
+        torch.set_num_threads(min(threads, cores) if threads else before)
+        with stop_signals() as stop, rank_of as rank:
+            reporter = TrackedReporter(
+                launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,
+                marker=ProgressMarker(),
+            )  # fmt: skip
+            with reporter:
+                outcome = train(launch.training_run(), rank, reporter)
+                reporter.finish(outcome)
+            return outcome
     finally:
         torch.set_num_threads(before)
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ditlab.errors import RunFailed, UserError
@@ -27,12 +27,11 @@ def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) 
     same checkpoints would spoil them.
     """
     waiting = f"run {folder.run_id} is locked by another process, or by a lost node; waiting up to {timeout:.0f} s."
-    with _locked(folder.path / "run.lock", timeout, waiting, warn) as is_ours:
-        if not is_ours:
-            raise UserError(
-                f"run {folder.run_id} is being trained by another process; stop that one first, or start a new run "
-                "without --resume."
-            )
+    refusal = UserError(
+        f"run {folder.run_id} is being trained by another process; stop that one first, or start a new run without "
+        "--resume."
+    )
+    with _locked(folder.path / "run.lock", timeout, waiting, warn, refusal):
         yield
 
 
@@ -48,20 +47,17 @@ def lock_journal(
     """
     journal = folder.node_journal(node)
     waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."
-    with _locked(journal.with_suffix(".lock"), timeout, waiting, warn) as is_ours:
-        if not is_ours:
-            raise RunFailed(
-                f"another worker still writes {journal} after {timeout:.0f} s; end that process.", kind="lost_worker"
-            )
+    refusal = f"another worker still writes {journal} after {timeout:.0f} s; end that process."
+    with _locked(journal.with_suffix(".lock"), timeout, waiting, warn, RunFailed(refusal, kind="lost_worker")):
         yield
 
 
 @contextmanager
-def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None) -> Iterator[bool]:
-    """Yield True once the lock is held, False if it is not to be had within `timeout` seconds.
+def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal: Exception) -> Iterator[None]:
+    """Hold a lock. Raises `refusal` if it is not to be had within `timeout` seconds.
 
-    A file system without locks always yields True. `warn` gets the message `waiting` once, after `WARN_AFTER` seconds.
-    Raises UserError where a pipe, a link or the like lies in the file's place.
+    `warn` gets the message `waiting` once, after `WARN_AFTER` seconds. Raises UserError where a pipe, a link or the
+    like lies in the file's place.
     """
     try:
         descriptor = open_for_append(path)
@@ -69,24 +65,27 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None) -> Iter
         raise UserError(f"{path} is no lock ({error.strerror}); delete it.") from None
     start = time.monotonic()
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if (waited := time.monotonic() - start) < timeout:
-                    if warn and waited > WARN_AFTER:
-                        warn(waiting)
-                        warn = None
-                    time.sleep(0.1)
-                    continue
-                yield False
-                return
-            except OSError:
-                pass
-            yield True
-            return
+        while not _take(descriptor):
+            waited = time.monotonic() - start
+            if waited >= timeout:
+                raise refusal
+            if warn and waited > WARN_AFTER:
+                warn(waiting)
+                warn = None
+            time.sleep(0.1)
+        yield
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """Take a lock; False where another process holds it. A file system without locks gives it always."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def is_locked(folder: RunFolder) -> bool:
@@ -96,11 +95,6 @@ def is_locked(folder: RunFolder) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+        return not _take(descriptor)
     finally:
         os.close(descriptor)
-    return False

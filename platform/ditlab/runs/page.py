@@ -9,7 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,19 @@ REPORT = "report.html"
 MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
 _OTHER_FACTS = ("parameters.", "spec_hash")
-_MOST_ROWS, _MOST_CHARACTERS = 500, 4000
+_MOST_CHARACTERS = 4000
 
 
-def write_run_report(source: ReportSource, path: Path | None = None) -> Path:
+def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **known: Any) -> Path:
     """Write the page of a run to `path` (None: `report.html` in its folder), and return the file's path.
 
-    Raises OSError where the disk refuses.
+    `known`: what `collect` takes. Raises OSError where the disk refuses, UserError where the run's record cannot be
+    read.
     """
-    html = render_html(run_page(collect(source, EmbeddedPictures())))
+    html = render_html(run_page(collect(home, folder, EmbeddedPictures(), **known)))
     if len(html.encode(errors="replace")) > MOST_BYTES:
-        html = render_html(run_page(collect(source, EmbeddedPictures(most_steps=0))))
-    return write_text(html, path or source.folder.path / REPORT)
+        html = render_html(run_page(collect(home, folder, EmbeddedPictures(most_steps=0), **known)))
+    return write_text(html, path or folder.path / REPORT)
 
 
 def log_run_report(
@@ -62,112 +63,67 @@ def log_run_report(
     """Write the page of a run that ends with `status`, and log it as the run's artifact. Warns where it cannot."""
     if not experiment.tracking.report:
         return
-    folder: RunFolder = tracker.folder
     try:
-        path = write_run_report(report_source(home, folder, experiment=experiment, ended=status))
+        path = write_run_report(home, tracker.folder, experiment=experiment, ended=status)
     except Exception as error:  # a page must never cost a run its end; `ditlab report` raises the same error
         warn(f"the run's page could not be written ({type(error).__name__}: {error}); `ditlab report` tries again.")
         return
     tracker.log_artifact(path)
 
 
-@dataclass(frozen=True)
-class ReportSource:
-    """A run whose page is made, and what the caller knows of it already."""
+def collect(
+    home: Home, folder: RunFolder, pictures: PictureSource, experiment: Experiment | None = None,
+    content: JournalContent | None = None, ended: str = "",
+) -> RunContent:  # fmt: skip
+    """Collect all that the page shows from the run's files; those that cannot be read become notes.
 
-    home: Home
-    folder: RunFolder
-    record: RunRecord
-    experiment: Experiment | None = None
-    """The run's spec; None: it is read from the run's folder."""
-    content: JournalContent | None = None
-    """The journal's content; None: it is read."""
-    ended: str = ""
-    """Status of a run that ends in this moment, before its record says so."""
-
-
-def report_source(home: Home, folder: RunFolder, **known: Any) -> ReportSource:
-    """The source of a run's page. Raises UserError where its record cannot be read."""
-    return ReportSource(home, folder, read_record(folder), **known)
-
-
-def collect(source: ReportSource, pictures: PictureSource) -> RunContent:
-    """Collect all that the page shows. Reads the run's files and raises nothing for those that cannot be read."""
-    folder, record, notes = source.folder, source.record, list[str]()
-    journal = source.content if source.content is not None else _journal(folder, notes)
-    if journal.num_damaged:
-        notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
-    if record.is_altered:
-        notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
-    experiment = source.experiment or _experiment(folder, notes)
-    is_live = not source.ended and record.status == "running" and is_locked(folder)
-    status = source.ended or record.status
-    if status == "running" and not is_live:
-        notes.append(
-            "No process on this machine trains the run, and its record has no end: it was killed, or runs elsewhere."
-        )
-    metrics, facts = series_of(journal), JournalFacts()
-    for each in journal.events:
-        facts.add(each)
-    last_step = max((int(series.steps[-1]) for name, series in metrics.items() if name.startswith("train/")), default=0)
-    return RunContent(
-        record=record, status=status, step=max(record.step, last_step), is_live=is_live,
-        components=_components(experiment), metrics=metrics,
-        samples=samples_of(folder, journal, pictures, notes), figures=figures_of(folder, pictures, notes),
-        attempts=attempts_of(journal, source.ended, is_live, int(time.time() * 1000)), events=_events(source, journal),
-        spec=_text(folder.spec, MIB, notes),
-        changes=spec_changes(source.home, record, experiment, facts.params, notes),
-        parameters=_parameter_counts(facts.params), data=facts.dataset,
-        batch_size=experiment.batch.size if experiment else 0, checkpoints=_kept_steps(folder),
-        commands=_commands(folder, status, is_live),
-        tags={name: hide(value) for name, value in facts.tags.items() if not name.startswith("mlflow.")},
-        environment=_text(folder.media / "environment.txt", MIB), notes=notes,
-    )  # fmt: skip
-
-
-def _journal(folder: RunFolder, notes: list[str]) -> JournalContent:
+    `experiment` and `content` (of the journal) are read where they are not known; `ended` is the status of a run that
+    ends in this moment, before its record says so. Raises UserError where the run's record cannot be read.
+    """
+    record, notes, journal, kept = read_record(folder), list[str](), content or JournalContent(), list[int]()
     try:
-        return read_content(folder.journal)
+        journal = content or read_content(folder.journal)
     except FileNotFoundError:
         notes.append("The run has no journal yet, so there are no curves and no events.")
     except OSError as error:
         notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
-    return JournalContent()
-
-
-def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
     try:
-        return load_recorded_experiment(folder.spec)
+        experiment = experiment or load_recorded_experiment(folder.spec)
     except UserError as error:
         notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
-    return None
-
-
-def _components(experiment: Experiment | None) -> list[str]:
-    if experiment is None:
-        return []
-    weights: dict[str, float] = experiment.objective.weights.model_dump()
-    return sorted((name for name, weight in weights.items() if weight), key=lambda name: -weights[name])
-
-
-def _events(source: ReportSource, journal: JournalContent) -> list[RunEvent]:
-    found = [replace(event, text=hide(event.text)) for event in EventReader(source.folder).events_in(journal)]
-    if source.ended:
-        found.append(RunEvent(int(time.time() * 1000), "end", f"ended: {source.ended}"))
-    return found
-
-
-def _parameter_counts(parameters: Mapping[str, str]) -> dict[str, int]:
-    prefix = "parameters."
-    return {name.removeprefix(prefix): int(value) for name, value in parameters.items()
-            if name.startswith(prefix) and value.isdecimal() and len(value) < 16}  # fmt: skip
-
-
-def _kept_steps(folder: RunFolder) -> list[int]:
-    """Steps of the checkpoints in a run's own folder, oldest first."""
     with suppress(OSError, UserError):
-        return committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
-    return []
+        kept = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
+    if journal.num_damaged:
+        notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
+    if record.is_altered:
+        notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
+    is_live = not ended and record.status == "running" and is_locked(folder)
+    status = ended or record.status
+    if status == "running" and not is_live:
+        notes.append(
+            "No process on this machine trains the run, and its record has no end: it was killed, or runs elsewhere."
+        )
+    metrics, facts, now = series_of(journal), JournalFacts(), int(time.time() * 1000)
+    for each in journal.events:
+        facts.add(each)
+    last_step = max((int(series.steps[-1]) for name, series in metrics.items() if name.startswith("train/")), default=0)
+    weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
+    events = [replace(event, text=hide(event.text)) for event in EventReader(folder).events_in(journal)]
+    if ended:
+        events.append(RunEvent(now, "end", f"ended: {ended}"))
+    counts = {name.removeprefix("parameters."): int(value) for name, value in facts.params.items()
+              if name.startswith("parameters.") and value.isdecimal()}  # fmt: skip
+    return RunContent(
+        record=record, status=status, step=max(record.step, last_step), is_live=is_live,
+        components=sorted(filter(weights.get, weights), key=lambda name: -weights[name]), metrics=metrics,
+        samples=samples_of(folder, journal, pictures, notes), figures=figures_of(folder, pictures, notes),
+        attempts=attempts_of(journal, ended, is_live, now), events=events, spec=_text(folder.spec, MIB, notes),
+        changes=spec_changes(home, record, experiment, facts.params, notes), parameters=counts,
+        data=facts.dataset, batch_size=experiment.batch.size if experiment else 0, checkpoints=kept,
+        commands=_commands(folder, status, is_live),
+        tags={name: hide(value) for name, value in facts.tags.items() if not name.startswith("mlflow.")},
+        environment=_text(folder.media / "environment.txt", MIB), notes=notes,
+    )  # fmt: skip
 
 
 def _text(path: Path, limit: int, notes: list[str] | None = None) -> str:
@@ -180,49 +136,39 @@ def _text(path: Path, limit: int, notes: list[str] | None = None) -> str:
     return ""
 
 
-def _commands(folder: RunFolder, status: str, is_live: bool) -> list[tuple[str, str]]:
+def _commands(folder: RunFolder, status: str, is_live: bool) -> dict[str, str]:
     run = shlex.quote(folder.run_id)
     if is_live:
-        return [("this page, live", f"ditlab watch {run}"), ("its events", f"ditlab runs log {run} --follow")]
-    found = [("draw samples", f"ditlab sample {run} --num 16"), ("measure on held-out data", f"ditlab evaluate {run}"),
-             ("figures of the family", f"ditlab figures {run}"),
-             ("weights as safetensors", f"ditlab export {run} --out export-{run}")]  # fmt: skip
-    if status in ("failed", "interrupted", "running"):
-        resume = ("go on from the last checkpoint", f"ditlab train {shlex.quote(str(folder.spec))} --resume {run}")
-        found.insert(0, resume)
-    return found
+        return {"this page, live": f"ditlab watch {run}", "its events": f"ditlab runs log {run} --follow"}
+    resume = f"ditlab train {shlex.quote(str(folder.spec))} --resume {run}"
+    return {
+        **({"go on from the last checkpoint": resume} if status in ("failed", "interrupted", "running") else {}),
+        "draw samples": f"ditlab sample {run} --num 16",
+        "measure on held-out data": f"ditlab evaluate {run}",
+        "figures of the family": f"ditlab figures {run}",
+        "weights as safetensors": f"ditlab export {run} --out export-{run}",
+    }
 
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
     """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in milliseconds since 1970."""
     records = sorted(journal.events, key=lambda record: int(record["time"]))
     starts = [int(record["time"]) for record in records if record["kind"] == "start"]
-    found = []
+    logged, found = np.array(journal.times), []
     for begin, following in zip(starts, [*starts[1:], None], strict=False):
-        is_last = following is None
-        until = following if following is not None else max(now, begin)
-        if is_last and (ended or is_live):
-            found.append(RunAttempt(begin, until, ended or "running"))
+        if following is None and (ended or is_live):
+            found.append(RunAttempt(begin, max(now, begin), ended or "running"))
             continue
-        own = [record for record in records if begin <= record["time"] and (is_last or record["time"] < until)]
-        ends = [record for record in own if record["kind"] == "end"]
-        failures = [
-            record for record in own if record["kind"] == "tags" and "ditlab.failure_message" in record["values"]
-        ]
-        last = _last_sign(journal, own, begin, until)
-        if ends:
+        until = following or max(now, begin) + 1
+        own = [record for record in records if begin <= record["time"] < until]
+        if ends := [record for record in own if record["kind"] == "end"]:
             found.append(RunAttempt(begin, int(ends[0]["time"]), ends[0]["status"]))
-        else:
-            found.append(RunAttempt(begin, last, "failed" if failures else "killed"))
+            continue
+        last = max([begin, *(int(record["time"]) for record in own), *logged[(logged >= begin) & (logged < until)]])
+        tags = [record["values"] for record in own if record["kind"] == "tags"]
+        has_failed = any("ditlab.failure_message" in values for values in tags)
+        found.append(RunAttempt(begin, int(last), "failed" if has_failed else "killed"))
     return found
-
-
-def _last_sign(journal: JournalContent, records: list[dict[str, object]], begin: int, until: int) -> int:
-    """Time of the last record of an attempt."""
-    times = [int(str(record["time"])) for record in records]
-    logged = np.array(journal.times)
-    inside = logged[(logged >= begin) & (logged < until)]
-    return max([begin, *times, *inside[-1:].tolist()])
 
 
 def spec_changes(
@@ -231,10 +177,9 @@ def spec_changes(
     """Differences of a run's spec, the nearest parent first. `logged` are the parameters of its first start."""
     if experiment is None:
         return []
-    now = flatten(experiment.to_dict())
-    found = []
+    now, found = flatten(experiment.to_dict()), list[Part]()
     first = {path: value for path, value in logged.items() if not path.startswith(_OTHER_FACTS)}
-    if changed := [row for row in _differences(now, first) if row[2] is not None]:
+    if changed := _differences(now, first, only_shared=True):
         found.append(_changes("its first start", ("changed by a resume", "now", "at the first start"), changed))
     if start := experiment.start:
         parent = flatten(_recorded(home, start.run, "spec.yaml", f"The spec of run {start.run}, its parent,", notes))
@@ -242,15 +187,14 @@ def spec_changes(
         if parent:
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
             found.append(_changes(point, ("field", "this run", "its parent"), rows))
-    what = f"The base of sweep {record.parent}"
-    base = _recorded(home, record.parent, "sweep.yaml", what, notes).get("base") if record.parent else None
-    if isinstance(base, dict) and base:
-        rows = [row for row in _differences(now, flatten(base)) if row[2] is not None]
-        found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
-    rows = [(field.path, *field.texts(describe_value, "none: it must be set"))
-            for field in spec_fields(experiment) if field.differs]  # fmt: skip
-    found.append(_changes("the defaults", ("field", "this run", "default"), rows))
-    return found
+    if record.parent:
+        base = _recorded(home, record.parent, "sweep.yaml", f"The base of sweep {record.parent}", notes).get("base")
+        if isinstance(base, dict) and base:
+            rows = _differences(now, flatten(base), only_shared=True)
+            found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
+    defaults = [(field.path, *field.texts(describe_value, "none: it must be set"))
+                for field in spec_fields(experiment) if field.differs]  # fmt: skip
+    return [*found, _changes("the defaults", ("field", "this run", "default"), defaults)]
 
 
 def _changes(against: str, columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Part:
@@ -258,15 +202,14 @@ def _changes(against: str, columns: Sequence[str], rows: Sequence[Sequence[str |
     shown = [[each and shorten(each, _MOST_CHARACTERS) for each in row] for row in rows if row[0] != "name"]
     if not shown:
         return Paragraphs(f"No difference against {against}.")
-    return Table(columns, shown[:_MOST_ROWS], f"Differences against {against}.")
+    return Table(columns, shown, f"Differences against {against}.")
 
 
-def _differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, str | None, str | None]]:
-    return [
-        (path, own.get(path), other.get(path))
-        for path in dict.fromkeys([*own, *other])
-        if own.get(path) != other.get(path)
-    ]
+def _differences(
+    own: Mapping[str, str], other: Mapping[str, str], only_shared: bool = False
+) -> list[tuple[str, str | None, str | None]]:
+    paths = [path for path in dict.fromkeys([*own, *other]) if path in other or not only_shared]
+    return [(path, own.get(path), other.get(path)) for path in paths if own.get(path) != other.get(path)]
 
 
 def _recorded(home: Home, run_id: str, name: str, what: str, notes: list[str]) -> dict[str, Any]:

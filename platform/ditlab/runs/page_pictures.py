@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -25,11 +26,6 @@ _LARGEST_FILE = 32 * MIB
 _LARGEST_SHOWN = 2 * MIB
 """Bytes of a picture that is shown as it is; a larger one is made smaller."""
 _MOST_PIXELS = 1600
-_MOST_TEXT = 100_000
-"""Characters of one step's texts."""
-_MOST_KEYS = 5
-_MOST_FIGURES = 24
-_KINDS = {b"\x89PNG\r\n\x1a\n": ".png", b"GIF8": ".gif", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp"}
 
 
 class PictureSource(Protocol):
@@ -52,11 +48,11 @@ class EmbeddedPictures:
     def address(self, path: Path, share: int) -> str:
         content, kind = load_picture(path)
         if len(content) > min(_LARGEST_SHOWN, share):
-            content, kind = _smaller(content, path), ".jpg"
+            content, kind = load_picture(path, _MOST_PIXELS)
         if self.spent + len(content) > BUDGET:
             raise UnusableFile("no room is left for it on the page", path)
         self.spent += len(content)
-        return data_uri(content, f"picture{kind}")
+        return data_uri(content, f"picture.{kind}")
 
 
 @dataclass
@@ -74,34 +70,26 @@ class LinkedPictures:
         return name
 
 
-def load_picture(path: Path) -> tuple[bytes, str]:
-    """Content of a picture and the suffix of its kind. Raises OSError for anything else than a whole picture."""
+def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str]:
+    """Content of a picture and its kind: png, gif, jpeg or webp; with `most_pixels` a JPEG of at most so many a side.
+
+    Raises OSError for anything else than a whole picture.
+    """
     from PIL import Image
 
-    content = read_plain(path, _LARGEST_FILE)
-    kind = next((suffix for magic, suffix in _KINDS.items() if content.startswith(magic)), "")
-    if not kind:
-        raise UnusableFile("no picture", path)
+    content, smaller = read_plain(path, _LARGEST_FILE), BytesIO()
     try:
-        with Image.open(BytesIO(content)) as picture:
-            picture.verify()
+        with Image.open(BytesIO(content), formats=("PNG", "GIF", "JPEG", "WEBP")) as picture:
+            kind = str(picture.format).lower()
+            if most_pixels is None:
+                picture.verify()
+                return content, kind
+            made = picture.convert("RGB")
+            made.thumbnail((most_pixels, most_pixels))
+            made.save(smaller, "JPEG", quality=85)
     except Exception as error:  # PIL raises its own errors, SyntaxError, struct.error and more for damaged files
-        raise UnusableFile(f"a damaged picture: {first_line(error)}", path) from None
-    return content, kind
-
-
-def _smaller(content: bytes, path: Path) -> bytes:
-    from PIL import Image
-
-    try:
-        with Image.open(BytesIO(content)) as picture:
-            small = picture.convert("RGB")
-            small.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
-            found = BytesIO()
-            small.save(found, "JPEG", quality=85)
-    except Exception as error:  # as above, and bombs of pixels
-        raise UnusableFile(f"a damaged picture: {first_line(error)}", path) from None
-    return found.getvalue()
+        raise UnusableFile(f"no whole picture: {type(error).__name__}", path) from None
+    return smaller.getvalue(), "jpeg"
 
 
 def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]) -> list[Part]:
@@ -111,7 +99,7 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
         if record["kind"] == "image":
             by_key.setdefault(record["key"], {})[record["step"]] = record["path"]
     found: list[Part] = []
-    for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples")[:_MOST_KEYS]:
+    for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples"):
         steps, most = sorted(places), pictures.most_steps
         chosen = steps
         if len(steps) > most:
@@ -135,29 +123,20 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
 
 
 def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
-    if not is_relative(place):
-        raise UnusableFile("outside of the run's folder", Path(place))
     path = folder.path / place
-    if not stays_below(folder.path, path):
+    if not is_relative(place) or not stays_below(folder.path, path):
         raise UnusableFile("outside of the run's folder", path)
-    label = f"step {step:,}"
-    text = _text(path.with_suffix(".txt"))
-    if text:
-        return Slide(label, alternative=f"Samples of {label}", text=text)
-    captions = _text(path.with_suffix(".captions")).splitlines()
+    label, texts = f"step {step:,}", {}
+    for kind in (".txt", ".captions"):
+        with suppress(OSError):
+            texts[kind] = hide(read_plain(path.with_suffix(kind), _LARGEST_FILE).decode(errors="replace"))
     alternative = f"Samples of {label}"
-    if captions:
-        alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *["and more"] * (len(captions) > 16)])
+    if text := texts.get(".txt"):
+        return Slide(label, alternative=alternative, text=text)
+    if captions := texts.get(".captions", "").splitlines():
+        more = ["and more"] if len(captions) > 16 else []
+        alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
     return Slide(label, pictures.address(path, share), alternative, captions=captions)
-
-
-def _text(path: Path) -> str:
-    """Text of samples, shortened; empty where there is none."""
-    try:
-        text = hide(read_plain(path, _LARGEST_FILE).decode(errors="replace"))
-    except OSError:
-        return ""
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "\n... (shortened here)"
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
@@ -173,7 +152,7 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         path
         for path in paths
         if not path.stem.endswith("-dark") and (path.suffix == ".gif" or path.stem not in animated)
-    ][:_MOST_FIGURES]
+    ]
     found = []
     for path in shown:
         share = BUDGET // (4 * len(shown))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -28,9 +28,11 @@ from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.mixture import MixtureData
+from ditlab.spec.overrides import changed_values
 from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.start import first_step
 from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.values import format_value
 from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact
 from ditlab.tracking.environment import source_tags
@@ -60,7 +62,13 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     if not remote:
         check_network(launch.experiment)
     assert launch.model  # a mistake that only building finds shows at once
-    if resumed := _find_resumed(launch.experiment, resume, home):
+    resumed: RunFolder | None = None
+    if resume == "auto":
+        unfinished = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
+        resumed = unfinished.folder if unfinished else None
+    elif resume is not None:
+        resumed = find_training_run(home, resume).folder
+    if resumed:
         check_same_content(launch.experiment, resumed)
         launch = launch.changed(run_id=resumed.run_id, resumed=True)
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
@@ -83,18 +91,27 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
 
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
     """
-    experiment, home = launch.experiment, launch.home
-    if not launch.resumed:
-        launch = launch.changed(run_id=_create_folder(launch, proof).run_id)
-    else:
-        try:
-            if proof:
-                proof.write(launch.folder)
-        except OSError as error:
-            raise home_write_error(home, error) from error
-        if experiment.start:
-            with suppress(UserError):  # its parent may be gone once it has checkpoints of its own
-                hold_start(experiment, home, launch.run_id)
+    experiment, home, made = launch.experiment, launch.home, None
+    try:
+        if not launch.resumed:
+            made = create_run(
+                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+                total_steps=launch.plan.total_steps,
+                tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
+                plugins=plugin_packages(experiment.to_dict()),
+                start=experiment.start.point if experiment.start else "",
+            )  # fmt: skip
+            launch = launch.changed(run_id=made.run_id)
+            write_durably(made.spec, encode_recorded(experiment.to_dict()))
+        if proof:
+            proof.write(launch.folder)
+        # the parent of a resumed fork may be gone once it has checkpoints of its own
+        with suppress(UserError) if launch.resumed else nullcontext():
+            hold_start(experiment, home, launch.run_id)
+    except (OSError, UserError) as error:
+        if made:
+            shutil.rmtree(made.path, ignore_errors=True)
+        raise error if isinstance(error, UserError) else home_write_error(home, error) from error
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
     if start := experiment.start:
         tags |= lineage_tags(start.point, list_runs(home))
@@ -119,40 +136,13 @@ def startup_lines(launch: Launch) -> list[str]:
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
-    return [*launch_notes(launch), *_tracking_warnings(launch.tracking_uri), last]
-
-
-def _tracking_warnings(uri: str) -> list[str]:
-    """Sentences on a tracking server that does not answer, or refuses this user."""
-    later = "training goes on, `ditlab runs sync` sends what is missing."
-    if uri.startswith("sqlite"):
-        return []
-    if reason := check_reachable(uri):
-        return [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
-    return [f"warning: {refusal}; {later}"] if (refusal := check_access(uri)) else []
-
-
-def _create_folder(launch: Launch, proof: RecordedProof | None) -> RunFolder:
-    """Folder of a new run, with its record and spec. Raises UserError where the disk refuses, and leaves nothing."""
-    experiment, folder = launch.experiment, None
-    try:
-        folder = create_run(
-            launch.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-            total_steps=launch.plan.total_steps,
-            tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
-            plugins=plugin_packages(experiment.to_dict()),
-            start=experiment.start.point if experiment.start else "",
-        )  # fmt: skip
-        write_durably(folder.spec, encode_recorded(experiment.to_dict()))
-        if proof:
-            proof.write(folder)
-        if experiment.start:
-            hold_start(experiment, launch.home, folder.run_id)
-    except (OSError, UserError) as error:
-        if folder is not None:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        raise error if isinstance(error, UserError) else home_write_error(launch.home, error) from error
-    return folder
+    uri, warnings, later = launch.tracking_uri, [], "training goes on, `ditlab runs sync` sends what is missing."
+    if not uri.startswith("sqlite"):
+        if reason := check_reachable(uri):
+            warnings = [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
+        elif refusal := check_access(uri):
+            warnings = [f"warning: {refusal}; {later}"]
+    return [*launch_notes(launch), *warnings, last]
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
@@ -172,16 +162,6 @@ def describe(experiment: Experiment, num_parameters: int) -> str:
 
 def _compile_decision(experiment: Experiment) -> CompileDecision:
     return compile_decision(experiment, "cuda" if experiment.resources.gpus_per_worker else "cpu")
-
-
-def _find_resumed(experiment: Experiment, resume: str | None, home: Home) -> RunFolder | None:
-    """Folder of the run that `resume` names; None for a new run. Raises UserError for an unknown name."""
-    if resume is None:
-        return None
-    if resume == "auto":
-        unfinished = find_unfinished(home, experiment.name, experiment.content_hash())
-        return unfinished.folder if unfinished else None
-    return find_training_run(home, resume).folder
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
@@ -270,12 +250,12 @@ def check_storage(experiment: Experiment) -> None:
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
     """Raises UserError where a resumed run would change its content. A longer run is the same experiment."""
-    old = load_recorded_experiment(folder.spec).to_dict()
-    new = experiment.to_dict()
+    old, new = load_recorded_experiment(folder.spec).to_dict(), experiment.to_dict()
     changed = [
-        f"{path}={after!r} (was {before!r})"
-        for path, before, after in _differences(old, new)
-        if path.split(".")[0] not in NOT_CONTENT and path not in RESUMABLE_CHANGES
+        f"{path}={format_value(after)} (was {format_value(before)})"
+        for section in dict.fromkeys([*old, *new])
+        for path, before, after in changed_values(old.get(section), new.get(section), section)
+        if section not in NOT_CONTENT and path not in RESUMABLE_CHANGES
     ]
     if changed:
         raise UserError(
@@ -299,14 +279,6 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError(
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
-
-
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif old != new:
-        yield path, old, new
 
 
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:

@@ -61,17 +61,13 @@ class TrackedReporter(Reporter):
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
-        self._worker_nodes = worker_nodes
-        self._num_workers = max(1, len(worker_nodes))
-        self._nodes = list(dict.fromkeys(worker_nodes))
-        self._folder, self._finished = launch.folder, False
-        tracking = launch.experiment.tracking
+        self._worker_nodes, self._nodes = worker_nodes, list(dict.fromkeys(worker_nodes))
+        self._folder, self._finished, self._on_progress = launch.folder, False, on_progress
+        experiment, tracking = launch.experiment, launch.experiment.tracking
         self._tracker = RunTracker(
             self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
-        self._on_progress = on_progress
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        experiment = launch.experiment
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
         )
@@ -83,18 +79,32 @@ class TrackedReporter(Reporter):
         parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
         parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
         parameters["spec_hash"] = experiment.content_hash()
-        tags = {**launch.tags, "ditlab.workers": str(self._num_workers), "ditlab.numerics": str(NUMERICS_VERSION)}
+        tags = {
+            **launch.tags,
+            "ditlab.workers": str(max(1, len(self._worker_nodes))),
+            "ditlab.numerics": str(NUMERICS_VERSION),
+        }
         tags["ditlab.threads"] = str(torch.get_num_threads())  # on which the order of sums depends
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
         tags[STATUS_TAG] = "running"
-        if main := [
-            name for name in metric_names(experiment, launch.data, launch.model.objective) if name.startswith("eval/")
-        ]:
-            tags[MAIN_TAG] = main[0]
+        names = metric_names(experiment, launch.data, launch.model.objective)
+        if main := next((name for name in names if name.startswith("eval/")), None):
+            tags[MAIN_TAG] = main
         tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not launch.resumed:
-            self._log_inputs()
+            copy_tokenizer(launch.data.train.store, self._folder.path)
+            tracker.log_artifact(self._folder.spec)
+            tracker.log_text(environment(), "environment.txt")
+            components, numbers = zip(*counts.components.items(), ("total", counts.total), strict=True)
+            tracker.log_table({"component": components, "parameters": numbers}, "parameters.json")
+            plan, data = launch.plan, launch.data
+            sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
+            if data.mixture:
+                sizes |= {f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()}
+            else:
+                sizes["left_out_of_each_epoch"] = plan.left_out_samples
+            tracker.log_dataset(data.name, data.fingerprint, experiment.data.kind, sizes)
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)
             tracker.log_artifact(self._folder.proof_table)
@@ -102,23 +112,6 @@ class TrackedReporter(Reporter):
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
         return self
-
-    def _log_inputs(self) -> None:
-        """Log the spec, the environment, the parameter table and the data set of a new run."""
-        launch, tracker = self._launch, self._tracker
-        copy_tokenizer(launch.data.train.store, self._folder.path)
-        tracker.log_artifact(self._folder.spec)
-        tracker.log_text(environment(), "environment.txt")
-        rows = [*launch.model.counts.components.items(), ("total", launch.model.counts.total)]
-        names, numbers = zip(*rows, strict=True)
-        tracker.log_table({"component": names, "parameters": numbers}, "parameters.json")
-        plan, kind = launch.plan, launch.experiment.data.kind
-        sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
-        if launch.data.mixture:
-            sizes |= {f"train_of_{name}": len(part.train) for name, part in launch.data.mixture.parts.items()}
-        else:
-            sizes["left_out_of_each_epoch"] = plan.left_out_samples
-        tracker.log_dataset(launch.data.name, launch.data.fingerprint, kind, sizes)
 
     def before_checkpoint(self) -> None:
         self._receipts.sync()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,16 +54,13 @@ class LoopbackServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(
-        self, port: int, respond: Callable[[str], Answer], fault: Callable[[Exception], str],
-        headers: Mapping[str, str] = HEADERS,
-    ) -> None:  # fmt: skip
+    def __init__(self, port: int, respond: Callable[[str], Answer], headers: Mapping[str, str] = HEADERS) -> None:
         """Listen on a port of loopback at once; 0 takes a free one.
 
-        `respond` answers a path with its query; where it raises UserError or OSError, the answer is 503 with what
-        `fault` says of that. Raises OSError for a port that cannot be listened on.
+        `respond` answers a path with its query; where it raises UserError or OSError, the answer is 503 with its
+        sentence. Raises OSError for a port that cannot be listened on.
         """
-        self.respond, self.fault, self.headers = respond, fault, headers
+        self.respond, self.headers = respond, headers
         super().__init__((HOST, port), _LoopbackHandler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -77,7 +75,13 @@ class _LoopbackHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT
 
     def do_GET(self) -> None:
-        answer = self._answer() if is_own_name(self.headers.get_all("Host") or []) else FOREIGN_NAME
+        answer = FOREIGN_NAME
+        if is_own_name(self.headers.get_all("Host") or []):
+            try:
+                answer = self.server.respond(self.path)
+            except (UserError, OSError) as error:
+                text = f"it cannot be read: {first_line(error)}\n".encode(errors="replace")
+                answer = Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
         self.send_response(answer.status)
         own = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
         for name, value in {**self.server.headers, **own}.items():
@@ -88,13 +92,6 @@ class _LoopbackHandler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.do_GET()
-
-    def _answer(self) -> Answer:
-        try:
-            return self.server.respond(self.path)
-        except (UserError, OSError) as error:
-            text = f"{self.server.fault(error)}\n"
-            return Answer(text.encode(errors="replace"), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     def log_message(self, *_: Any) -> None:
         """Print nothing for a request."""
@@ -107,13 +104,8 @@ def is_own_name(hosts: list[str]) -> bool:
     """
     if len(hosts) != 1:
         return False
-    host = hosts[0].strip()
-    name, bracket, port = host.rpartition("]") if host.startswith("[") else (host.partition(":")[0], "", "")
-    if bracket:
-        name, port = name[1:], port.lstrip(":")
-    else:
-        port = host.partition(":")[2]
-    return is_loopback(name.lower()) and (not port or (port.isascii() and port.isdigit()))
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@]+)(:[0-9]+)?", hosts[0].strip().lower())
+    return found is not None and is_loopback(found[1].strip("[]"))
 
 
 class MetricsServer:
@@ -125,9 +117,7 @@ class MetricsServer:
             raise UserError(f"metrics_port={port} is no port; give one from 1 to {LARGEST_PORT}.")
         self._file: Path | None = None
         try:
-            self._server = LoopbackServer(
-                port, self.respond, lambda error: f"the metrics cannot be read ({first_line(error)})"
-            )
+            self._server = LoopbackServer(port, self.respond)
         except OSError as error:
             raise UserError(
                 f"--metrics-port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."

@@ -49,10 +49,10 @@ class PastTrial:
     """State in which an earlier session left a trial."""
 
     trial: PlannedTrial
-    status: str
+    status: str = "waiting"
     """finished | stopped | failed, or another status where the trial has not ended."""
-    step: int
-    values: tuple[float, ...]
+    step: int = 0
+    values: tuple[float, ...] = ()
     """Last values of the sweep's metrics; empty where one is missing."""
 
     @property
@@ -152,20 +152,15 @@ class SweepFolder:
     def damage(self, home: Home) -> list[str]:
         """Return a sentence for each damaged file of the sweep; [] where all are whole."""
         found = []
-        if damaged := _read_lines(self.ledger, PlannedTrial)[1]:
-            found.append(f"{self.ledger}: {_lines(damaged)} passed over; a trial without a line is run again.")
+        if num := _read_lines(self.ledger, PlannedTrial)[1]:
+            found.append(f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line is run again.")
         if os.path.lexists(self.clock) and not self.load_elapsed():
             found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
-        runs = [home.run(trial.run_id) for trial in self.planned_trials()]
-        if damaged := sum(_read_lines(_takeovers(run), Takeover)[1] for run in runs):
-            found.append(
-                f"takeovers of sweep {self.sweep_id}: {_lines(damaged)} passed over; those trials have earlier values."
-            )
+        paths = [_takeovers(home.run(trial.run_id)) for trial in self.planned_trials()]
+        if num := sum(_read_lines(path, Takeover)[1] for path in paths):
+            what = f"takeovers of sweep {self.sweep_id}: damaged lines are passed over ({num})"
+            found.append(f"{what}; those trials have earlier values.")
         return found
-
-
-def _lines(damaged: int) -> str:
-    return f"{damaged} damaged lines" if damaged > 1 else "1 damaged line"
 
 
 def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:
@@ -190,13 +185,12 @@ def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:
 def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
     """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
     experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
-    if isinstance(sweep.scheduler, Pbt):
-        # Another trial takes over the checkpoint of the evaluation by which this one was chosen.
-        kept = max(experiment.checkpoint.keep, 3)  # so that it is not pruned while another trial copies it
-        checkpointing = {"every": experiment.evaluation.every, "keep": kept}
-        checkpoint = experiment.checkpoint.model_copy(update=checkpointing)
-        experiment = experiment.model_copy(update={"checkpoint": checkpoint})
-    return experiment
+    if not isinstance(sweep.scheduler, Pbt):
+        return experiment
+    # Another trial takes over the checkpoint of the evaluation by which this one was chosen: three are kept, so that it
+    # is not pruned while it is copied.
+    kept = {"every": experiment.evaluation.every, "keep": max(experiment.checkpoint.keep, 3)}
+    return experiment.model_copy(update={"checkpoint": experiment.checkpoint.model_copy(update=kept)})
 
 
 def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -> None:
@@ -204,14 +198,19 @@ def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -
 
     `before` is the trial's experiment up to now, whose values become the first points of the metrics.
     """
+
+    def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+        found = {path: value for path, value in values.items() if isinstance(value, int | float)}
+        return {f"pbt/{path}": float(value) for path, value in found.items() if not isinstance(value, bool)}
+
     past = read_takeovers(folder)
     append_json_line(_takeovers(folder), asdict(takeover))
     journal = JournalWriter(folder)
     try:
         if not past:
             spec = before.to_dict()
-            journal.log_metrics(0, _numbers({path: value_at(spec, path.split(".")) for path in takeover.values}))
-        journal.log_metrics(takeover.step, _numbers(takeover.values))
+            journal.log_metrics(0, numbers({path: value_at(spec, path.split(".")) for path in takeover.values}))
+        journal.log_metrics(takeover.step, numbers(takeover.values))
         sentences = "; ".join(each.sentence() for each in (*past, takeover))
         journal.append("tags", values={"ditlab.exploits": sentences[-MAX_TAG_CHARACTERS:]})
     finally:
@@ -225,12 +224,3 @@ def read_takeovers(folder: RunFolder) -> list[Takeover]:
 
 def _takeovers(folder: RunFolder) -> Path:
     return folder.path / "exploits.jsonl"
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Keep the numbers among values, under their metric names."""
-    return {
-        f"pbt/{path}": float(value)
-        for path, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }

@@ -48,12 +48,8 @@ class Forecast:
              "steps": trial.total_steps, "seconds": self.seconds.get(trial.number)}
             for trial in prepared.trials
         ]  # fmt: skip
-        return {
-            "trials": trials,
-            "num_trials": prepared.num_trials,
-            "concurrent": prepared.concurrency.num_trials,
-            "seconds": self.total,
-        }
+        at_once = prepared.concurrency.num_trials
+        return {"trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total}
 
 
 def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecast:
@@ -66,7 +62,11 @@ def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecas
     seconds: dict[int, float | None] = {}
     ended = {one.trial.number for one in past if one.has_ended}
     at_once = prepared.concurrency.num_trials
-    for trial in prepared.trials or _unenumerated(prepared):
+    # Trials whose values are not known yet count as the base.
+    unknown = [
+        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps) for number in range(prepared.num_trials)
+    ]
+    for trial in prepared.trials or unknown:
         key = _speed_key(trial.experiment)
         if key not in speeds:
             speeds[key] = _speed(trial.experiment, prepared.home, at_once)
@@ -83,12 +83,6 @@ def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecas
     if scheduler in ("asha", "median") and total:
         lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
     return Forecast(seconds, total, lines)
-
-
-def _unenumerated(prepared: PreparedSweep) -> list[CheckedTrial]:
-    """Stand-ins for trials whose values are not known yet: all train the base."""
-    base, steps = prepared.base, prepared.total_steps
-    return [CheckedTrial(number, {}, base, 0, steps) for number in range(prepared.num_trials)]
 
 
 def _speed_key(experiment: Experiment) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
+from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, possible_growth, runs_that_fit
 from ditlab.cluster.session import is_connected
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
@@ -28,7 +28,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import Pbt, Sweep
-from ditlab.spec.sweep_axes import Axis, Choice, Grid
+from ditlab.spec.sweep_axes import Choice, Grid
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.folder import PlannedTrial, trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
@@ -52,10 +52,19 @@ def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tup
     if uri is None and stored is not None:
         uri = stored.fixed.get("tracking.uri")
     address = launch_address(uri, home, environment=stored is None)
-    fixed = {path: _absolute(path, value, home) for path, value in sweep.fixed.items()}
+
+    def absolute(path: str, value: Any) -> Any:
+        """Make the paths in the value of a field or of a whole section absolute."""
+        keys = path.split(".")
+        return value_at(absolute_paths(nested(keys, value), home), keys)
+
+    fixed = {path: absolute(path, value) for path, value in sweep.fixed.items()}
     if address is not None:
         fixed["tracking.uri"] = address
-    space = {path: _absolute_axis(path, axis, home) for path, axis in sweep.space.items()}
+    space = dict(sweep.space)
+    for path, axis in sweep.space.items():
+        if isinstance(axis, Choice | Grid):
+            space[path] = axis.model_copy(update={"values": tuple(absolute(path, value) for value in axis.values)})
     changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
     return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
 
@@ -71,18 +80,6 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
         experiment_for(sweep, {})
         return {}
     return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
-
-
-def _absolute(path: str, value: Any, home: Home) -> Any:
-    """Make the paths in the value of a field or of a whole section absolute."""
-    keys = path.split(".")
-    return value_at(absolute_paths(nested(keys, value), home), keys)
-
-
-def _absolute_axis(path: str, axis: Axis, home: Home) -> Axis:
-    if not isinstance(axis, Choice | Grid):
-        return axis
-    return axis.model_copy(update={"values": tuple(_absolute(path, value, home) for value in axis.values)})
 
 
 @dataclass(frozen=True)
@@ -102,11 +99,15 @@ def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], 
 
     Raises UserError where not even one trial fits, or less than the whole population of population-based training.
     """
-    is_population = isinstance(sweep.scheduler, Pbt)
-    wanted = num_trials if is_population else sweep.concurrent or _one_core_a_worker(resources, nodes)
-    wanted = min(wanted, num_trials)
+    is_population, wanted = isinstance(sweep.scheduler, Pbt), sweep.concurrent or 0
+    if not wanted:  # as many as fit with one core a worker, or with the spec's `cpus_per_worker`
+        alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
+        wanted = max(1, runs_that_fit(resources, alone, nodes))
+    wanted = num_trials if is_population else min(wanted, num_trials)
     check_capacity(resources, nodes, cpu_share(resources, nodes, wanted))
-    fit = next(num for num in range(wanted, 0, -1) if num == 1 or _fits(resources, nodes, num))
+    fit = wanted
+    while fit > 1 and runs_that_fit(resources, cpu_share(resources, nodes, fit), nodes) < fit:
+        fit -= 1
     share = cpu_share(resources, nodes, fit)
     if fit == wanted:
         return Concurrency(fit, share)
@@ -126,22 +127,10 @@ def local_nodes() -> list[Node]:
 
 def cluster_nodes() -> list[Node]:
     """Nodes of the cluster that this process is connected to, and those that its autoscaler may add."""
-    # Both import Ray, which a dry run on one machine does not need.
-    from ditlab.cluster.autoscaling import possible_growth
-    from ditlab.cluster.nodes import alive_nodes
+    from ditlab.cluster.nodes import alive_nodes  # imports Ray, which a dry run on one machine does not need
 
     nodes = [node["Resources"] for node in alive_nodes()]
     return [*nodes, *possible_growth(nodes).nodes()]
-
-
-def _one_core_a_worker(resources: Resources, nodes: Sequence[Node]) -> int:
-    """Count the trials that fit with one core a worker, or with the spec's `cpus_per_worker`."""
-    alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
-    return max(1, runs_that_fit(resources, alone, nodes))
-
-
-def _fits(resources: Resources, nodes: Sequence[Node], num: int) -> bool:
-    return runs_that_fit(resources, cpu_share(resources, nodes, num), nodes) >= num
 
 
 @dataclass(frozen=True)
@@ -186,15 +175,9 @@ def prepare_sweep(
 ) -> PreparedSweep:
     """Check everything that can be checked before a process is started.
 
-    Args:
-        sweep: the validated sweep.
-        source: name of the sweep in error messages, such as its file.
-        nodes: what the machine or the cluster has.
-        remote: True if trials run on a cluster, whose nodes are checked apart.
-        stored: the spec of the sweep that is resumed, as it was last stored; None for a new one.
-
-    Raises:
-        UserError: something is wrong. Nothing of the sweep is left behind.
+    `source` names the sweep in error messages; `remote`: trials run on a cluster, whose nodes are checked apart;
+    `stored` is the spec of a sweep that is resumed, as it was last stored. Raises UserError where something is wrong;
+    nothing of the sweep is left behind.
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
@@ -206,12 +189,28 @@ def prepare_sweep(
         from ditlab.cluster.survey import check_nodes  # imports ray
 
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
-    checks = _TrialChecks(home, remote)
-    trials = [checks.trial(sweep, number, values) for number, values in enumerate(enumerate_trials(sweep) or [])]
+    checks, trials = _TrialChecks(home, remote), []
+    for number, values in enumerate(enumerate_trials(sweep) or []):
+        experiment = trial_experiment(sweep, PlannedTrial(number, "", values))
+        try:
+            trials.append(CheckedTrial(number, values, experiment, *checks.run(experiment)))
+        except UserError as error:
+            raise UserError(f"trial {number} ({written(values)}): {error}") from None
     total_steps = max([checks.run(base)[1], *(trial.total_steps for trial in trials)])
-    _check_metrics(sweep, base, home)
+    launch = Launch(base, home)
+    known = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
+    for name in sweep.metrics:
+        if name not in known:
+            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")
     concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
-    notes = [_describe(sweep, base, concurrency), *filter(None, [concurrency.note]), *messages]
+    threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
+    where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
+    about = (
+        f"{sweep.name}: {base.model.family}, {len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s, "
+        f"{sweep.search.kind} search, scheduler {sweep.scheduler.kind}, {workers} worker{'s' if workers > 1 else ''} "
+        f"with {where} a trial"
+    )
+    notes = [about, *filter(None, [concurrency.note]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
 
 
@@ -223,33 +222,19 @@ class _TrialChecks:
         self._results: dict[str, tuple[int, int]] = {}
         self._started: set[str] = set()
 
-    def trial(self, sweep: Sweep, number: int, values: dict[str, Any]) -> CheckedTrial:
-        """Check one trial. Raises UserError that names it."""
-        experiment = trial_experiment(sweep, PlannedTrial(number, "", values))
-        try:
-            num_parameters, total_steps = self.run(experiment)
-        except UserError as error:
-            raise UserError(f"trial {number} ({written(values)}): {error}") from None
-        return CheckedTrial(number, values, experiment, num_parameters, total_steps)
-
     def run(self, experiment: Experiment) -> tuple[int, int]:
         """Return (parameters, steps) of an experiment. Raises UserError if it could not start."""
         spec = experiment.to_dict()
         key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
         if key not in self._results:
             self._results[key] = self._check(experiment)
-        self._check_start(experiment, self._results[key][1])
-        return self._results[key]
-
-    def _check_start(self, experiment: Experiment, total_steps: int) -> None:
-        """Check each kind of fork against its parent's checkpoint once."""
-        if experiment.start is None:
-            return
-        spec = experiment.to_dict()
-        parts = [total_steps, experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
-        if (key := json.dumps(parts, sort_keys=True)) not in self._started:
-            check_start(experiment, build_model(experiment), self._home, total_steps)
-            self._started.add(key)
+        found = self._results[key]
+        if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
+            parts = [found[1], experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
+            if (key := json.dumps(parts, sort_keys=True)) not in self._started:
+                check_start(experiment, build_model(experiment), self._home, found[1])
+                self._started.add(key)
+        return found
 
     def _check(self, experiment: Experiment) -> tuple[int, int]:
         check_devices(experiment, False, self._remote)
@@ -262,26 +247,3 @@ class _TrialChecks:
         if experiment.evaluation.quality:
             check_quality(experiment, launch.data)
         return num_parameters, launch.plan.total_steps
-
-
-def _check_metrics(sweep: Sweep, experiment: Experiment, home: Home) -> None:
-    """Raises UserError for a metric that no trial would report."""
-    launch = Launch(experiment, home)
-    known = [*metric_names(experiment, launch.data, launch.model.objective), *pace_names(experiment)]
-    for name in sweep.metrics:
-        if name not in known:
-            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")
-
-
-def _describe(sweep: Sweep, base: Experiment, concurrency: Concurrency) -> str:
-    """One line about a sweep: its axes, search, scheduler, and the workers of a trial."""
-    threads, gpus = concurrency.share.threads, base.resources.gpus_per_worker
-    where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
-    workers = base.resources.max_workers
-    parts = [
-        f"{len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s",
-        f"{sweep.search.kind} search",
-        f"scheduler {sweep.scheduler.kind}",
-        f"{workers} worker{'s' if workers > 1 else ''} with {where} a trial",
-    ]
-    return f"{sweep.name}: {base.model.family}, {', '.join(parts)}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from ditlab.errors import RunFailed
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.reports.sweep_records import ENDED, AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
 from ditlab.reports.sweep_report import write_sweep_report
@@ -24,10 +23,10 @@ from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import PlannedTrial, find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import Series, final_values, metric_history
+from ditlab.tracking.history import final_values, metric_history
 from ditlab.tracking.names import flatten
 from ditlab.tracking.notes import SweepNote
-from ditlab.tracking.records import RunRecord, update_record
+from ditlab.tracking.records import update_record
 from ditlab.tracking.review import STATUS_TAG, end_run, log_best
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
@@ -104,8 +103,12 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
     if record is None:
         return Trial(planned.number, planned.run_id, planned.values)
     history = metric_history(folder)
-    takeovers = read_takeovers(folder)
+    takeovers, seconds = read_takeovers(folder), 0.0
+    if history:  # the time between points, without pauses between sessions
+        intervals = np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
+        seconds = float(intervals[intervals <= LONGEST_INTERVAL].sum())
     curves = {name: history[name] for name in (*sweep.metrics, LOSS) if name in history}
+    failure = record.message if record.status == "failed" else ""
     return Trial(
         number=planned.number,
         run_id=planned.run_id,
@@ -113,39 +116,19 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
         status=record.status,
         step=record.step,
         total_steps=record.total_steps,
-        seconds=_training_seconds(history),
+        seconds=seconds,
         metrics=final_values(history),
         curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
-        note=_note(folder, record),
+        note=failure or "; ".join(takeover.sentence() for takeover in takeovers),
     )
-
-
-def _note(folder: RunFolder, record: RunRecord) -> str:
-    if record.status == "failed":
-        return record.message
-    return "; ".join(takeover.sentence() for takeover in read_takeovers(folder))
-
-
-def _training_seconds(history: Mapping[str, Series]) -> float:
-    """Sum the intervals between a trial's points, without pauses between sessions."""
-    if not history:
-        return 0.0
-    times = np.unique(np.concatenate([series.times for series in history.values()]))
-    intervals = np.diff(times) / 1000
-    return float(intervals[intervals <= LONGEST_INTERVAL].sum())
 
 
 def _scale(axis: Axis) -> Any:
     """Scale on which the report draws an axis."""
-    if isinstance(axis, LogUniform):
-        return "log"
     if isinstance(axis, Choice | Grid):
-        return "linear" if all(_is_number(value) for value in axis.values) else "category"
-    return "linear"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values)
+        return "linear" if are_numbers else "category"
+    return "log" if isinstance(axis, LogUniform) else "linear"
 
 
 class ParentRun:
@@ -204,10 +187,7 @@ class ParentRun:
             tracker.log_artifact(file, REPORT_FOLDER)
         tracker.set_tags({STATUS_TAG: status})
         self._log_note(status, summary, files)
-        tracked: Literal["finished", "failed", "interrupted"] = (
-            "interrupted" if status == "interrupted" else "failed" if status == "failed" else "finished"
-        )
-        tracker.end(tracked)
+        tracker.end(status if status in ("failed", "interrupted") else "finished")  # type: ignore[arg-type]
         self._has_ended = True
 
     def _log_note(self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = ()) -> None:
@@ -263,7 +243,19 @@ class SweepResult:
 
     @never_failing
     def _repr_html_(self) -> str:
-        return result_card(self.summary, self.status, self.report)
+        """The ranked trials with their values and metrics, the best first."""
+        summary, ranked = self.summary, rank(self.summary)
+        axes = [axis.path for axis in summary.axes]
+        rows = [
+            [trial.number, trial.run_id, status(trial.status), f"{trial.step:,} of {trial.total_steps:,}",
+             *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
+            for trial in ranked[:MOST_TRIALS]
+        ]  # fmt: skip
+        columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
+        left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
+        about = f"sweep {self.sweep_id}, {self.status}, {len(ranked):,} trials{left}, the best first"
+        place = paragraph(f"Report: {self.report.name} in {self.report.parent}")
+        return card(summary.name, about, [table(columns, rows), place])
 
 
 def count_ended(started: StartedSweep) -> int:
@@ -281,57 +273,32 @@ def finish_sweep(
     """
     folder, home = started.folder, started.home
     for trial in folder.planned_trials():
-        record = find_record(home, trial)
-        if record and record.status == "running":  # the process that led it is gone
-            update_record(home.run(trial.run_id), status="interrupted")
-        if record and record.status in ("running", "interrupted"):
-            _end_tracked_run(started, home.run(trial.run_id))
+        record, run = find_record(home, trial), home.run(trial.run_id)
+        if record is None or record.status not in ("running", "interrupted"):
+            continue
+        if record.status == "running":  # the process that led it is gone
+            update_record(run, status="interrupted")
+        if run.journal.exists():  # or MLflow would show a trial that was killed or paused as running for ever
+            with RunTracker(run, started.prepared.base.tracking.uri, home) as tracker:
+                end_run(tracker, "interrupted")
     update_record(folder.folder, status=status, step=count_ended(started))
     summary = summarize_sweep(started, seconds)
     files = []
     try:
-        files = _write_report(started, summary)
+        spec = best_spec(started.sweep, summary)
+        files = write_sweep_report(summary, folder.report, spec, f"ditlab tune --resume {summary.sweep_id}")
+        if spec:
+            files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it
         warn(f"{folder.report} cannot be written ({error.strerror}).")
     if status == "finished" and best(summary) is None:
         parent.end("failed", summary, files)
-        message = _no_value_message(summary, folder.report)
+        notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
+        message = (
+            f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}"
+            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(folder.report))}."
+        )
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     parent.end(status, summary, files)
     return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
-
-
-def _write_report(started: StartedSweep, summary: SweepSummary) -> list[Path]:
-    spec, folder = best_spec(started.sweep, summary), started.folder.report
-    files = write_sweep_report(summary, folder, spec, f"ditlab tune --resume {summary.sweep_id}")
-    return [*files, write_durably(folder / "best.yaml", stamped(spec).encode())] if spec else files
-
-
-def _end_tracked_run(started: StartedSweep, folder: RunFolder) -> None:
-    """End the tracked run of a trial that was killed or paused: MLflow would show it as running for ever."""
-    if folder.journal.exists():
-        with RunTracker(folder, started.prepared.base.tracking.uri, started.home) as tracker:
-            end_run(tracker, "interrupted")
-
-
-def _no_value_message(summary: SweepSummary, report: Path) -> str:
-    notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
-    first = f" ({notes[0][:300]})" if notes else ""
-    metric = summary.metrics[0]
-    return f"sweep {summary.sweep_id}: no trial gave a value of {metric}{first}; see {shlex.quote(str(report))}."
-
-
-def result_card(summary: SweepSummary, state: str, report: Path) -> Markup:
-    """The ranked trials with their values and metrics, the best first."""
-    ranked = rank(summary)
-    axes = [axis.path for axis in summary.axes]
-    rows = [
-        [trial.number, trial.run_id, status(trial.status), f"{trial.step:,} of {trial.total_steps:,}",
-         *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
-        for trial in ranked[:MOST_TRIALS]
-    ]  # fmt: skip
-    columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
-    left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
-    about = f"sweep {summary.sweep_id}, {state}, {len(ranked):,} trials{left}, the best first"
-    return card(summary.name, about, [table(columns, rows), paragraph(f"Report: {report.name} in {report.parent}")])

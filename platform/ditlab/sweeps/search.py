@@ -57,9 +57,7 @@ class OptunaTrials(Searcher):
         """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals."""
         if self._unfinished:
             trial = self._unfinished.pop(0)
-            self._study.enqueue_trial(_parameters(self._sweep, trial.values))
-            proposal = self._study.ask()
-            suggest_values(self._sweep, proposal)
+            proposal = _ask_again(self._study, self._sweep, trial.values)
         else:
             found = self._propose() if self._free_numbers else None
             if found is None:
@@ -124,11 +122,21 @@ def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
     study = optuna.create_study(sampler=sampler, directions=directions)
     for one in past:
         if one.has_ended:
-            study.enqueue_trial(_parameters(sweep, one.trial.values))
-            proposal = study.ask()
-            suggest_values(sweep, proposal)
+            proposal = _ask_again(study, sweep, one.trial.values)
             _report(study, proposal, one.status, one.step, one.values)
     return study
+
+
+def _ask_again(study: Any, sweep: Sweep, values: Mapping[str, Any]) -> Any:
+    """Let Optuna propose a trial's values."""
+    parameters = dict(values)
+    for path, axis in sweep.space.items():
+        if path in values and isinstance(axis, Choice | Grid):
+            parameters[path] = index_of(axis, values[path])
+    study.enqueue_trial(parameters)
+    proposal = study.ask()
+    suggest_values(sweep, proposal)
+    return proposal
 
 
 def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
@@ -142,15 +150,6 @@ def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
         return proposal.suggest_float(path, axis.low, axis.high, log=isinstance(axis, LogUniform))
 
     return draw_values(sweep.space, draw)
-
-
-def _parameters(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a trial's values to Optuna's parameters."""
-    found = {}
-    for path, value in values.items():
-        axis = sweep.space[path]
-        found[path] = index_of(axis, value) if isinstance(axis, Choice | Grid) else value
-    return found
 
 
 def index_of(axis: Choice | Grid, value: Any) -> int:
@@ -179,60 +178,42 @@ def make_scheduler(
     ASHA: Li et al. 2020, arXiv:1810.05934. Median stopping: Golovin et al. 2017. Population-based training: Jaderberg
     et al. 2017, arXiv:1711.09846.
 
-    Args:
-        sweep: the sweep's spec.
-        total_steps: steps of the longest trial.
-        past: curves, by run id, of trials that ended in earlier sessions, which the scheduler receives again.
-        stop_trial: requests that the trial with a number stops after a checkpoint.
+    `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
+    sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
     """
     np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
     match sweep.scheduler:
         case Asha() as asha:
-            scheduler: _Asha | _Median = _Asha(
-                max_t=total_steps,
-                grace_period=asha.grace,
-                reduction_factor=asha.reduction,
-                brackets=asha.brackets,
-                **ranked,
-            )
+            settings = {"grace_period": asha.grace, "reduction_factor": asha.reduction, "brackets": asha.brackets}
+            scheduler: _Asha | _Median = _Asha(max_t=total_steps, **settings, **ranked)
         case Median() as median:
             scheduler = _Median(
                 grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
             )
         case Pbt() as pbt:
+            mutations = {"trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}}
             return Population(
-                sweep,
-                perturbation_interval=pbt.interval,
-                quantile_fraction=pbt.quantile,
-                resample_probability=pbt.resample,
-                hyperparam_mutations={
-                    "trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}
-                },
-                **ranked,
-            )
+                sweep, perturbation_interval=pbt.interval, quantile_fraction=pbt.quantile,
+                resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
+            )  # fmt: skip
         case _:
             return FIFOScheduler()
-    for run_id, curve in past.items():
-        _replay(scheduler, run_id, curve, ranked["metric"])
+    controller: Any = None
+    for run_id, curve in past.items():  # as if its metrics had just been measured
+        trial: Any = _EndedTrial(run_id)
+        scheduler.on_trial_add(controller, trial)
+        result: dict[str, Any] = {}
+        for step, value in zip(curve.steps, curve.values, strict=True):
+            result = {"step": step, ranked["metric"]: value, "time_total_s": 0.0}
+            if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
+                scheduler.on_trial_complete(controller, trial, result)
+            else:
+                scheduler.on_trial_result(controller, trial, result)
+        if isinstance(scheduler, _Asha):
+            scheduler.on_trial_complete(controller, trial, result)
     scheduler.stop_trial = stop_trial
     return scheduler
-
-
-def _replay(scheduler: TrialScheduler, run_id: str, curve: MetricCurve, metric: str) -> None:
-    """Report the metrics of an ended trial to a scheduler, as if they had just been measured."""
-    trial: Any = _EndedTrial(run_id)
-    controller: Any = None
-    scheduler.on_trial_add(controller, trial)
-    result: dict[str, Any] = {}
-    for step, value in zip(curve.steps, curve.values, strict=True):
-        result = {"step": step, metric: value, "time_total_s": 0.0}
-        if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
-            scheduler.on_trial_complete(controller, trial, result)
-        else:
-            scheduler.on_trial_result(controller, trial, result)
-    if not isinstance(scheduler, _Median):
-        scheduler.on_trial_complete(controller, trial, result)
 
 
 class _StopsAfterCheckpoint:
@@ -324,43 +305,33 @@ class Population(PopulationBasedTraining):
         self._waiting = [trial for trial in self._waiting if trial is not ended]
         self._perturb_when_complete(controller)
 
-    def _is_awaited(self, trial: Any) -> bool:
-        """Return True if the trial still trains towards the perturbation."""
-        return trial not in self._waiting and trial not in self._ended and not trial.is_finished()
-
     def _perturb_when_complete(self, controller: Any) -> None:
         """Let all trials continue, the worst with another one's weights, once all of them wait."""
-        if not self._waiting or any(map(self._is_awaited, controller.get_live_trials())):
+        known = [*self._waiting, *self._ended]
+        still_train = any(trial not in known and not trial.is_finished() for trial in controller.get_live_trials())
+        if not self._waiting or still_train:
             return
-        waiting, self._waiting = sorted(self._waiting, key=_number), []
-        front = max(self._trial_state[trial].last_train_time for trial in waiting)
-        if any(self._trial_state[trial].last_train_time < front for trial in waiting):
-            self._catch_up(controller, waiting, front)
+        waiting, self._waiting, states = sorted(self._waiting, key=_number), [], self._trial_state
+        front = max(states[trial].last_train_time for trial in waiting)
+        behind = [trial for trial in waiting if states[trial].last_train_time < front]
+        if behind:  # after a resume or a lost process: they train up to the others' step first
+            self._waiting = [trial for trial in waiting if trial not in behind]
+            for trial in behind:
+                states[trial].last_perturbation_time = front - self._perturbation_interval
+                schedule_training(controller, trial)
             return
         lower, upper = self._quantiles()
         for trial in waiting:
-            self._trial_state[trial].last_perturbation_time = self._trial_state[trial].last_train_time
+            states[trial].last_perturbation_time = states[trial].last_train_time
         for trial in waiting:
-            if trial in lower:
-                self._take_over(controller, trial, self._random(trial).choice(sorted(upper, key=_number)))
-            else:
+            if trial not in lower:
                 schedule_training(controller, trial)
-
-    def _catch_up(self, controller: Any, waiting: list[Any], front: int) -> None:
-        """Train the trials that are behind, after a resume or a lost process, up to the others' step first."""
-        for trial in waiting:
-            state = self._trial_state[trial]
-            if state.last_train_time == front:
-                self._waiting.append(trial)
-            else:
-                state.last_perturbation_time = front - self._perturbation_interval
-                schedule_training(controller, trial)
-
-    def _take_over(self, controller: Any, trial: Any, donor: Any) -> None:
-        """Restart the trial from the donor's checkpoint. Tune reuses one process a perturbation; others start again."""
-        config, _ = self._get_new_config(trial, donor)
-        controller.pause_trial(trial, should_checkpoint=False)
-        trial.set_config(config)
+                continue
+            # Restart it from the donor's checkpoint. Tune reuses one process a perturbation; others start again.
+            donor = self._random(trial).choice(sorted(upper, key=_number))
+            config, _ = self._get_new_config(trial, donor)
+            controller.pause_trial(trial, should_checkpoint=False)
+            trial.set_config(config)
 
     def _random(self, trial: Any) -> random.Random:
         """Random numbers keyed by seed, trial and step."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ditlab.sweeps.folder import PlannedTrial, SweepFolder, find_record, read_ta
 from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sweep, past_curves, summarize_sweep
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
-from ditlab.sweeps.trial import StopTrial, TrialContext, TrialThread, trial_from_config
+from ditlab.sweeps.trial import TrialContext, TrialThread, stop_trial, trial_from_config
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record
 
@@ -83,7 +84,9 @@ class SweepSession:
             try:
                 with stop_signals() as requests:
                     self._follow(tuner, requests, parent)
-                status = self._status(requests)
+                status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
+                if count_ended(started) >= num_trials:
+                    status = "finished"
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
                 raise
@@ -126,7 +129,9 @@ class SweepSession:
             num_trials = self._started.num_trials
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
             parent.log_progress(trials, leader)
-            self._save_elapsed_at_intervals()
+            if time.monotonic() - self._saved_at > SAVE_INTERVAL:
+                self._saved_at = time.monotonic()
+                self._save_elapsed()
 
     def _read_trials(self) -> list[Trial]:
         """Read the present state of every trial in the ledger."""
@@ -142,7 +147,10 @@ class SweepSession:
     def _read_trial(self, planned: PlannedTrial) -> Trial:
         number, home = planned.number, self._started.home
         record = find_record(home, planned)
-        self._forward_warnings(number)
+        messages = self._channel.get(f"warnings/{number}") or []
+        for message in messages[self._num_warnings.get(number, 0) :]:
+            self._warn(f"trial {number}: {message}")
+        self._num_warnings[number] = len(messages)
         if record is None:
             return Trial(number, planned.run_id, planned.values)
         if record.status in ENDED:
@@ -152,45 +160,20 @@ class SweepSession:
             progress = self._channel.get(f"progress/{number}") or {}
             metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
         return Trial(
-            number,
-            planned.run_id,
-            planned.values,
-            record.status,
-            step,
-            record.total_steps,
-            metrics=metrics,
+            number, planned.run_id, planned.values, record.status, step, record.total_steps, metrics=metrics,
             note=record.message,
-        )
-
-    def _forward_warnings(self, number: int) -> None:
-        """Forward the trial's warnings that are new since the last round."""
-        messages = self._channel.get(f"warnings/{number}") or []
-        for message in messages[self._num_warnings.get(number, 0) :]:
-            self._warn(f"trial {number}: {message}")
-        self._num_warnings[number] = len(messages)
+        )  # fmt: skip
 
     def _leader(self, trials: list[Trial]) -> int | None:
         """Number of the best finished trial, by the first metric."""
         name, sign = self._started.sweep.metrics[0], -1 if self._started.sweep.modes[0] == "max" else 1
-        done = [
-            trial for trial in trials if trial.status == "finished" and math.isfinite(trial.metrics.get(name, math.nan))
-        ]
+        done = [trial for trial in trials if trial.status == "finished"]
+        done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
         return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number)).number if done else None
-
-    def _status(self, requests: StopRequests) -> str:
-        """Status in which this session ends."""
-        if count_ended(self._started) >= self._started.num_trials:
-            return "finished"
-        return "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
 
     def _elapsed(self) -> float:
         """Seconds of all sessions so far."""
         return self._seconds_before + time.monotonic() - self._start_time
-
-    def _save_elapsed_at_intervals(self) -> None:
-        if time.monotonic() - self._saved_at > SAVE_INTERVAL:
-            self._saved_at = time.monotonic()
-            self._save_elapsed()
 
     def _save_elapsed(self) -> None:
         with suppress(OSError):  # a full disk costs some seconds of the elapsed time, not the sweep
@@ -260,18 +243,28 @@ class TunerThread(threading.Thread):
         started, sweep = self._sweep, self._sweep.sweep
         folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
         leader = make_trainable(str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers)
-        stop_trial = StopTrial(self._channel)
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, started.prepared.total_steps, self._past, stop_trial),
+            "scheduler": make_scheduler(
+                # Tune copies its schedulers with all that they hold.
+                sweep,
+                started.prepared.total_steps,
+                self._past,
+                partial(stop_trial, self._channel),
+            ),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, lambda *trial: folder.plan_trial(home, *trial))
             config["num_samples"] = started.num_remaining
         else:
-            space["trial"] = tune.grid_search(self._remaining_trials())
+            remaining = []  # with their latest values
+            for trial in (past.trial for past in started.past if not past.has_ended):
+                takeovers = read_takeovers(home.run(trial.run_id))
+                values = takeovers[-1].values if takeovers else trial.values
+                remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
+            space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(
             # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.
             tune.with_resources(leader, {"cpu": 0, "memory": 2**20}),
@@ -286,17 +279,6 @@ class TunerThread(threading.Thread):
                 verbose=0,
             ),
         )
-
-    def _remaining_trials(self) -> list[dict[str, Any]]:
-        """Tune's configurations of the trials that have not ended, with their latest values."""
-        remaining = []
-        for past in self._sweep.past:
-            if not past.has_ended:
-                trial = past.trial
-                takeovers = read_takeovers(self._sweep.home.run(trial.run_id))
-                values = takeovers[-1].values if takeovers else trial.values
-                remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
-        return remaining
 
 
 class _IdleStopper(tune.Stopper):

@@ -12,7 +12,7 @@ from ditlab.spec.files import encode_recorded
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep_space import check_sweep, differences, written
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import PastTrial, PlannedTrial, SweepFolder, find_record
+from ditlab.sweeps.folder import PastTrial, SweepFolder, find_record
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
@@ -150,16 +150,15 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastT
             f"which its sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new "
             "sweep without --resume."
         )
-    return [_past_trial(prepared, trial) for trial in planned]
-
-
-def _past_trial(prepared: PreparedSweep, trial: PlannedTrial) -> PastTrial:
-    record = find_record(prepared.home, trial)
-    if record is None:
-        return PastTrial(trial, "waiting", 0, ())
-    metrics, names = final_metrics(prepared.home.run(trial.run_id)), prepared.sweep.metrics
-    values = tuple(metrics[name] for name in names) if all(name in metrics for name in names) else ()
-    return PastTrial(trial, record.status, record.step, values)
+    found, names = [], prepared.sweep.metrics
+    for trial in planned:
+        if (record := find_record(prepared.home, trial)) is None:
+            found.append(PastTrial(trial))
+            continue
+        metrics = final_metrics(prepared.home.run(trial.run_id))
+        values = tuple(metrics[name] for name in names) if all(name in metrics for name in names) else ()
+        found.append(PastTrial(trial, record.status, record.step, values))
+    return found
 
 
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) -> list[PastTrial]:
@@ -168,5 +167,4 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) 
     known = {one.trial.number for one in past}
     missing = [trial for trial in prepared.trials if trial.number not in known]
     planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
-    trials = [*past, *(PastTrial(trial, "waiting", 0, ()) for trial in planned)]
-    return sorted(trials, key=lambda one: one.trial.number)
+    return sorted([*past, *map(PastTrial, planned)], key=lambda one: one.trial.number)

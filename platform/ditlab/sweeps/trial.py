@@ -112,14 +112,13 @@ class TrialThread(threading.Thread):
     def _last_result(self) -> dict[str, Any]:
         if self._outcome is None:
             return {"step": self._reported_step, "done": True, "status": "failed"}
-        metrics = self._outcome.metrics | self._pace()
+        metrics = self._outcome.metrics
+        if any(name.startswith(PACE) for name in self._shared.sweep.metrics):
+            # Speed over the whole trial: the outcome's is its last second's.
+            metrics = metrics | {
+                name: value for name, value in final_metrics(self._folder).items() if name.startswith(PACE)
+            }
         return {"step": self._outcome.step, **metrics, "done": True, "status": self._outcome.status}
-
-    def _pace(self) -> dict[str, float]:
-        """Metrics of speed over the whole trial, where the sweep ranks by one: the outcome's are its last second's."""
-        if not any(name.startswith(PACE) for name in self._shared.sweep.metrics):
-            return {}
-        return {name: value for name, value in final_metrics(self._folder).items() if name.startswith(PACE)}
 
     def _not_started_result(self) -> dict[str, Any]:
         """Result of a trial that starts after its sweep was stopped; also ends what a killed process left running."""
@@ -155,18 +154,15 @@ class TrialThread(threading.Thread):
                 if self._takeover and all(done.key != self._takeover.key for done in read_takeovers(folder)):
                     self._take_over(experiment, self._takeover)
                 lifecycle.start(launch.plan.total_steps)
-                outcome = self._train_with_retries(launch, lifecycle)
+                pool, spec = context.pool, GroupSpec(experiment.resources, context.share)
+                callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
+                try:
+                    outcome = train_with_retries(launch, pool, spec, self._stop_requests, callbacks)
+                finally:
+                    if not pool.keep:
+                        pool.shut_down()
             lifecycle.end(outcome)
         return outcome
-
-    def _train_with_retries(self, launch: Launch, lifecycle: RunLifecycle) -> RunOutcome:
-        pool, spec = self._shared.pool, GroupSpec(launch.experiment.resources, self._shared.share)
-        callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
-        try:
-            return train_with_retries(launch, pool, spec, self._stop_requests, callbacks)
-        finally:
-            if not pool.keep:
-                pool.shut_down()
 
     def _create_run(self, experiment: Experiment) -> None:
         """Make the run's folder, in place of one without a record that a killed process left."""
@@ -207,16 +203,9 @@ def trial_from_config(config: Mapping[str, Any]) -> tuple[PlannedTrial, Takeover
     return PlannedTrial(values["number"], values["run_id"], dict(values["values"])), takeover
 
 
-@dataclass(frozen=True)
-class StopTrial:
-    """Sends the scheduler's request to stop a trial. Tune copies its schedulers with all that they hold."""
-
-    channel: KeyValueChannel
-
-    def __call__(self, number: int) -> None:
-        """Request that the trial with this number stops for good."""
-        with suppress(*CHANNEL_ERRORS):  # sent again at the trial's next evaluation
-            self.channel.put(_topic(number), STOPPED)
+def stop_trial(channel: KeyValueChannel, number: int) -> None:
+    """Send the scheduler's request that the trial with this number stops for good."""
+    channel.try_put(_topic(number), STOPPED)  # sent again at the trial's next evaluation
 
 
 class TrialStopRequests(StopRequests):

@@ -97,7 +97,8 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
             _rewrite_paths(folder, str(former), str(home.root), warn)
     oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
     results = sync_runs(oldest_first, home, warn=warn)
-    done = Refill(reason, *(path.name if path.exists() else "" for path in (aside, artifacts)))
+    kept, files = (path.name if path.exists() else "" for path in (aside, artifacts))
+    done = Refill(reason, kept, files)
     if aside.exists():
         try:
             _copy_by_hand(aside, connect(address, home), done)

@@ -195,7 +195,8 @@ class RunTracker:
         if self._system is not None:
             self._system.stop()
         self.journal.close()
-        return self._uploader.close(timeout)
+        self.num_unsent = self._uploader.close(timeout)
+        return self.num_unsent
 
     def __enter__(self) -> RunTracker:
         return self

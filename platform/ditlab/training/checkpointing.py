@@ -13,7 +13,7 @@ from ditlab.averages import snapshot_steps
 from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.saving import BackgroundSaver, SaveOutcome
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
@@ -39,7 +39,7 @@ class CheckpointManager:
         self._channel, self._reporter, self._hooks = channel, reporter, hooks
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
-        self.snapshots = AverageSnapshots(run, rank, reporter)
+        self.snapshots = AverageSnapshots(run, rank, reporter) if run.experiment.training.averages else None
         """Snapshots of averages that the run saves beside its checkpoints."""
         self._saver_channel = ControlChannel(rank, private=True)
         policy = run.experiment.checkpoint
@@ -114,14 +114,17 @@ class CheckpointManager:
         for warning in filter(None, warnings if self._rank.is_first else ()):
             self._reporter.warn(warning)
 
-    def reserve(self, state: TrainingState) -> None:
-        """Allocate the host memory for copies of the state before the first step, not in the middle of the run.
+    def begin(self, state: TrainingState) -> None:
+        """Prepare to save a state that was built or loaded: allocate the host memory for its copies.
 
         Raises RunFailed where the host has too little.
         """
+        if self.snapshots:
+            self.snapshots.begin(state)
         try:
             self._saver.reserve(state.tensors())
-            self.snapshots.reserve(state)
+            if self.snapshots:
+                self.snapshots.saver.reserve(self.snapshots.tensors(state))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -135,10 +138,9 @@ class CheckpointManager:
 
         Waits for an earlier save that is still being written.
         """
-        draws = state.draw_counts.get(state.position, [])
         manifest = _manifest(
             self._experiment, state, shapes=state.shapes, buffers=list(state.buffers), metrics=dict(metrics),
-            draws=draws, blocks=self._blocks, receipt=dict(receipt),
+            draws=state.draw_counts.get(state.position, []), blocks=self._blocks, receipt=dict(receipt),
         )  # fmt: skip
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())
@@ -149,14 +151,31 @@ class CheckpointManager:
         A checkpoint that could not be written costs no step: the one before remains. Raises RunFailed for a state
         that holds NaN or infinities.
         """
-        self.snapshots.report_finished()
+        if self.snapshots:
+            self.snapshots.report_finished()
+        is_first = self._rank.is_first
         for outcome in self._saver.poll():
             self.num_pending -= 1
-            self._report(outcome)
+            error = outcome.error
+            self._is_complete = error is None
+            if error is None:
+                self.last = outcome.location
+                for saved in self._hooks.saved if is_first else ():
+                    saved(outcome.step, outcome.location, outcome.metrics)
+                if outcome.note and is_first:
+                    self._reporter.warn(outcome.note)
+            elif error.kind == "lost_worker":
+                raise PeerLost(str(error)) from error
+            elif error.kind != "write":
+                raise RunFailed(str(error), kind="diverged" if error.kind == "not_finite" else "storage") from error
+            elif is_first:
+                self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
+                self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
 
     def wait(self) -> bool:
         """Wait for the save that is under way and report it; return True if the last one gave a checkpoint."""
-        self.snapshots.wait()
+        if self.snapshots:
+            self.snapshots.saver.wait()
         self._saver.wait()
         self.report_finished()
         return self._is_complete
@@ -173,39 +192,22 @@ class CheckpointManager:
     def release(self) -> None:
         """Destroy the saver's process group, after an orderly end."""
         self._saver_channel.close()
-        self.snapshots.release()
+        if self.snapshots:
+            self.snapshots.channel.close()
 
     def close(self) -> None:
         """Stop the saver and report what it still saved: a run that fails later can continue from there."""
         self._saver.close(CLOSE_TIMEOUT)
-        self.snapshots.close(CLOSE_TIMEOUT)
+        if self.snapshots:
+            self.snapshots.saver.close(CLOSE_TIMEOUT)
         with suppress(RunFailed, PeerLost):
             self.report_finished()
 
     def _make_durable(self) -> None:
         """Make all that a checkpoint refers to durable, before it exists."""
-        self.snapshots.settle()
+        if self.snapshots:
+            self.snapshots.saver.settle()
         self._reporter.before_checkpoint()
-
-    def _report(self, outcome: SaveOutcome) -> None:
-        error, is_first = outcome.error, self._rank.is_first
-        self._is_complete = error is None
-        if error is None:
-            self.last = outcome.location
-            if is_first:
-                for saved in self._hooks.saved:
-                    saved(outcome.step, outcome.location, outcome.metrics)
-                if outcome.note:
-                    self._reporter.warn(outcome.note)
-            return
-        if error.kind == "lost_worker":
-            raise PeerLost(str(error)) from error
-        if error.kind != "write":
-            kind = "diverged" if error.kind == "not_finite" else "storage"
-            raise RunFailed(str(error), kind=kind) from error
-        if is_first:
-            self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
-            self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
 
 
 def _manifest(experiment: Experiment, state: TrainingState, **facts: Any) -> CheckpointManifest:
@@ -221,27 +223,25 @@ def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]
     before = dict(_orders(saved["data"], "data"))
     for field, order in _orders(own["data"], "data"):
         if (found := before.get(field, order)) != order:
+            now, then = (
+                "{" + ", ".join(f"{key}: {value}" for key, value in each.items()) + "}" for each in (order, found)
+            )
             raise UserError(
-                f"{field}={_shown(order)} is not the order in which the checkpoint of step {step} has taken its "
-                f"samples ({_shown(found)}); set {field} to that, or start a new run without --resume."
+                f"{field}={now} is not the order in which the checkpoint of step {step} has taken its samples "
+                f"({then}); set {field} to that, or start a new run without --resume."
             )
 
 
 def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the order of data and of each of its parts by its field; `full` where they have no such field."""
-    parts = data.get("parts") or {}
-    for name, part in parts.items():
+    for name, part in (data.get("parts") or {}).items():
         yield from _orders(part, f"{field}.parts.{name}")
-    if not parts:
+    if not data.get("parts"):
         yield f"{field}.order", data.get("order", {"kind": "full"})
 
 
-def _shown(order: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}"
-
-
 class AverageSnapshots:
-    """One worker's part in saving the snapshots of the averages; does nothing for a run that keeps none.
+    """One worker's part in saving the snapshots of the averages.
 
     Each holds the averages alone, and is written beside the step loop like a checkpoint. One that cannot be written
     costs no step: other lengths are then rebuilt from the rest.
@@ -249,26 +249,22 @@ class AverageSnapshots:
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
         self._experiment, self._spec = run.experiment, run.experiment.training.averages
-        self._total_steps = run.plan.total_steps
-        self._rank, self._reporter = rank, reporter
+        self._total_steps, self._rank, self._reporter = run.plan.total_steps, rank, reporter
         self._due: set[int] = set()
-        self._saver: BackgroundSaver | None = None
-        if self._spec:
-            self._store = average_snapshots(run.checkpoints)
-            self._channel = ControlChannel(rank, private=True)
-            self._saver = BackgroundSaver(
-                self._store, rank.rank, rank.world_size, self._channel.gather, sys.maxsize,
-                mode=run.experiment.checkpoint.write,
-            )  # fmt: skip
+        self._store = average_snapshots(run.checkpoints)
+        self.channel = ControlChannel(rank, private=True)
+        self.saver = BackgroundSaver(
+            self._store, rank.rank, rank.world_size, self.channel.gather, sys.maxsize,
+            mode=run.experiment.checkpoint.write,
+        )  # fmt: skip
 
     def begin(self, state: TrainingState) -> None:
         """Prepare to go on from a state that was built or loaded: later snapshots are deleted.
 
         So are all others where the averages begin with this state: none could be combined with what comes.
         """
-        if not (self._spec and self._saver):
-            return
-        self._saver.wait()
+        assert self._spec
+        self.saver.wait()
         averages = state.engine.power_averages
         is_new = averages.updates == 0
         self._due = set(snapshot_steps(averages.start, self._total_steps, self._spec.snapshots))
@@ -283,24 +279,18 @@ class AverageSnapshots:
                     "after this step, and lengths are fractions of the steps from here on."
                 )
 
-    def reserve(self, state: TrainingState) -> None:
-        """Allocate the host memory for copies of the averages."""
-        if self._saver:
-            self._saver.reserve(self._tensors(state))
-
     def is_due(self, step: int) -> bool:
         """Return True if a snapshot is saved after a step."""
         return step in self._due
 
     def save(self, state: TrainingState) -> None:
         """Begin to save the averages: copy them, and write the copy beside the step loop; waits for the one before."""
-        assert self._saver
         shapes = {name: shape for name, shape in state.shapes.items() if name not in state.buffers}
-        self._saver.save(_manifest(self._experiment, state, shapes=shapes, buffers=[]), self._tensors(state))
+        self.saver.save(_manifest(self._experiment, state, shapes=shapes, buffers=[]), self.tensors(state))
 
     def report_finished(self) -> None:
         """Warn of each snapshot that could not be saved since the last call."""
-        for outcome in self._saver.poll() if self._saver else ():
+        for outcome in self.saver.poll():
             if not self._rank.is_first:
                 continue
             if error := outcome.error:
@@ -311,30 +301,7 @@ class AverageSnapshots:
             elif outcome.note:
                 self._reporter.warn(outcome.note)
 
-    def settle(self) -> None:
-        """Wait for the end of a snapshot under way; called from a thread beside the step loop."""
-        if self._saver:
-            self._saver.settle()
-
-    def wait(self) -> None:
-        """Wait for the snapshot that is under way."""
-        if self._saver:
-            self._saver.wait()
-            self.report_finished()
-
-    def release(self) -> None:
-        """Destroy the saver's process group, after an orderly end."""
-        if self._saver:
-            self._channel.close()
-
-    def close(self, timeout: float) -> None:
-        """Stop the saver, after at most `timeout` seconds."""
-        if self._saver:
-            self._saver.close(timeout)
-            with suppress(Exception):
-                self.report_finished()
-
-    def _tensors(self, state: TrainingState) -> Iterator[tuple[TensorKey, Tensor]]:
+    def tensors(self, state: TrainingState) -> Iterator[tuple[TensorKey, Tensor]]:
         """Iterate over this worker's share of the averages."""
         engine: Any = state.engine
         if engine.stage > 0 or self._rank.is_first:  # at stage 0 every worker has them all

@@ -71,9 +71,8 @@ class RunEvaluation:
             )
             # Tag the run with what its figures are measured with, where that is new.
             held_out = held_out_measurement(
-                self._experiment, self._data, self._experiment.evaluation.limit, self._precision,
-                self._rank.device.type, self._home,
-            )  # fmt: skip
+                self._experiment, self._data, evaluation.limit, self._precision, rank.device.type, self._home
+            )
             tags = measurement_tags({"eval": held_out} | ({"quality": of_quality} if of_quality else {}))
             if tags != self._measurements:
                 self._reporter.tags(tags)

@@ -134,11 +134,27 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
 
 
 def load_checked(folder: Path, device: torch.device) -> LoadedExport:
-    """Load an export whose files were checked."""
-    experiment, weights = load_experiment(folder / SPEC_NAME), read_weights(folder / WEIGHTS_NAME)
+    """Load an export whose files were checked. Raises UserError for weights that are not the network's."""
+    experiment, path = load_experiment(folder / SPEC_NAME), folder / WEIGHTS_NAME
+    with _reading(path):
+        open_regular_file(path, follow=True).close()
+        weights = load_file(path)
     with torch.device("meta"):  # a spec.yaml that asks for a huge network costs nothing yet
-        expected: Any = experiment.family.build_network(experiment.model)
-    check_fit(weights, expected.state_dict(), folder / WEIGHTS_NAME)
+        network: Any = experiment.family.build_network(experiment.model)
+    expected, problem = network.state_dict(), ""
+    for name in sorted(expected.keys() | weights.keys()):
+        found, wanted = weights.get(name), expected.get(name)
+        if found is None or wanted is None:
+            problem = f"it holds no {name}" if found is None else f"it holds {name} besides"
+        elif found.shape != wanted.shape:
+            problem = f"{name} has the shape {tuple(found.shape)} and not {tuple(wanted.shape)}"
+        elif found.is_floating_point() != wanted.is_floating_point():
+            problem = f"{name} holds {found.dtype}"
+        if problem:
+            raise UserError(
+                f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or "
+                "export the run again."
+            )
     return LoadedExport(experiment, _with_weights(experiment, weights, device))
 
 
@@ -205,32 +221,6 @@ def read_facts(path: Path) -> ExportFacts:
         if content.hexdigest() != expected:
             raise ValueError("it was altered: its SHA-256 differs from the one written with it")
         return ExportFacts(int(metadata["step"]), parse_json(metadata.get("plugins", "{}")), hashes, is_ours=True)
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read all tensors by name. Raises UserError for a file that is none of safetensors."""
-    with _reading(path):
-        open_regular_file(path, follow=True).close()
-        return load_file(path)
-
-
-def check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
-    """Raise UserError unless the weights have the names, shapes and kinds of a network's."""
-    missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    problem = f"it holds no {missing[0]}" if missing else f"it holds {unknown[0]} besides" if unknown else ""
-    for name in () if problem else expected:
-        found, wanted = weights[name], expected[name]
-        if found.shape != wanted.shape:
-            problem = f"{name} has the shape {tuple(found.shape)} and not {tuple(wanted.shape)}"
-        elif found.is_floating_point() != wanted.is_floating_point():
-            problem = f"{name} holds {found.dtype}"
-        if problem:
-            break
-    if problem:
-        raise UserError(
-            f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or export "
-            "the run again."
-        )
 
 
 def _file_hash(path: Path) -> str:

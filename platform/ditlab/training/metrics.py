@@ -93,9 +93,9 @@ class MetricLog:
     """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks) -> None:
-        self.phases, self._hooks = phases, hooks
+        self.phases, self._hooks, self._reporter = phases, hooks, reporter
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
-        self._is_first, self._world_size, self._reporter = rank.is_first, rank.world_size, reporter
+        self._is_first, self._world_size = rank.is_first, rank.world_size
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
         self.monitor = NonFiniteMonitor(run.experiment)
@@ -128,7 +128,12 @@ class MetricLog:
                 self._update(values)
             else:
                 self.monitor.record(read.step, loss, norm)
-                self._skip(read.step)
+                if self._experiment.training.non_finite.policy == "rollback":
+                    self.bad_step = self.bad_step or read.step  # the first one: those after it are done again
+                elif self._is_first:
+                    num = str(self.monitor.num_skipped)
+                    self._reporter.warn(f"step {read.step} was skipped: its loss or gradient was NaN or infinite.")
+                    self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": num})
             if self._is_first and (read.is_logged or not is_finite):
                 times = {}
                 if read.is_logged and read.step < self._total_steps and self.phases.is_due():
@@ -178,14 +183,6 @@ class MetricLog:
         groups = {name.partition("/")[0] for name in values}
         others = {name: value for name, value in self.latest.items() if name.partition("/")[0] not in groups}
         self.latest = others | values
-
-    def _skip(self, step: int) -> None:
-        """Note a non-finite step for a roll-back, or report that its update was left out."""
-        if self._experiment.training.non_finite.policy == "rollback":
-            self.bad_step = self.bad_step or step  # the first one: those after it are done again
-        elif self._is_first:
-            self._reporter.warn(f"step {step} was skipped: its loss or gradient was NaN or infinite.")
-            self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(self.monitor.num_skipped)})
 
 
 def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> list[str]:

@@ -94,13 +94,6 @@ class ThroughputMeter:
             self._since += self._clock() - start
 
 
-def peak_memory(device: torch.device) -> int:
-    """Return the peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 @dataclass(frozen=True)
 class SlowStretch:
     """Steps in a row in which one worker was slow."""
@@ -114,21 +107,9 @@ class SlowStretch:
     """Median of the other workers' seconds in forward and backward passes."""
 
     @property
-    def ratio(self) -> float:
-        """Times that its own work takes longer."""
-        return self.own / self.others if self.others else float("inf")
-
-    @property
     def is_straggler(self) -> bool:
         """Return True if the stretch is long enough, and has cost enough, to name the worker."""
         return self.num_steps >= LEAST_STEPS and self.own - self.others >= LEAST_LOSS
-
-    def describe(self, name: str) -> str:
-        """Describe the stretch in one sentence's end: `worker 1 takes 2.1 times ...`."""
-        return (
-            f"{name} takes {self.ratio:.1f} times as long for its forward and backward passes as the others, for "
-            f"{self.num_steps:,} steps in a row"
-        )
 
 
 def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps: int) -> SlowStretch | None:
@@ -139,7 +120,7 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
     """
     if len(work) < 2 or not num_steps:
         return before
-    worker, own, others = _slowest(work)
+    worker, own, others = slowest(work)
     if own <= FACTOR * others:
         return None
     if before is not None and before.worker == worker:
@@ -147,14 +128,8 @@ def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps:
     return SlowStretch(worker, num_steps, own, others)
 
 
-def slowest_share(work: Sequence[float]) -> float:
-    """Return how many times the median of the others the slowest of several workers takes; 1 where all are alike."""
-    _, own, others = _slowest(work)
-    return own / others if others else 1.0
-
-
-def _slowest(work: Sequence[float]) -> tuple[int, float, float]:
-    """Return rank and seconds of the slowest worker, and the median of the others' seconds."""
+def slowest(work: Sequence[float]) -> tuple[int, float, float]:
+    """Return rank and seconds of the slowest of several workers, and the median of the others' seconds."""
     worker = max(range(len(work)), key=lambda rank: work[rank])
     return worker, work[worker], statistics.median([*work[:worker], *work[worker + 1 :]])
 
@@ -204,7 +179,6 @@ class PhaseLog(StepHook):
     ) -> None:  # fmt: skip
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
-        self._batch_size = run.experiment.batch.size
         rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
         self._tokens = next((int(shape[0]) for shape in rows if shape), 0)
         """Tokens of a row of text; 0 for other data."""
@@ -262,8 +236,17 @@ class PhaseLog(StepHook):
         np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
         if self._rank.is_first and self._rank.world_size > 1 and steps.min() > 0:
             work = seconds[:, _OWN_WORK].sum(1) / steps * steps.min()
-            self._stretch = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
-            self._name_straggler()
+            self._stretch = found = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
+            if found is None or not found.is_straggler or found.worker == self._named:
+                return
+            self._named = found.worker  # once for each until another one is
+            ratio = found.own / found.others if found.others else math.inf
+            text = (
+                f"{self._reporter.worker_name(found.worker)} takes {ratio:.1f} times as long for its forward and "
+                f"backward passes as the others, for {found.num_steps:,} steps in a row"
+            )
+            self._reporter.tags({STRAGGLER_TAG: text})
+            self._reporter.warn(f"{text}; they wait for it at every step.")
 
     def data_wait(self, restart: bool) -> float:
         """Return the seconds a step that this worker waited for its batch; `restart` begins a new mean."""
@@ -286,10 +269,11 @@ class PhaseLog(StepHook):
         values = {f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)}
         values["time/steps"] = float(num_steps)
         if self._rank.world_size > 1:
-            values["time/slowest"] = slowest_share(of_workers[:, _OWN_WORK].sum(1).tolist())
+            _, own, others = slowest(of_workers[:, _OWN_WORK].sum(1).tolist())
+            values["time/slowest"] = own / others if others else 1.0
         step = float(mean.sum() - mean[_BETWEEN_STEPS].sum())
         if step > 0:
-            pace = self._batch_size / step / self._rank.world_size
+            pace = self._run.experiment.batch.size / step / self._rank.world_size
             values["perf/samples_per_second"] = pace
             if self._tokens:
                 values["perf/tokens_per_second"] = pace * self._tokens
@@ -307,15 +291,9 @@ class PhaseLog(StepHook):
         sent, self._own = self._own, [0] * _NUM_NUMBERS
         if self._now() - self._memory_at >= INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             self._memory_at = self._now()
-            sent[-1] = peak_memory(self._rank.device)
+            # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
+            if self._rank.device.type == "cuda":
+                sent[-1] = int(torch.cuda.max_memory_allocated(self._rank.device))
+            else:
+                sent[-1] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return sent
-
-    def _name_straggler(self) -> None:
-        """Tag the run with a worker that has become a straggler, and warn; once for each until another one is."""
-        found = self._stretch
-        if found is None or not found.is_straggler or found.worker == self._named:
-            return
-        self._named = found.worker
-        text = found.describe(self._reporter.worker_name(found.worker))
-        self._reporter.tags({STRAGGLER_TAG: text})
-        self._reporter.warn(f"{text}; they wait for it at every step.")

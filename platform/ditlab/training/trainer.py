@@ -75,6 +75,9 @@ class RollBack(Exception):
 class Trainer:
     """One worker of a run, from the first weight to the last checkpoint."""
 
+    state: TrainingState
+    stepper: Stepper
+
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()) -> None:
         """Build the parts that outlive the training state, and a state of fresh weights."""
         self.run, self.rank, self.reporter, self.memory = run, rank, reporter, run.memory
@@ -92,8 +95,7 @@ class Trainer:
     def resume(self) -> int:
         """Load the newest complete checkpoint, if there is one; return the step to continue from."""
         self.metrics.latest = dict(self.checkpoints.load_newest(self.state))
-        self.checkpoints.snapshots.begin(self.state)
-        self.checkpoints.reserve(self.state)
+        self.checkpoints.begin(self.state)
         return self.state.step
 
     def train(self) -> RunOutcome:
@@ -101,7 +103,7 @@ class Trainer:
         saved = self.checkpoints.loaded_receipt
         while True:
             try:
-                return StepLoop(self).run(saved)
+                return self._run_steps(saved)
             except RollBack as request:
                 bad_step, failed_step = request.step, None
             except OutOfMemory as error:
@@ -121,7 +123,7 @@ class Trainer:
 
         Raises RollBack, OutOfMemory and RunFailed as the steps do.
         """
-        return StepLoop(self, last, saves).run({})
+        return self._run_steps({}, last, saves)
 
     def close(self) -> None:
         """Stop saving and free the state, in whatever condition an exception left them."""
@@ -134,21 +136,21 @@ class Trainer:
         self.channel.close()
 
     def _build(self) -> None:
+        """Build the training state, after freeing the old one: memory may hold one only."""
+        self._free_state()
         experiment, rank = self.run.experiment, self.rank
-        self.share = worker_share(
+        share = worker_share(
             experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, self.memory.halvings
         )
-        self.state = TrainingState(self.run, rank, self.share, self.reporter.marker, self.clock)
-
-    def _rebuild(self) -> None:
-        """Free the old state before building the new one: memory may hold one only."""
-        self._free_state()
-        self._build()
+        self.state = TrainingState(self.run, rank, share, self.reporter.marker, self.clock)
+        self.stepper = Stepper(
+            self.run, rank, self.state, share, self.inputs, self.metrics.steps, self.clock, self.hooks
+        )
 
     def _free_state(self) -> None:
         if hasattr(self, "state"):
             self.state.close()
-            del self.state
+            del self.state, self.stepper
         gc.collect()
         torch.cuda.empty_cache()  # nothing, without a GPU in use
 
@@ -161,7 +163,7 @@ class Trainer:
         self.reporter.tags({"ditlab.failure": "out_of_memory", "ditlab.out_of_memory": message})
         self.reporter.marker.begin(step, "rebuilding the engine", is_untimed=True)
         host = self.state.offload_to_host()
-        self._rebuild()
+        self._build()
         self.state.load(host, host.scalars, host.step, host.position)
 
     def _roll_back(self, step: int) -> None:
@@ -170,7 +172,7 @@ class Trainer:
         self.memory = replace(self.memory, skipped_steps=(*self.memory.skipped_steps, step - 1))
         self.reporter.marker.begin(step, "rolling back", is_untimed=True)
         self.checkpoints.wait()
-        self._rebuild()
+        self._build()
         to = self.resume()
         self.metrics.monitor.record_rollback(step, to)
         if self.rank.is_first:
@@ -181,97 +183,74 @@ class Trainer:
             )
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
 
-
-class StepLoop:
-    """Steps of one training state, to the end of the plan or until a stop request."""
-
-    def __init__(self, trainer: Trainer, until: int | None = None, saves: bool = True) -> None:
-        """Prepare to train the trainer's state.
-
-        Args:
-            trainer: the worker.
-            until: step after which the loop ends, with no checkpoint before it; None: the end of the plan.
-            saves: False to save no checkpoint at all.
-        """
-        self._trainer, self._until, self._saves = trainer, until, saves
-        self._state, self._experiment, self._total_steps = (
-            trainer.state, trainer.run.experiment, trainer.run.plan.total_steps,
-        )  # fmt: skip
-        self._metrics, self._checkpoints, self._reporter = trainer.metrics, trainer.checkpoints, trainer.reporter
-        self._clock, self._hooks = trainer.clock, trainer.hooks
-        self._stepper = Stepper(
-            trainer.run, trainer.rank, trainer.state, trainer.share, trainer.inputs, trainer.metrics.steps,
-            trainer.clock, trainer.hooks,
-        )  # fmt: skip
-
-    def run(self, saved: Mapping[str, str]) -> RunOutcome:
+    def _run_steps(self, saved: Mapping[str, str], until: int | None = None, saves: bool = True) -> RunOutcome:
         """Train to the end of the plan, or until a stop request, and save the last checkpoint.
 
-        `saved` is what the checkpoint that the state was loaded from holds of the hooks.
+        `saved` is what the checkpoint that the state was loaded from holds of the hooks. With `until` the steps end
+        after that one, with no checkpoint before it; without `saves` no checkpoint is saved at all.
 
         Raises:
             RollBack: a step was not finite, and the run is to return to its last checkpoint.
             OutOfMemory: a step did not fit.
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
-        for begun in self._hooks.attempt_begun:
-            begun(self._stepper, self._trainer.memory, saved)
+        self._until, self._saves = until, saves
+        for begun in self.hooks.attempt_begun:
+            begun(self.stepper, self.memory, saved)
         try:
-            stopped = self._train()
-            self._reporter.marker.begin(self._state.step, "saving", is_untimed=True)
-            with self._clock.phase("checkpoint"):
-                self._checkpoints.finish()
+            stopped = self._train_steps()
+            self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
+            with self.clock.phase("checkpoint"):
+                self.checkpoints.finish()
             # The times since the last logged step, to the end of the run.
-            self._metrics.phases.read(is_over=True)
-            self._hooks.exchange(self._state.step, self._trainer.channel)
-            self._metrics.finish(self._state.step)
+            self.metrics.phases.read(is_over=True)
+            self.hooks.exchange(self.state.step, self.channel)
+            self.metrics.finish(self.state.step)
         finally:
-            for ended in self._hooks.attempt_ended:
+            for ended in self.hooks.attempt_ended:
                 ended()
         return RunOutcome(
-            "interrupted" if stopped else "finished", self._state.step, self._metrics.latest, self._checkpoints.last
+            "interrupted" if stopped else "finished", self.state.step, self.metrics.latest, self.checkpoints.last
         )
 
-    def _train(self) -> bool:
+    def _train_steps(self) -> bool:
         """Do the steps; return True if training stopped before the end of the plan."""
-        experiment, state, marker = self._experiment, self._state, self._reporter.marker
-        throughput, every, stopped = self._metrics.throughput, experiment.tracking.every, False
-        skipped = self._trainer.memory.skipped_steps
+        experiment, state, marker = self.run.experiment, self.state, self.reporter.marker
+        throughput, every, stopped = self.metrics.throughput, experiment.tracking.every, False
+        skipped = self.memory.skipped_steps
         self._retire_fields()
-        self._trainer.inputs.open()
+        self.inputs.open()
         with ExitStack() as opened:
             loader = opened.enter_context(self._open_loader())
             throughput.restart()
-            self._metrics.phases.restart()
+            self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
                 with throughput.paused():
                     self._evaluate()  # the level of chance; and a sampler that fails does so before hours of training
-            while state.step < self._total_steps and not stopped:
+            while state.step < self.run.plan.total_steps and not stopped:
                 marker.begin(state.step, "waiting for data")
                 if self._retire_fields():
                     loader.close()
                     loader = opened.enter_context(self._open_loader())
-                with self._clock.phase("data"):
+                with self.clock.phase("data"):
                     batch = next(loader)
                 marker.begin(state.step, "training")
                 if state.step in skipped:
-                    self._stepper.skip()
+                    self.stepper.skip()
                 else:
                     number = state.step + 1
-                    self._stepper.step(batch, _is_due(number, every, number in (1, self._total_steps)))
+                    self.stepper.step(batch, _is_due(number, every, number in (1, self.run.plan.total_steps)))
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
 
     def _after_step(self) -> bool:
         """Log, evaluate and save what is due after a step; return True if training stops here."""
-        experiment, step, metrics = self._experiment, self._state.step, self._metrics
+        experiment, step, metrics = self.run.experiment, self.state.step, self.metrics
         metrics.read_steps(step)
-        last = step == self._total_steps
-        with self._clock.phase("reduce"):  # where a worker waits for those that are behind it
-            stop, bad = self._hooks.exchange(
-                step, self._trainer.channel, self._reporter.should_stop(), metrics.bad_step > 0
-            )
+        last = step == self.run.plan.total_steps
+        with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
+            stop, bad = self.hooks.exchange(step, self.channel, self.reporter.should_stop(), metrics.bad_step > 0)
         stopped = (bool(stop) or step == self._until) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         is_periodic = self._until is None and _is_due(step, experiment.checkpoint.every, last)
@@ -282,67 +261,68 @@ class StepLoop:
             metrics.read_steps(step, wait=True)
             if metrics.bad_step:
                 raise RollBack(metrics.bad_step)
-        if self._checkpoints.snapshots.is_due(step):
-            with self._clock.phase("checkpoint"):
-                self._checkpoints.snapshots.save(self._state)
+        snapshots = self.checkpoints.snapshots
+        if snapshots and snapshots.is_due(step):
+            with self.clock.phase("checkpoint"):
+                snapshots.save(self.state)
         with metrics.throughput.paused():
             if evaluates:
                 self._evaluate()
             if saves:
                 self._save()
             if evaluates and not last:
-                with self._clock.phase("evaluation"):
+                with self.clock.phase("evaluation"):
                     stopped = self._is_stopped_by_evaluation()
                 if stopped and not saves:
                     self._save()
-        if self._checkpoints.num_pending:
-            self._checkpoints.report_finished()
+        if self.checkpoints.num_pending:
+            self.checkpoints.report_finished()
         return stopped
 
     def _evaluate(self) -> None:
-        step, marker, trainer = self._state.step, self._reporter.marker, self._trainer
+        step, marker = self.state.step, self.reporter.marker
         marker.begin(step, "evaluating")
-        self._metrics.report_progress(step, "evaluating")
-        with self._clock.phase("evaluation"):
-            self._metrics.add_evaluation(step, trainer.evaluation.evaluate(self._state, trainer.share.pass_size))
+        self.metrics.report_progress(step, "evaluating")
+        with self.clock.phase("evaluation"):
+            self.metrics.add_evaluation(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
             marker.begin(step, "waiting for the other workers")
-            trainer.channel.barrier()
+            self.channel.barrier()
 
     def _save(self) -> None:
-        self._reporter.marker.begin(self._state.step, "saving", is_untimed=True)
-        self._metrics.report_progress(self._state.step, "saving")
+        self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
+        self.metrics.report_progress(self.state.step, "saving")
         if isinstance(self._order, MixtureOrder):
-            counts = self._order.counts(self._order.batch_number(self._state.position))
-            self._state.draw_counts = {self._state.position: counts.tolist()}
-        with self._clock.phase("checkpoint"):
-            self._checkpoints.save(self._state, self._metrics.latest, self._hooks.held())
+            counts = self._order.counts(self._order.batch_number(self.state.position))
+            self.state.draw_counts = {self.state.position: counts.tolist()}
+        with self.clock.phase("checkpoint"):
+            self.checkpoints.save(self.state, self.metrics.latest, self.hooks.held())
 
     def _is_stopped_by_evaluation(self) -> bool:
         """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""
         while True:  # in rounds, as the others' wait in a collective has a limit
-            waits = max((each(self._state.step, self._metrics.latest) for each in self._hooks.evaluated), default=False)
-            waits_still, stops = self._trainer.channel.all_reduce_max(waits, self._reporter.should_stop())
+            waits = max((each(self.state.step, self.metrics.latest) for each in self.hooks.evaluated), default=False)
+            waits_still, stops = self.channel.all_reduce_max(waits, self.reporter.should_stop())
             if stops or not waits_still:
                 return bool(stops)
 
     def _retire_fields(self) -> bool:
         """Leave out batch fields that the loss does not read any more; return True if they changed."""
-        objective, step = self._state.objective, self._state.step
-        return isinstance(objective, RetiringObjective) and self._trainer.inputs.retire(objective.retired_fields(step))
+        objective, step = self.state.objective, self.state.step
+        return isinstance(objective, RetiringObjective) and self.inputs.retire(objective.retired_fields(step))
 
     def _open_loader(self) -> TransferredSteps:
-        experiment, data, state, inputs = self._experiment, self._trainer.run.data, self._state, self._trainer.inputs
+        experiment, data, state, inputs = self.run.experiment, self.run.data, self.state, self.inputs
         self._order = training_order(experiment.data, data, experiment.batch.size, experiment.seed, state.draw_counts)
         fields = tuple(field.name for field in inputs.fields)
-        share = self._trainer.share.micro_indices
+        share = self.stepper.share.micro_indices
         batches = WorkerBatches(data.train, fields, self._order, experiment.micro_size, share)
-        for opened in self._hooks.loader_opened:
+        for opened in self.hooks.loader_opened:
             opened(batches, state.position)
-        stream = copy_stream(self._trainer.rank.device)
+        stream = copy_stream(self.rank.device)
         loader = Loader(
             batches,
             state.position,
-            steps=self._total_steps - state.step,
+            steps=self.run.plan.total_steps - state.step,
             pin=stream is not None,  # a CPU run takes no memory of a GPU that is there
         )
         return TransferredSteps(loader, inputs.names_read, stream)

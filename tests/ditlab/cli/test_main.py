@@ -8,7 +8,7 @@ import sys
 from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.main import COMMANDS
-from ditlab.cli.options import emit
+from ditlab.cli.output import emit
 from ditlab.storage.files import stamped
 from support.command import run_inside, run_process
 

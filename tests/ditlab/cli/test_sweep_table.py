@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ditlab.cli.progress import TerminalConsole
-from ditlab.cli.sweeps import MAX_ROWS, SweepTable, describe_sweep, trial_table
+from ditlab.cli.sweeps import MAX_ROWS, SweepTable, trial_table
 from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweep_records import Trial
@@ -147,6 +147,8 @@ def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
 
 
 def test_line_of_many_running_trials_names_the_first():
-    text = describe_sweep(progress([trial(number, "running") for number in range(6)]))
-    assert text.endswith("trial 3 at step 1,000/6,000, 2 more") and text.count("at step") == 4
-    assert describe_sweep(progress([trial(0, "waiting")])) == "starting of 8"
+    table = SweepTable(TerminalConsole(file=io.StringIO()))
+    table.update(progress([trial(number, "running") for number in range(6)]))
+    assert table.describe().endswith("trial 3 at step 1,000/6,000, 2 more") and table.describe().count("at step") == 4
+    table.update(progress([trial(0, "waiting")]))
+    assert table.describe() == "starting of 8"

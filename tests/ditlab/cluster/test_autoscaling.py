@@ -11,8 +11,17 @@ import time
 
 import pytest
 
-from ditlab.cluster.autoscaling import AutoscalerLimits, growth_within, limits_of
-from ditlab.cluster.capacity import CpuShare, Growth, NodeType, check_capacity, cpu_share, waiting_message
+from ditlab.cluster.capacity import (
+    AutoscalerLimits,
+    CpuShare,
+    Growth,
+    NodeType,
+    check_capacity,
+    cpu_share,
+    growth_within,
+    limits_of,
+    waiting_message,
+)
 from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
 from ditlab.spec.yaml_text import dump_yaml

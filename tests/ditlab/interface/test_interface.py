@@ -181,7 +181,7 @@ def test_figures_by_kind(small, tmp_path):
     figures = small.figures()
     assert {"samples", "loss", "schedule"} <= set(figures.kinds)
     assert figures.draw("schedule").image.width > 100
-    assert figures.save_kind("loss", tmp_path) == tmp_path / "loss.png"
+    assert figures.save_formats("loss", tmp_path) == [tmp_path / "loss.png"]
     assert "schedules" in ditlab.figures().kinds
     with pytest.raises(ditlab.UserError, match="--kind schedul is unknown for this run; did you mean 'schedule'"):
         figures.draw("schedul")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ditlab
-from ditlab.api import run_card
+from ditlab.api.run import MOST_RUNS
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.storage.files import add_checksum
 from ditlab.sweeps.results import SweepResult
@@ -67,7 +67,7 @@ def test_an_unfinished_run_says_how_to_go_on(mine, status, monkeypatch):
 def damage_journal(run: ditlab.Run) -> str:
     lines = run.folder.journal.read_bytes().splitlines()
     run.folder.journal.write_bytes(b"\n".join([lines[0], b"\xff garbage", *lines[2:], b""]))
-    return "1 damaged line"
+    return "damaged lines are passed over here (1)"
 
 
 def remove_pictures(run: ditlab.Run) -> str:
@@ -146,7 +146,7 @@ def test_long_lists_and_names_are_cut(mine):
     assert "x" * 301 not in page_of(long).text and "more characters" in page_of(long).text
     many = ditlab.find_runs() * 80
     page = page_of(type(ditlab.find_runs())(many))
-    assert page.text.count(mine.id) == run_card.MOST_RUNS and "50 older ones not shown" in page.text
+    assert page.text.count(mine.id) == MOST_RUNS and "50 older ones not shown" in page.text
 
 
 def trained(family: str, **changes: Any) -> ditlab.Run:
@@ -171,12 +171,12 @@ def test_texts_are_text(own_home):
 def test_completed_rows_are_a_table(own_home):
     drawn = trained("region").sample(2, seed=3)
     page = page_of(drawn)
-    assert "masked regions, their largest features imputed measured region" in page.text and page.pictures
+    assert "masked regions, their largest features imputed measured window 1, region" in page.text and page.pictures
     table = drawn.table
     row = next(i for i, masked in enumerate(table["masked"].tolist()) if masked)
     names = [name.removeprefix("measured:") for name in table if name.startswith("measured:")]
     largest = max(names, key=lambda name: table[name][row])
-    assert re.search(rf"measured region \d+ {re.escape(largest)} ", page.text)  # the largest feature is first
+    assert re.search(rf"measured window 1, region \d+ {re.escape(largest)} ", page.text)  # the largest feature is first
 
 
 def test_a_sweep_s_result_is_a_ranked_table(tmp_path):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ditlab.cli.options import MOST_COLUMNS, time_lines
+from ditlab.cli.output import MOST_COLUMNS, time_lines
 from ditlab.reports.time_summary import time_summary
 from ditlab.tracking.history import Series
 

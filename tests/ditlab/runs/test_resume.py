@@ -10,7 +10,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
-from ditlab.training.trainer import StepLoop
+from ditlab.training.trainer import Trainer
 from support.trainings.workers import newest, tiny
 
 
@@ -77,11 +77,11 @@ def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, mon
 
 
 def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
-    def diverged(loop):
-        if loop._state.step:
-            raise RunFailed(f"stopped by a test after step {loop._state.step}")
+    def diverged(trainer):
+        if trainer.state.step:
+            raise RunFailed(f"stopped by a test after step {trainer.state.step}")
 
-    monkeypatch.setattr(StepLoop, "_evaluate", diverged)
+    monkeypatch.setattr(Trainer, "_evaluate", diverged)
     with pytest.raises(RunFailed):
         go(tiny(name="failed", evaluation={"every": 4}))
     (record,) = [record for record in list_runs(run_home) if record.name == "failed"]
@@ -93,9 +93,9 @@ def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     run, seen = only_run(run_home), []
     monkeypatch.setattr(
-        StepLoop,
-        "run",
-        lambda loop, saved, run=StepLoop.run: (seen.append(torch.get_num_threads()), run(loop, saved))[1],
+        Trainer,
+        "_run_steps",
+        lambda trainer, saved, run=Trainer._run_steps: (seen.append(torch.get_num_threads()), run(trainer, saved))[1],
     )
     before, warnings = torch.get_num_threads(), []
     for steps, cpus in ((3, 2), (4, 64), (5, None)):

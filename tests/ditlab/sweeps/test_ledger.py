@@ -19,7 +19,7 @@ def test_trial_whose_line_is_damaged_is_planned_again(home):
     one.folder.ledger.write_bytes(b"".join(lines))
     again = resume_sweep(prepared(one.sweep), one.folder)
     after = planned(again)
-    said = f"{one.folder.ledger}: 1 damaged line passed over; a trial without a line is run again."
+    said = f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is run again."
     assert again.notes[0] == said and one.folder.damage(home) == [said]
     assert [trial for trial in after if trial.number != 2] == [trial for trial in before if trial.number != 2]
     assert after[2].values == before[2].values and after[2].run_id != before[2].run_id
@@ -50,7 +50,7 @@ def test_damaged_elapsed_time_and_takeovers_are_said(home):
     notes = one.folder.damage(home)
     assert read_takeovers(run) == [taken]
     assert "elapsed.json is damaged: the time of earlier sessions counts as none." in notes[0]
-    assert "2 damaged lines passed over; those trials have earlier values." in notes[1]
+    assert "damaged lines are passed over (2); those trials have earlier values." in notes[1]
 
 
 def test_bits_of_a_ledger_cost_one_or_two_lines(home):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.contract import Samples
+from denoisers.processes.draws import draw_samples
 
 
 class Numbers:

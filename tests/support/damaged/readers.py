@@ -14,11 +14,12 @@ from PIL import Image
 from ditlab.analysis.comparison import summarise
 from ditlab.analysis.drawing import open_export
 from ditlab.analysis.opened_run import open_training_run
-from ditlab.api.removal import needs
+from ditlab.api.removal import check_unneeded
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer import open_tokenizer
+from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
@@ -228,10 +229,15 @@ def best(one: DamagedHome, say: Say) -> Any:
 
 def removal(one: DamagedHome, say: Say) -> Any:
     """`ditlab runs rm`: a run that something needs stays, and one of which this cannot be known."""
-    found = needs(one.home, scan_runs(one.home), [one.trial.run_id, OTHER])
-    if OTHER in found:
-        say(found[OTHER])
-    return one.trial.run_id in found
+    known, needed = scan_runs(one.home), []
+    for run_id in (one.trial.run_id, OTHER):
+        try:
+            check_unneeded(one.home, known, [run_id])
+        except UserError as error:
+            needed.append(run_id)
+            if run_id == OTHER:
+                say(str(error))
+    return one.trial.run_id in needed
 
 
 def marker(one: DamagedHome, say: Say) -> Any:

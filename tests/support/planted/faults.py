@@ -219,8 +219,8 @@ FAULTS = (
     ),
     Fault(
         "a sample skipped after resume",
-        _one(TRAINING + "trainer.py", "        stream = copy_stream(self._trainer.rank.device)\n",
-             "        stream = copy_stream(self._trainer.rank.device)\n"
+        _one(TRAINING + "trainer.py", "        stream = copy_stream(self.rank.device)\n",
+             "        stream = copy_stream(self.rank.device)\n"
              "        if state.step:\n"
              "            whole, size = batches.rows, batches.step_rows\n"
              "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),

@@ -270,7 +270,7 @@ class _RunProof:
 
     def _compare_evaluation(self, trainer: Trainer) -> None:
         """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
-        run, state, size = self._run, trainer.state, trainer.share.pass_size
+        run, state, size = self._run, trainer.state, trainer.stepper.share.pass_size
         before = _with_own_weights(state)
         with seen_labels(state.module.network) as measured:
             metrics = trainer.evaluation.evaluate(state, size)

@@ -17,7 +17,13 @@ from ditlab.data.stores.manifest import Column
 
 def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
     """Return the schema of the columns' shards."""
-    return pa.schema([_field(name, column) for name, column in columns.items()])
+    fields = []
+    for name, column in columns.items():
+        element = pa.from_numpy_dtype(column.stored_dtype)
+        arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
+        meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
+        fields.append(pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning}))
+    return pa.schema(fields)
 
 
 def record_batch(arrays: Mapping[str, np.ndarray], columns: Mapping[str, Column], schema: pa.Schema) -> pa.RecordBatch:
@@ -31,12 +37,8 @@ def record_batch(arrays: Mapping[str, np.ndarray], columns: Mapping[str, Column]
 
 def digests(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, ...]:
     """Return the SHA-256 of each column's elements, sorted by name."""
-    return tuple(hashlib.sha256(little_endian(arrays[name]).data).digest() for name in sorted(arrays))
-
-
-def little_endian(values: np.ndarray) -> np.ndarray:
-    """Return C-contiguous values in little-endian order, without a copy where they are."""
-    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+    ordered = (arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False) for name in sorted(arrays))
+    return tuple(hashlib.sha256(np.ascontiguousarray(values).data).digest() for values in ordered)
 
 
 def read_block(
@@ -65,13 +67,6 @@ def _values(array: pa.Array, column: Column, rows: int) -> np.ndarray:
         elements.buffers()[1], column.stored_dtype, len(elements), elements.offset * column.stored_dtype.itemsize
     )
     return values.reshape(rows, *column.shape)
-
-
-def _field(name: str, column: Column) -> pa.Field:
-    element = pa.from_numpy_dtype(column.stored_dtype)
-    arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
-    meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
-    return pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
 
 
 class BlockCutter:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,12 +47,8 @@ class RowSequence(ABC):
         return iter(())
 
 
-class RowNumbers(Protocol):
-    """Row numbers of a store: an int64 array, or numbers that are computed when they are read."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, places: np.ndarray, /) -> np.ndarray: ...
+RowNumbers = np.ndarray | RowSequence
+"""Row numbers of a store: an int64 array, or numbers that are computed when they are read."""
 
 
 @dataclass(frozen=True)

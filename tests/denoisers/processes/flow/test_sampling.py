@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from denoisers.batched_sampling import draw_samples
 from denoisers.contract import SampleRequest
+from denoisers.processes.draws import draw_samples
 from denoisers.processes.flow import gaussian_velocity
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from ditlab.cli import options
+from ditlab.cli import output
 from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.home import Home
@@ -124,10 +124,10 @@ def test_none_under_json(blank_pictures, run_id, with_run, ditlab, spec, tmp_pat
 def test_command_as_the_shell_finds_it(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/ditlab")
-    assert options.command_line("export", "a b", "--out", "x") == "ditlab export 'a b' --out x"
+    assert output.command_line("export", "a b", "--out", "x") == "ditlab export 'a b' --out x"
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    assert options.command_line("ui") == "bin/python -m ditlab ui"
+    assert output.command_line("ui") == "bin/python -m ditlab ui"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ditlab").touch()
-    assert options.command_line("ui") == "bin/ditlab ui"
+    assert output.command_line("ui") == "bin/ditlab ui"

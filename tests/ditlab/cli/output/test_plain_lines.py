@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ditlab.cli.progress import ProgressBars, ProgressLine, TerminalConsole, describe_amount, describe_rate
-from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, LineSchedule, PlainLines
+from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, PlainLines
 from ditlab.errors import UserError
 from ditlab.training.reporting import TrainingProgress
 
@@ -40,9 +40,15 @@ def terminal():
     return TerminalConsole(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
 
 
-def due_times(seconds, interval=30.0, step=0.25):
-    schedule = LineSchedule(0.0, interval)
-    return [number * step for number in range(int(seconds / step) + 1) if schedule.is_due(number * step)]
+def due_times(seconds, interval="30", step=0.25):
+    found, now = [], 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(INTERVAL_VARIABLE, interval)
+        lines = PlainLines(lambda: found.append(now), clock=lambda: now)
+    for number in range(int(seconds / step) + 1):
+        now = number * step
+        lines.tick()
+    return found
 
 
 def test_first_line_comes_after_two_seconds_and_then_ever_fewer():
@@ -57,8 +63,8 @@ def test_a_run_of_days_prints_a_line_every_ten_minutes():
 
 
 def test_interval_of_the_environment():
-    assert due_times(10, interval=1.0, step=0.5) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert due_times(1000, interval=0.0) == []
+    assert due_times(10, interval="1", step=0.5) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert due_times(1000, interval="0") == []
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
@@ -141,6 +147,16 @@ def test_amounts():
     assert describe_amount(120_000, 1_000_000, "peaks") == "120,000/1,000,000 peaks"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0:00"), (35, "0:35"), (754, "12:34"), (7509, "2:05:09"), (90_000, "25:00:00"), (1e6, "277:46:40")],
+)
+def test_time_left_goes_on_past_a_day(seconds, shown):
+    line = ProgressLine("loading PyTorch")
+    line.update(TrainingProgress(5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=seconds))
+    assert line.describe() == f"step 5/10 · loss 0.5123 · 1,530 samples/s · {shown} left"
+
+
 def test_rates():
-    assert [describe_rate(rate, "rows") for rate in (0, 0.034, 4.26, 1234.5)] == ["", "0.034/s", "4.3/s", "1,234/s"]
+    assert [describe_rate(rate, "rows") for rate in (0.034, 4.26, 1234.5)] == ["0.034/s", "4.3/s", "1,234/s"]
     assert describe_rate(12_500_000.4, "bytes") == "11.9 MiB/s"

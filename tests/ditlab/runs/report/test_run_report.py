@@ -12,7 +12,7 @@ from PIL import Image
 
 from ditlab.home import Home, RunFolder
 from ditlab.runs.locks import lock_run
-from ditlab.runs.page import MOST_BYTES, report_source, write_run_report
+from ditlab.runs.page import MOST_BYTES, write_run_report
 from ditlab.storage.files import add_checksum
 from support.journaled import JournaledRun, family_spec, finished_run
 
@@ -58,7 +58,7 @@ class PageReader(HTMLParser):
 
 def page_of(run, **known) -> PageReader:
     """The page of a run's folder, checked as every page must be."""
-    path = write_run_report(report_source(run.home, run.folder, **known))
+    path = write_run_report(run.home, run.folder, **known)
     html = path.read_text(encoding="utf-8")
     assert path.name == "report.html" and path.stat().st_size < MOST_BYTES
     reader = PageReader(html)
@@ -169,7 +169,7 @@ def test_data_of_charts_cannot_end_their_script(run):
     run.start()
     run.add("metrics", step=1, values={"train/</script><b>": 1.0, "train/loss": 2.0})
     run.end()
-    html = write_run_report(report_source(run.home, run.folder)).read_text()
+    html = write_run_report(run.home, run.folder).read_text()
     for content in re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL):
         assert "<" not in content and json.loads(content)["curves"]
 

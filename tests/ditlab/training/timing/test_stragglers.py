@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.engine.phase_clock import PHASES
-from ditlab.training.timing import FACTOR, LEAST_LOSS, LEAST_STEPS, SlowStretch, follow_slowest, slowest_share
+from ditlab.training.timing import FACTOR, LEAST_LOSS, LEAST_STEPS, SlowStretch, follow_slowest, slowest
 from support.trainings.phases import train_with_slow_worker
 from support.trainings.timings import phase_log
 from support.trainings.workers import tiny
@@ -23,7 +23,6 @@ def test_a_worker_is_named_after_enough_steps_in_a_row_that_cost_enough():
     for num in range(1, 2 * LEAST_STEPS):
         found = stretch_after(*[SLOW] * num)
         assert found == SlowStretch(2, num, 2.0 * num, float(num)) and found.is_straggler == (num >= LEAST_STEPS)
-        assert found.ratio == 2.0
     short = [[seconds * 1e-3 for seconds in SLOW]]
     costly = round(LEAST_LOSS / 1e-3)
     assert not stretch_after(*short * (costly // 2)).is_straggler and stretch_after(*short * (costly + 1)).is_straggler
@@ -38,7 +37,7 @@ def test_a_step_without_it_or_with_another_one_begins_anew():
 
 def test_of_two_workers_the_slow_one_is_compared_with_the_other():
     assert stretch_after(*[[1.0, 1.6]] * LEAST_STEPS) == SlowStretch(1, 5, pytest.approx(8.0), 5.0)
-    assert slowest_share([1.0, 3.0]) == 3.0 and slowest_share([2.0, 2.0, 2.0]) == 1.0
+    assert slowest([1.0, 3.0, 2.0]) == (1, 3.0, 1.5)
 
 
 def test_the_first_worker_names_it_once_by_tag_and_warning():

@@ -1,0 +1,150 @@
+"""Output of commands: lines, YAML, tables, the JSON object of `--json`, and the hint on the last line."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ditlab.cli.terminal import escape_for_terminal
+
+if TYPE_CHECKING:
+    from ditlab.cli.progress import TerminalConsole
+    from ditlab.reports.time_summary import TimeSummary
+
+MOST_COLUMNS = 80
+"""Columns of the lines about times."""
+
+
+def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
+    """Print a line for each of a command's files, and the JSON line for `--json`.
+
+    JSON has no NaN or infinity: they become null.
+    """
+    for file in files:
+        print_line(file, as_json)
+    if as_json:
+        click.echo(json.dumps(finite(result), allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """A value, and what it holds, with None for NaN and infinities, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def say(message: str) -> None:
+    """Print a line for people on standard error, without secrets and control characters."""
+    click.echo(escape_for_terminal(message), err=True)
+
+
+def print_line(text: object, as_json: bool = False) -> None:
+    """Print a line of a command's result, such as a file's path: on standard output, or on standard error for `--json`.
+
+    Secrets and control characters are made visible, as in `say`.
+    """
+    click.echo(escape_for_terminal(str(text)), err=as_json)
+
+
+def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
+    """Print a mapping as YAML: as it is in a file or pipe, with visible control characters on a terminal."""
+    from ditlab.spec.yaml_text import dump_yaml
+
+    text = dump_yaml(mapping)
+    out = sys.stderr if as_json else sys.stdout
+    click.echo(escape_for_terminal(text) if out.isatty() else text, nl=False, err=as_json)
+
+
+def console(as_json: bool) -> TerminalConsole:
+    """Console of a command's tables, which reads no markup: standard output, or standard error for `--json`."""
+    from ditlab.cli.progress import TerminalConsole
+
+    return TerminalConsole(stderr=as_json)
+
+
+def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
+    """Say what has become of records that a command added to a run: sent to MLflow, or queued for it."""
+    if not num_unsent:
+        say(f"{what} sent to MLflow, run {run_id}")
+        return
+    records = f"{num_unsent:,} record{'s' if num_unsent > 1 else ''}"
+    say(
+        f"{what} queued for MLflow, which does not take them now ({records} to send); "
+        f"`ditlab runs sync {run_id}` sends them"
+    )
+
+
+def hint(as_json: bool, command: str, *arguments: object) -> None:
+    """Print the next useful command of DiTLab on standard error; nothing under `--json`."""
+    hint_text(as_json, command_line(command, *arguments))
+
+
+def hint_text(as_json: bool, text: str) -> None:
+    """Print what is useful next where that is no command of DiTLab's."""
+    if not as_json:
+        say(f"next: {text}")
+
+
+def command_line(command: str, *arguments: object) -> str:
+    """A command of DiTLab as a shell takes it: by `ditlab`, its path, or Python with the module.
+
+    `command` may have several words (`data inspect`).
+    """
+    beside = Path(sys.executable).with_name("ditlab")
+    if shutil.which("ditlab"):
+        program = "ditlab"
+    else:
+        program = short_path(beside) if beside.is_file() else f"{short_path(Path(sys.executable))} -m ditlab"
+    return " ".join([program, command, *(shlex.quote(str(argument)) for argument in arguments)])
+
+
+def short_path(path: Path) -> str:
+    """Path quoted for a shell, relative to the working directory where it lies below it."""
+    return shlex.quote(str(relative(path)))
+
+
+def relative(path: Path) -> Path:
+    """Path relative to the working directory where it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def repeated_arguments(*without: str) -> list[str]:
+    """Arguments of the running command as they were typed, but for the parameters of these names."""
+    context = click.get_current_context()
+    found: list[str] = []
+    for parameter in context.command.get_params(context):
+        name = parameter.name or ""
+        if name in without or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        values = list(value) if isinstance(value, tuple) else [value]
+        if not isinstance(parameter, click.Option):
+            found += map(str, values)
+        elif parameter.is_flag:
+            found.append(parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0])
+        else:
+            found += [part for each in values for part in (parameter.opts[0], str(each))]
+    return found
+
+
+def time_lines(summary: TimeSummary) -> list[str]:
+    """Return the lines of the table: a heading, a line a phase, then utilisation, speed and memory."""
+    width = max(len("phase"), *map(len, summary.seconds))
+    lines = [summary.heading(), f"  {'phase':<{width}}  {'seconds':>10}  {'share':>6}  {'ms a step':>9}"]
+    for each in summary.shares():
+        lines.append(f"  {each.name:<{width}}  {each.seconds:>10,.2f}  {each.share:>6.1%}  {each.step_ms:>9,.2f}")
+    for text in summary.sentences():
+        lines += wrap(text, MOST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
+    return lines
