@@ -43,8 +43,8 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family,
     said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
     assert said.code == 2 and home.run(middle).path.is_dir()
     assert said.err.splitlines()[-1] == (
-        f"ditlab: run {middle} is the parent of fork {last} (last, from step 6), which needs its checkpoint; delete "
-        "that first."
+        f"ditlab: run {middle} is the parent of fork {last} (last, from step 6), which needs its checkpoints; "
+        "delete those first."
     )
     assert remove_runs("last", "middle") == [last, middle]
     assert store.prune(1, 6) == [3]  # nobody needs it any more
