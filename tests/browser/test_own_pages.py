@@ -86,7 +86,7 @@ def test_the_live_page_grows_with_its_run(browser, home):
     run.train(range(1, 11))
     run.save()
     with LivePage(run.home, run.folder, 0, print) as server:
-        thread = threading.Thread(target=server.serve)
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             assert faults_of(browser, server.url) == []
@@ -99,7 +99,7 @@ def test_the_live_page_grows_with_its_run(browser, home):
                 )
                 assert one.faults == []
         finally:
-            server.stop()
+            server.shutdown()
             thread.join()
 
 

@@ -1,13 +1,10 @@
-"""Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported, compared by their metrics.
-
-Comparing averages of several lengths needs no training again.
-"""
+"""Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported, compared."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,9 +18,8 @@ from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
-from ditlab.checkpoints.kept_averages import KeptAverages, RebuiltAverage, open_averages
+from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
 from ditlab.errors import UserError
-from ditlab.home import writable_folder
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
@@ -43,10 +39,7 @@ A_TABLE = 4
 
 
 def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
-    """Return the profiles of texts such as `0.1` (a relative length) and `decay=0.999`, or of numbers.
-
-    Raises UserError for a text that is neither, a length or decay out of range, and for none at all.
-    """
+    """Return the profiles of `0.1` (a relative length), `decay=0.999` or numbers. Raises UserError for any other."""
     found: dict[AverageProfile, None] = {}
     for text in (str(each).strip() for each in requested):
         is_decay = text.startswith(_DECAY)
@@ -66,20 +59,15 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
     return list(found)
 
 
-@contextmanager
-def kept_averages(saved: SavedRun) -> Iterator[KeptAverages]:
+def kept_averages(saved: SavedRun) -> AbstractContextManager[KeptAverages]:
     """Open the averages that a run keeps. Raises UserError where there are none."""
     store = checkpoint_store(saved.folder, saved.experiment.checkpoint.storage)
-    with open_averages(store, saved.checkpoint, saved.warn, saved.progress) as kept:
-        yield kept
+    return open_averages(store, saved.checkpoint, saved.warn, saved.progress)
 
 
 @contextmanager
 def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[SavedRun]:
-    """Open a run with one rebuilt average in place of its own; None: with its own.
-
-    Raises UserError as `requested_profiles` and `KeptAverages.rebuild` do.
-    """
+    """Open a run with one rebuilt average in place of its own (None). Raises UserError where it cannot be rebuilt."""
     if requested is None:
         yield saved
         return
@@ -88,28 +76,19 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
         raise UserError(f"--ema {requested} names {len(profiles)} averages, and one is used here; name one.")
     with kept_averages(saved) as kept:
         rebuilt = kept.rebuild(profiles[0])
-        saved.warn(described(rebuilt))
+        error = rebuilt.combination.profile_error
+        rough = "; it is rough, as there are few snapshots" if error > ROUGH else ""
+        if isinstance(rebuilt.profile, ExponentialProfile):
+            rough = "; it is approximate, as the profile is not a power function"
+        saved.warn(
+            f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} snapshots and the checkpoint of "
+            f"step {rebuilt.checkpoint.manifest.step}, with a profile error of {error:.1e}{rough}."
+        )
         yield replace(saved, average=rebuilt)
 
 
-def described(rebuilt: RebuiltAverage) -> str:
-    """Return a sentence on how near a rebuilt average is to one that was kept all along."""
-    error = rebuilt.combination.profile_error
-    how = "exactly as it was kept" if not rebuilt.num_snapshots else f"with a profile error of {error:.1e}"
-    rough = "; it is rough, as there are few snapshots" if error > ROUGH else ""
-    if isinstance(rebuilt.profile, ExponentialProfile):
-        rough = "; it is approximate, as the profile is not a power function"
-    return (
-        f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} snapshots and the checkpoint of step "
-        f"{rebuilt.checkpoint.manifest.step}, {how}{rough}."
-    )
-
-
 def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None) -> list[Path]:
-    """Write the files of an export: the trained weights, the checkpoint's average where `averaged`, or a rebuilt one.
-
-    Raises UserError where the disk refuses, and for an average that cannot be rebuilt.
-    """
+    """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     with with_average(saved, ema) as chosen:
@@ -222,6 +201,5 @@ def evaluate_averages(
     plot = frontier.plot
     if plot is None:
         return frontier
-    name = f"the folder of run {saved.folder.run_id}"
-    place = writable_folder(saved.folder.path / "figures", name, "make room, or make DITLAB_HOME writable")
+    place = saved.writable_folder("figures")
     return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])

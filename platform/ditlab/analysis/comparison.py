@@ -1,12 +1,9 @@
-"""Comparison of runs: a page, its pictures and its numbers.
-
-Samples are drawn in batches, timed, and measured against the data.
-"""
+"""Comparison of runs: a page, its pictures and its numbers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +38,7 @@ from ditlab.reports.comparison import (
 from ditlab.reports.comparison_page import summary_text, write_comparison
 from ditlab.runs.lineage import ancestors
 from ditlab.spec.experiment import Experiment
-from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_training_run, list_runs
@@ -90,8 +87,8 @@ def compare_runs(
     opened = open_runs(names, home, warn, progress)
     if log:
         home.check_place()
-    name = "-".join(run.folder.run_id for run in opened)
-    folder = output_folder(out or home.root / "comparisons" / name)
+    name = f"comparisons/{'-'.join(run.folder.run_id for run in opened)}"
+    folder = output_folder(out or home.root / name)
     settings = SampleSettings(samples, grid, seed, batch, default_device())
     compared = [summarise(run) for run in opened]
     for place, one in enumerate(opened if samples or grid else ()):
@@ -111,7 +108,7 @@ def compare_runs(
     for run in opened if log else ():
         progress("sending the page to MLflow", len(unsent), len(opened), "runs")
         with logged_records(run.tracker()) as tracker:
-            tracker.log_artifact(files[0], f"comparisons/{name}")
+            tracker.log_artifact(files[0], name)
         unsent[run.folder.run_id] = tracker.num_unsent
     return RunComparison(files, compared, summary_text(comparison), unsent)
 
@@ -145,22 +142,18 @@ def summarise(run: OpenedRun) -> ComparedRun:
         run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
-    starts, fingerprint, measurement = [], "", None
+    facts = JournalFacts()
     for event in content.events:
-        if event["kind"] == "start":
-            starts.append(event["time"])
-        elif event["kind"] == "dataset":
-            fingerprint = event["fingerprint"]
-        elif event["kind"] == "tags" and EVAL_TAG in event["values"]:
-            measurement = Measurement.parse(event["values"][EVAL_TAG])
+        facts.add(event)
+    starts = [event["time"] for event in content.events if event["kind"] == "start"]
     with building():
-        batch_size, counts = experiment.batch.size, count_parameters(experiment.model, experiment.objective)
+        counts = count_parameters(experiment.model, experiment.objective)
     history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
     evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
     clock = training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
     weights: dict[str, float] = experiment.objective.weights.model_dump()
-    speeds = history.get("train/samples_per_second", Series()).values
+    speeds = history.get(SPEED, Series()).values
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
     return ComparedRun(
@@ -169,19 +162,19 @@ def summarise(run: OpenedRun) -> ComparedRun:
         family=experiment.model.family,
         status=record.status,
         step=max([record.step, *loss.steps[-1:].tolist()]),
-        batch_size=batch_size,
+        batch_size=experiment.batch.size,
         spec=flatten(experiment.to_dict()),
         weights=sorted(weights, key=lambda name: -weights[name]),
-        data=_data(experiment, fingerprint),
+        data=_data(experiment, facts.dataset.get("fingerprint", "")),
         components=counts.components,
         training_only=counts.training_only,
         curves={
-            name: run_curve(series.steps, series.values, batch_size, clock)
+            name: run_curve(series.steps, series.values, experiment.batch.size, clock)
             for name, series in history.items()
             if name == TRAIN_LOSS or name.startswith(HELD_OUT)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
-        measurement=measurement,
+        measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
     )
 
@@ -251,12 +244,11 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     generator = torch.Generator(settings.device).manual_seed(seed)
     samples = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, settings.batch)
     seconds = time.perf_counter() - begun
-    metrics: Mapping[str, float] = {}
-    measurement = None
+    metrics, measurement = dict[str, float](), None
     if evaluator:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
-            metrics = evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num)))
+            metrics = dict(evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num))))
             measurement = evaluator.measurement(num, settings.batch, FLOAT, seed)
         except UserError as error:
             reason = str(error).rstrip(".")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,7 +16,7 @@ from denoisers.contract import BatchField, Sampler, SampleRequest, TextCodec
 from ditlab.analysis.averages import with_average
 from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions
-from ditlab.analysis.sample_request import folder_name, num_samples, sample_request, with_class_number
+from ditlab.analysis.sample_request import LABEL, class_number, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_set import SampleSet
 from ditlab.analysis.user_errors import building
 from ditlab.data.loading.batches import check_fields
@@ -24,12 +25,7 @@ from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.errors import UserError
-from ditlab.inputs.conditions import (
-    DEFAULT_NUM_SAMPLES,
-    num_selected_rows,
-    rows_for_samples,
-    sample_conditions,
-)
+from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
@@ -41,11 +37,10 @@ from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_c
 
 
 def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
-    """Draw samples from a run's averaged weights, or from its weights where it has no average.
-
-    Raises UserError for options that do not fit the run.
-    """
-    options = with_class_number(options, saved)
+    """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit."""
+    if isinstance(options.label, str):
+        column = saved.data().train.columns.get(LABEL)
+        options = replace(options, label=class_number(options.label, column.names if column is not None else ()))
     experiment = saved.experiment_with(options.changes())
     sampler = saved.sampler(experiment)
     request = sample_request(options, sampler)
@@ -65,10 +60,9 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
         with with_average(saved, options.ema) as averaged:
             return averaged.network(inputs.device)
 
-    return draw_set(
-        options, experiment, sampler, request, inputs, network, saved.step, saved.folder.run_id, saved.folder.path,
-        view, saved.warn, saved.progress,
-    )  # fmt: skip
+    owner, folder = saved.folder.run_id, saved.folder.path
+    place = (saved.step, owner, folder, view, saved.warn, saved.progress)
+    return draw_set(options, experiment, sampler, request, inputs, network, *place)
 
 
 def draw_set(
@@ -95,7 +89,11 @@ def draw_set(
             warn(f"--num {options.num}: {completed}; leave --num out for all.")
         if note := sampler.note(conditions.rows):
             warn(f"{note}.")
-        facts = {"divisors": divisors(view, fields)}
+        divided = {field.name: view.columns[field.name] for field in fields if view.columns[field.name].divisors}
+        facts["divisors"] = {
+            name: dict(zip(each.names or map(str, range(len(each.divisors))), each.divisors, strict=True))
+            for name, each in divided.items()
+        }
     network = open_network()
     device = next(network.parameters()).device
     seed = experiment.seed if options.seed is None else options.seed
@@ -114,10 +112,7 @@ def draw_set(
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
-    """The rows that `--data` names: `held_out`, `train` or a store; without it, the run's held-out rows.
-
-    Raises UserError where nothing is held out, and for a store whose fields differ from those of the run's data.
-    """
+    """The rows of `--data` (a store, `train`; default: `held_out`). Raises UserError for none, or for other fields."""
     data = saved.data()
     if choice is None:
         if not len(data.held_out):
@@ -134,28 +129,14 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
     check_fields(view, fields)
     for field in fields:
         names, expected = view.columns[field.name].names, data.train.columns[field.name].names
-        if not expected or names == expected:
-            continue
-        problem = f"has no names for the entries of {field.name}, such as '{expected[0]}'"
-        if names:
-            first = next(i for i, pair in enumerate(zip(names, expected, strict=True)) if pair[0] != pair[1])
-            problem = f"has '{names[first]}' as entry {first + 1} of {field.name}, not '{expected[first]}'"
-        raise UserError(
-            f"{view.origin} {problem}, as the run's own data has it ({data.train.origin}); import it with the same "
-            "features in the same order."
-        )
+        if expected and names != expected:
+            pairs = enumerate(zip_longest(names, expected), start=1)
+            entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            raise UserError(
+                f"{view.origin} has {name} as entry {entry} of {field.name}, and the run's own data {own} "
+                f"({data.train.origin}); import it with the same features in the same order."
+            )
     return view
-
-
-def divisors(view: View, fields: Sequence[BatchField]) -> dict[str, dict[str, float]]:
-    """The divisors of each field's entries, by field and name."""
-    found = {}
-    for field in fields:
-        column = view.columns[field.name]
-        if column.divisors:
-            names = column.names or tuple(map(str, range(len(column.divisors))))
-            found[field.name] = dict(zip(names, column.divisors, strict=True))
-    return found
 
 
 @dataclass(frozen=True)
@@ -206,11 +187,7 @@ class ExportedModel:
 
 
 def open_export(folder: Path, device: torch.device, warn: Callable[[str], None]) -> ExportedModel:
-    """Load an export onto `device`.
-
-    `warn` is called for files changed since it was written. Raises UserError for a folder that holds no export, and for
-    a damaged one.
-    """
+    """Load an export onto `device`; `warn` gets files that were changed. Raises UserError for damage, or no export."""
     for name in (SPEC_NAME, WEIGHTS_NAME):
         if not (folder / name).exists():
             raise UserError(f"{folder} holds no {name}, so it is no export; write one with `ditlab export`.")

@@ -19,7 +19,6 @@ from ditlab.analysis.sample_options import sampling_changes
 from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
-from ditlab.home import writable_folder
 from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
@@ -76,9 +75,7 @@ class CheckpointEvaluation:
 
     def terminal_tables(self) -> Iterator[RenderableType]:
         """Metrics and short tables for a terminal, under lines that say of what."""
-        of = f"{self.num_samples} samples"
-        if self.changes:
-            of = f"{', '.join(self.changes)}, not added to the run"
+        of = f"{', '.join(self.changes)}, not added to the run" if self.changes else f"{self.num_samples} samples"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
         # metrics of the family's evaluator are in tables of their own
         rows = [(name, f"{value:.5f}") for name, value in self.metrics.items() if not name.startswith("assessed/")]
@@ -99,8 +96,8 @@ class CheckpointEvaluation:
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
         measurements = {name: each.to_dict() for name, each in self.measurements.items()}
-        found = {"run_id": self.run_id, "step": self.step, "metrics": self.metrics, "measurements": measurements}
-        found["evaluation"] = self.evaluation
+        found = {name: getattr(self, name) for name in ("run_id", "step", "metrics", "evaluation")}
+        found["measurements"] = measurements
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -136,7 +133,13 @@ def evaluate_run(
     network, inputs = saved.network(device), saved.inputs(data, device, changes)
     found, measurements = EvaluationResult({}, {}, {}), {}
     if not resampled:
-        found.metrics.update(_held_out_metrics(saved, network, data, inputs, num, batch_size))
+        rank = Rank(0, 1, 0, device)
+        with torch.no_grad():
+            held_out = metrics_by_part(
+                network, saved.objective(device, data.text), data, part_objectives(saved.experiment, data), inputs,
+                batch_size, num, rank, ControlChannel(rank), saved.progress,
+            )  # fmt: skip
+        found.metrics.update({f"held_out/{name}": value for name, value in held_out.items()})
         measurements["held_out"] = held_out_measurement(experiment, data, num, FLOAT, device.type, saved.home)
         saved.progress("evaluating as the family does", 0, None, "")
         if own := evaluate_by_family(saved.experiment, network, data, num, batch_size, inputs):
@@ -173,19 +176,15 @@ def evaluate_run(
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
-    """Write figures (PNG) and tables (Parquet) into the run's folder; log metrics and files, and send them.
-
-    Raises UserError where the disk refuses.
-    """
+    """Write figures and tables into the run's folder, log them and the metrics. Raises UserError for a full disk."""
     files: list[Path] = []
     if found.figures or found.tables:
-        owner, remedy = f"the folder of run {saved.folder.run_id}", "make room, or make DITLAB_HOME writable"
-        place = writable_folder(saved.folder.media / FOLDER, owner, remedy)
+        place = saved.writable_folder(f"media/{FOLDER}")
         try:
             files += [save_figure(figure, place / name) for name, figure in found.figures.items()]
             files += [save_table(table, place / f"{name}.parquet") for name, table in found.tables.items()]
         except OSError as error:
-            raise UserError(f"{owner} cannot be written ({error.strerror}); {remedy}.") from error
+            raise UserError(f"{place} cannot be written ({error.strerror}); make room there.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")
     with logged_records(saved.tracker()) as tracker:
         tracker.journal.log_metrics(saved.step, found.metrics)
@@ -201,19 +200,6 @@ def measured_weights(saved: SavedRun, network: nn.Module) -> str:
     """Return a digest of the weights that an evaluation measures: of the network, and of the objective's modules."""
     of_objective = {f"objective.{name}": value for name, value in saved.weights("objective.").items()}
     return weights_digest(dict(network.state_dict()) | of_objective)
-
-
-def _held_out_metrics(
-    saved: SavedRun, network: nn.Module, data: DataSplits, inputs: ModelInputs, num: int, batch_size: int
-) -> dict[str, float]:
-    """`held_out/...` over the first `num` held-out rows."""
-    rank = Rank(0, 1, 0, inputs.device)
-    with torch.no_grad():
-        found = metrics_by_part(
-            network, saved.objective(inputs.device, data.text), data, part_objectives(saved.experiment, data), inputs,
-            batch_size, num, rank, ControlChannel(rank), saved.progress,
-        )  # fmt: skip
-    return {f"held_out/{name}": value for name, value in found.items()}
 
 
 def evaluate_by_family(

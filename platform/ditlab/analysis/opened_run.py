@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
@@ -28,7 +29,7 @@ from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.mixture import packing_of
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
-from ditlab.tracking.records import FoundRun, RunRecord, find_training_run
+from ditlab.tracking.records import FoundRun, RunRecord
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import load_network
 
@@ -61,9 +62,13 @@ class OpenedRun:
         checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
         if checkpoint is None:
             return None
-        return SavedRun(
-            self.home, self.folder, self.record, self.experiment, self.warn, self.progress, checkpoint=checkpoint
-        )
+        own = (self.home, self.folder, self.record, self.experiment, self.warn, self.progress)
+        return SavedRun(*own, checkpoint=checkpoint)
+
+    def writable_folder(self, name: str) -> Path:
+        """A folder below the run's own, made where it is missing. Raises UserError where it cannot be written."""
+        owner = f"the folder of run {self.folder.run_id}"
+        return writable_folder(self.folder.path / name, owner, "make room, or make DITLAB_HOME writable")
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""
@@ -118,9 +123,8 @@ class SavedRun(OpenedRun):
         Without data: the encoder of prompts alone. `changes` may move the run's encoders.
         """
         experiment = self.experiment_with(changes)
-        inputs = ModelInputs.from_experiment(
-            experiment, data.train.columns if data else (), device, self.warn, self.home
-        )
+        columns = data.train.columns if data else ()
+        inputs = ModelInputs.from_experiment(experiment, columns, device, self.warn, self.home)
         objective = experiment.family.build_objective(experiment.objective, experiment.model)
         if isinstance(objective, RetiringObjective):
             inputs.retire(objective.retired_fields(max(0, self.step - 1)))
@@ -137,10 +141,7 @@ class SavedRun(OpenedRun):
         return open_data(self.experiment.data, self.home)
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
-        """The first `num` held-out samples as the model's inputs; training samples where nothing is held out.
-
-        Of several image sizes, the commonest one is taken.
-        """
+        """The first `num` held-out samples (else training) of the commonest size, as the model's inputs."""
         data = self.data()
         view = rows_for_samples(data).fullest()
         inputs = self.inputs(data, device).only([field.name for field in self.experiment.model.batch_fields()])
@@ -152,21 +153,10 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> OpenedRun:
-    """Open the training run that `text` names: an id, a unique prefix of one, or a name (its newest run).
-
-    Raises UserError for an unknown run and for a sweep.
-    """
-    return open_found(find_training_run(home, text), home, warn)
-
-
 def open_found(
     found: FoundRun, home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
 ) -> OpenedRun:
-    """Open a run that was found. `warn` is called with the finder's note, if any.
-
-    Raises UserError where a package of the run's parts is not installed here.
-    """
+    """Open a run, with its note as a warning. Raises UserError where a package of its parts is missing."""
     if found.note:
         warn(found.note)
     check_installed(found.record.plugins, f"run {found.folder.run_id}")
@@ -175,10 +165,7 @@ def open_found(
 
 @contextmanager
 def logged_records(tracker: RunTracker) -> Iterator[RunTracker]:
-    """Add records by the tracker during the block, then send them; a server that does not answer is waited for 30 s.
-
-    After the block, the tracker's `num_unsent` records of the run wait for `ditlab runs sync`.
-    """
+    """Add records in the block, then send them for up to 30 s; the tracker's `num_unsent` then wait for `runs sync`."""
     try:
         yield tracker
     finally:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
-from ditlab.reports.figures import loss_figure, metric_panel
+from ditlab.reports.figures import metric_panel
 from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 from ditlab.tracking.history import Series
 
@@ -62,8 +62,3 @@ def metric_plot(history: Mapping[str, Series]) -> Plot:
         metric_panel(series, name, "as logged", is_loss=name.endswith("loss")) for name, series in history.items()
     ]
     return Plot(Figure(panels))
-
-
-def loss_plot(history: Mapping[str, Series]) -> Plot:
-    """Training loss, raw and smoothed, and the held-out metrics."""
-    return Plot(loss_figure(history))

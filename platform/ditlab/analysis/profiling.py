@@ -1,7 +1,4 @@
-"""Profile of training steps: seconds by phase, module, operator and kind of work, as sentences, tables and a picture.
-
-Operators belong to modules: forward by nesting, backward by sequence number.
-"""
+"""Profile of training steps: seconds by phase, module, operator and kind of work, in words, tables and a picture."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 _OWN_RANGES = (PREFIX, _BACKWARD, "ProfilerStep", "Optimizer.step", "DistributedDataParallel")
 OUTSIDE = "(outside of modules)"
 MOST_ROWS = 12
-"""Rows of a table or bars of a panel; the rest is one more."""
+"""Rows of a table or bars of a panel."""
 SMALL = 0.01
 """Share of a step below which a kind of work is not told in a sentence."""
 
@@ -124,10 +121,7 @@ class Profile:
 def profile_steps(
     experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Callable[[str], None]
 ) -> Profile:
-    """Train a few steps of an experiment of one worker in this process, profile them, and write torch's trace.
-
-    Nothing else is kept: no run, no checkpoint. Raises OSError where the trace cannot be written.
-    """
+    """Train and profile a few steps in this process, and write torch's trace alone. Raises OSError where it cannot."""
     with open_steps(experiment, home, MOST_PASSES) as runner:
         say(f"warming up: {WARM_UP} steps")
         for _ in range(WARM_UP):
@@ -172,9 +166,8 @@ def operator_times(events: Iterable[OperatorEvent], num_steps: int) -> list[Oper
         groups[event.name].append(event)
     found = []
     for name, calls in groups.items():
-        seconds, flops = sum(each.seconds for each in calls), sum(each.flops for each in calls)
-        sums = (seconds / num_steps, len(calls) / num_steps, flops / num_steps)
-        found.append(OperatorTime(name, kind_of(name), *sums))
+        sums = sum(each.seconds for each in calls), len(calls), sum(each.flops for each in calls)
+        found.append(OperatorTime(name, kind_of(name), *(each / num_steps for each in sums)))
     return sorted(found, key=lambda each: -each.seconds)
 
 
@@ -237,7 +230,7 @@ def named_modules_recorded(network: nn.Module) -> Iterator[None]:
 
 
 def operator_events(events: Sequence[Any], on_gpu: bool) -> list[OperatorEvent]:
-    """Return the operators of a profile's events (`torch.profiler.profile.events()`) that took time."""
+    """Operators that took time, of `profile.events()`: forward modules by nesting, backward by sequence number."""
 
     def within(event: Any, prefix: str) -> Any:
         """The nearest range around an event with this prefix, or itself; None without one."""
@@ -286,7 +279,7 @@ def profile_lines(profile: Profile) -> list[str]:
 def module_table(profile: Profile) -> Table:
     """Modules without those inside them; repeated blocks are one row."""
     heads = {"module": "text", **dict.fromkeys(("copies", "forward ms", "backward ms", "share"), "number")}
-    table = terminal_table(heads, caption=_rest(profile, profile.modules))
+    table = terminal_table(heads)
     for each in profile.modules[:MOST_ROWS]:
         times = (f"{1e3 * each.forward:,.2f}", f"{1e3 * each.backward:,.2f}")
         table.add_row(each.path, str(each.num_modules), *times, f"{each.seconds / profile.seconds:.1%}")
@@ -296,7 +289,7 @@ def module_table(profile: Profile) -> Table:
 def operator_table(profile: Profile) -> Table:
     """Operators of a CPU, kernels of a GPU, without those inside them."""
     heads = {"operator": "text", **dict.fromkeys(("calls", "ms", "share", "GFLOP/s"), "number")}
-    table = terminal_table(heads, caption=_rest(profile, profile.operators))
+    table = terminal_table(heads)
     for each in profile.operators[:MOST_ROWS]:
         counted = each.flops and each.kind != "elementwise"
         table.add_row(
@@ -304,13 +297,6 @@ def operator_table(profile: Profile) -> Table:
             f"{each.seconds / profile.seconds:.1%}", f"{each.flops / each.seconds / 1e9:,.3g}" if counted else "",
         )  # fmt: skip
     return table
-
-
-def _rest(profile: Profile, rows: Sequence[ModuleTime | OperatorTime]) -> str | None:
-    """Describe the rows that a table leaves out; None for none."""
-    seconds = sum(each.seconds for each in rows[MOST_ROWS:])
-    others = f"{len(rows) - MOST_ROWS} others: {1e3 * seconds:,.2f} ms, {seconds / profile.seconds:.1%}"
-    return others if len(rows) > MOST_ROWS else None
 
 
 def profile_figure(profile: Profile) -> Figure:

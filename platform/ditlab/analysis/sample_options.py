@@ -100,9 +100,8 @@ class SampleOptions:
             given["size"] = "{}x{}".format(*size)
         if isinstance(label := given.get("label"), str) and _NUMBER.fullmatch(label):
             given["label"] = int(label)
-        forms: dict[str, Callable[[Any], Any]] = {"prompt_file": Path, "start": Path} | dict.fromkeys(
-            ("size", "data", "ema"), str
-        )
+        forms: dict[str, Callable[[Any], Any]] = dict.fromkeys(("size", "data", "ema"), str)
+        forms |= dict.fromkeys(("prompt_file", "start"), Path)
         forms |= dict.fromkeys(("prompts", "placed", "overrides"), tuple)
         return cls(num, **{name: forms[name](value) if name in forms else value for name, value in given.items()})
 
@@ -112,10 +111,7 @@ class SampleOptions:
 
 
 def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Assignment]:
-    """Assignments for `given`, values by field of `sampling` (None: unchanged), and for `--set` texts, `overrides`.
-
-    Raises UserError for an override of anything else.
-    """
+    """Assignments for `given` fields of `sampling` and `--set` texts. Raises UserError for other sections."""
     from ditlab.spec.overrides import Assignment, parse_overrides  # pydantic: completion needs none
 
     changes = [

@@ -19,7 +19,6 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from denoisers.contract import Picture, PicturingSampler, Prompt, SampleRequest
-from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH, SampleOptions
 from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.errors import UserError, first_line
@@ -29,7 +28,6 @@ from ditlab.tracking.names import flatten
 
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
-_NOT_EACH = "this run's family does not draw samples for each of several prompts"
 LABEL = "label"
 """Column of classes."""
 _MOST_NAMES = 30
@@ -38,10 +36,7 @@ PREFIX = "ditlab."
 
 
 def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
-    """The request that `options` describe for `sampler`.
-
-    Raises UserError for an option that the sampler's family does not take, and for one that cannot be read.
-    """
+    """The request that `options` describe. Raises UserError for one that the family does not take, or is unreadable."""
     _check_taken(options, sampler)
     if options.strength is not None and options.start is None:
         raise UserError(f"--strength {options.strength:g} needs a picture to start from; name one with --start.")
@@ -77,12 +72,7 @@ def num_samples(num: int | None, request: SampleRequest, sampler: Any, noise: Te
 
 
 def folder_name(
-    step: int,
-    sampling: Mapping[str, Any],
-    choice: str | None,
-    request: SampleRequest,
-    seed: int,
-    noise: Tensor | None = None,
+    step: int, sampling: Mapping[str, Any], choice: str | None, request: SampleRequest, seed: int, noise: Any = None
 ) -> str:
     """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long values, paths among
     them, are cut to their ends."""
@@ -114,46 +104,30 @@ def _check_taken(options: SampleOptions, sampler: Any) -> None:
             raise UserError("noise must be a torch.Tensor, its first axis that of samples: torch.randn(4, 1, 8, 8).")
         if "noise" not in signature(sampler.sample).parameters:
             raise UserError("noise was given, and this run's family takes none (its sampler); leave it out.")
+    refused: dict[str, Any] = {}
     if not sampler.draws_per_prompt:
-        if options.prompt_file is not None:
-            raise UserError(f"--prompts {options.prompt_file}: {_NOT_EACH}; leave it out.")
         if len(options.prompts) > 1:
-            raise UserError(f"--prompt was given {len(options.prompts)} times: {_NOT_EACH}; give it once.")
-        if options.negative_prompt is not None:
-            raise UserError(
-                f"--negative-prompt {options.negative_prompt!r}: this run's family avoids no text; leave it out."
-            )
+            raise UserError(f"--prompt was given {len(options.prompts)} times: this run's family takes one; give one.")
+        refused = {"--prompts": options.prompt_file, "--negative-prompt": options.negative_prompt}
     if not isinstance(sampler, PicturingSampler):
-        if options.size is not None:
-            raise UserError(f"--size {options.size}: this run's family draws samples of one size; leave it out.")
-        if options.start is not None:
-            raise UserError(f"--start {options.start}: this run's family starts from no picture; leave it out.")
+        refused |= {"--size": options.size, "--start": options.start}
+    for option, value in refused.items():
+        if value is not None:
+            raise UserError(f"{option} {value}: this run's family takes no {option}; leave it out.")
 
 
 def prompt_lines(path: Path) -> list[str]:
     """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is no text."""
     try:
         text = read_plain(path, PROMPTS_BYTES, follow=True).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"--prompts {path} is not UTF-8 (at byte {error.start}); save it as UTF-8, a prompt in every line."
+            f"--prompts {path} cannot be read ({first_line(error)}); name a UTF-8 file with a prompt in every line."
         ) from error
-    except OSError as error:
-        raise UserError(
-            f"--prompts {path} cannot be read ({first_line(error)}); name a file with a prompt in every line."
-        ) from error
-    lines = [line.strip() for line in text.split("\n")]
-    if not any(lines):
+    lines = list(filter(None, map(str.strip, text.split("\n"))))
+    if not lines:
         raise UserError(f"--prompts {path} holds no prompt; write one in every line.")
-    return [line for line in lines if line]
-
-
-def with_class_number(options: SampleOptions, saved: SavedRun) -> SampleOptions:
-    """Put a class's number in the place of its name. Raises UserError for a name that the run's data do not have."""
-    if not isinstance(options.label, str):
-        return options
-    column = saved.data().train.columns.get(LABEL)
-    return replace(options, label=class_number(options.label, column.names if column is not None else ()))
+    return lines
 
 
 def class_number(name: str, names: Sequence[str]) -> int:
@@ -168,10 +142,7 @@ def class_number(name: str, names: Sequence[str]) -> int:
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:
-    """Read a picture as (3, height, width) float32 in [-1, 1], scaled to cover `size` and cropped around its centre.
-
-    Raises UserError for a file that is no picture.
-    """
+    """Read a picture as (3, height, width) float32 in [-1, 1], fitted to `size` around its centre. Raises UserError."""
     height, width = size
     try:
         with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
@@ -186,10 +157,7 @@ def start_image(path: Path, size: tuple[int, int]) -> Tensor:
 
 
 def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Write `000.png`, `001.png`, ..., each with `origin` and its own settings as texts `ditlab.KEY`.
-
-    Raises OSError where the disk refuses.
-    """
+    """Write `000.png`, ..., each with `origin` and its settings as texts `ditlab.KEY`. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     digits = max(3, len(str(len(pictures) - 1)))
     for number, picture in enumerate(pictures):

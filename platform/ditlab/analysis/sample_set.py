@@ -76,10 +76,7 @@ class SampleSet:
 
     @property
     def animation(self) -> Plot:
-        """The samples over the solver steps, in at most 26 distinct frames.
-
-        Raises ValueError for samples without a trajectory.
-        """
+        """The samples over the solver steps, in at most 26 frames. Raises ValueError without a trajectory."""
         frames = self.samples.trajectory
         if frames is None:
             raise ValueError("these samples have no trajectory; draw them with trajectory=True.")

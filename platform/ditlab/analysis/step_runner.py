@@ -1,7 +1,4 @@
-"""Training steps of an experiment in this process, on one worker, without loop, checkpoints or tracking.
-
-A few real ones, timed in a process of their own, give the rates that a plan is calibrated by.
-"""
+"""Training steps of an experiment in this process, on one worker; a few timed ones give the rates of a plan."""
 
 from __future__ import annotations
 
@@ -121,11 +118,7 @@ class MeasuredSteps:
 
 
 def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
-    """Train a few steps of an experiment on one worker, in another process, and time them. Nothing of it is kept.
-
-    Raises:
-        UserError: the machine has no GPU for an experiment that needs one, or too little memory.
-    """
+    """Time steps of one worker in another process. Raises UserError for no GPU or too little memory, RunFailed."""
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(
             "--measure takes real steps, and this machine has no GPU to take them on; leave --measure out, or plan for "

@@ -56,9 +56,10 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
             caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
             shown_counts = [f"{count:,}" for count in counts[:CLASSES_SHOWN]]
             rows = zip(column.names or map(str, range(CLASSES_SHOWN)), shown_counts, strict=False)
-            heads_of_classes = {"class": "text" if column.names else "number", "rows": "number"}
-            is_cut = len(counts) > CLASSES_SHOWN
-            yield terminal_table(heads_of_classes, rows, f"{name}: rows by class", caption if is_cut else None)
+            title = f"{name}: rows by class"
+            yield terminal_table(
+                {"class": "text", "rows": "number"}, rows, title, caption if len(counts) > CLASSES_SHOWN else None
+            )
     if files := store.manifest.source.files:
         places = {each.name: (each.url or "").removesuffix(each.name) or "this machine" for each in files}
         yield _shared_above(
@@ -120,9 +121,7 @@ def left_out(store: AnyStore) -> str:
     if not isinstance(store, BucketedStore) or not store.manifest.facts:
         return ""
     counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
-    is_here = store.path.is_dir()  # else a place that was named by a URI
-    lists = ", ".join(str(store.path / file) if is_here else file for file in store.manifest.files.values())
-    return counts + (f"; listed in {lists}" if lists else "")
+    return f"{counts}; listed in {', '.join(store.manifest.files.values())}"
 
 
 def text_line(store: AnyStore) -> str:
@@ -144,10 +143,7 @@ def text_table(samples: Mapping[int, str]) -> Table:
         (f"{row:,}", Text(text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + " ..."))
         for row, text in samples.items()
     )
-    is_cut = any(len(text) > TEXT_SHOWN for text in samples.values())
-    return terminal_table(
-        {"row": "number", "text": "text"}, rows, "rows as text", "--json gives all" if is_cut else None
-    )
+    return terminal_table({"row": "number", "text": "text"}, rows, "rows as text", "--json gives all")
 
 
 def data_tables(experiment: Experiment, data: DataSplits) -> Iterator[Table]:
@@ -208,20 +204,16 @@ def _problems(data: DataSplits) -> Mapping[str, str]:
 
 
 def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:
-    """Return what was left out or changed, by reason, most first.
-
-    Of captions that are cut, the images are in the store.
-    """
+    """Return what was left out or changed, by reason, most first; images of captions that are cut are in the store."""
     store = written.store
     if not isinstance(store, BucketedStore):
         return sorted(written.left_out, key=lambda each: -each.number)
     facts = store.manifest.facts
     total = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
-    by_number = sorted(facts.items(), key=lambda fact: -fact[1])
-    notes = store.manifest.notes
     found = []
-    for reason, number in by_number:  # the first note about each, without the reason: `a.png (15x900 pixels)`
-        note = next((note for note in notes if f": {reason} (" in note), "")
+    for reason, number in sorted(facts.items(), key=lambda fact: -fact[1]):
+        # the first note about each, without the reason: `a.png (15x900 pixels)`
+        note = next((note for note in store.manifest.notes if f": {reason} (" in note), "")
         found.append(LeftOutRecords(reason, number, total, note.replace(f": {reason} (", " (", 1)))
     return found
 

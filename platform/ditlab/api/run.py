@@ -139,9 +139,10 @@ class Run:
         Raises UserError for an unknown name, and without names for a run that has logged no training loss.
         """
         chosen = self._history(names or ("train/loss",))
-        from ditlab.analysis.plot import loss_plot, metric_plot
+        from ditlab.analysis.plot import Plot, metric_plot
+        from ditlab.reports.figures import loss_figure
 
-        return metric_plot(chosen) if names else loss_plot(metric_history(self.folder))
+        return metric_plot(chosen) if names else Plot(loss_figure(metric_history(self.folder)))
 
     def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
         """Draw `num` samples from the newest checkpoint's averaged weights (default: 64, or 4 of each prompt).

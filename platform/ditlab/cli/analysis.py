@@ -5,16 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
 from ditlab.cli import options, output
 from ditlab.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -226,19 +223,17 @@ def figures(
         if opened and logged:
             progress.stage("sending the figures to MLflow")
             num_unsent = opened.log_figures(logged)
+    own = [opened.id] if opened else []
     if only_list:
         for kind in found.kinds:
             output.print_line(kind, as_json)
         output.emit({"kinds": found.kinds}, as_json)
-        output.hint(as_json, "figures", *([opened.id] if opened else []), "--kind", found.kinds[0])
+        output.hint(as_json, "figures", *own, "--kind", found.kinds[0])
         return
     if opened and logged:
-        output.say_delivery(f"{len(logged)} figure{'s' if len(logged) > 1 else ''}", opened.id, num_unsent)
+        output.say_delivery("figures", opened.id, num_unsent)
     output.emit({"files": [str(file) for file in files]}, as_json)
-    if opened:
-        output.hint(as_json, "export", opened.id, "--out", f"export-{opened.id}")
-    else:
-        output.hint(as_json, "runs")
+    output.hint(as_json, *(["export", *own, "--out", f"export-{opened.id}"] if opened else ["runs"]))
 
 
 @click.command()

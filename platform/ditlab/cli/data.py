@@ -1,7 +1,4 @@
-"""`ditlab data`: import of data into Arrow stores, features for them, inspection of stores, upload of stores.
-
-There is a command for each importer, its flags made from the fields of its options.
-"""
+"""`ditlab data`: imports, with a command for each importer; features; inspection and upload of stores."""
 
 from __future__ import annotations
 
@@ -46,11 +43,8 @@ class Importers(click.Group):
 
         command = click.command(cmd_name, help=importer.options.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in importer.options.model_fields.items()]
-        place, text = (
-            click.Path(path_type=Path, file_okay=False),
-            "Folder for the stores [default: DITLAB_HOME/stores].",
-        )
-        flags.append(click.Option(["--out"], type=place, help=text))
+        text = "Folder for the stores [default: DITLAB_HOME/stores]."
+        flags.append(click.Option(["--out"], type=click.Path(path_type=Path, file_okay=False), help=text))
         if importer.by_blocks:
             text = (
                 "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
@@ -82,15 +76,9 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
         folder = click.Path(path_type=Path, exists=True, file_okay=False)
         kind = {bool: None, float: click.FLOAT, str: click.STRING, Path: folder}[plain]
     flag = name.replace("_", "-")
-    default = {} if field.is_required() else {"default": field.default}
-    return click.Option(
-        [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name],
-        type=kind,
-        required=field.is_required(),
-        show_default=default.get("default") is not None,
-        help=field.description,
-        **default,
-    )
+    default = {} if field.is_required() else {"default": field.default, "show_default": field.default is not None}
+    names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
+    return click.Option(names, type=kind, required=field.is_required(), help=field.description, **default)
 
 
 def run_import(

@@ -99,6 +99,7 @@ def main() -> None:
     logger.addHandler(handler := _Sentences(logging.WARNING))
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code)
     except click.ClickException as error:
@@ -118,8 +119,6 @@ def main() -> None:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
     finally:
         logger.removeHandler(handler)
 

@@ -1,7 +1,4 @@
-"""Arguments and options that several commands share, and the runs that they name.
-
-Runs' ids and names are completed in a shell from the folders of DITLAB_HOME: in a fraction of a second, without torch.
-"""
+"""Arguments and options that several commands share; completion of runs, in a fraction of a second, without torch."""
 
 from __future__ import annotations
 
@@ -33,12 +30,10 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the newest runs that begin with `incomplete`, described by name and status; names after the ids."""
-    folders: list[Path] = []
+    folders, ids, names = list[Path](), list[CompletionItem](), dict[str, CompletionItem]()
     with suppress(OSError):
         folders = [each for each in Home.named_by_environment().runs.iterdir() if each.is_dir()]
         folders.sort(key=lambda each: each.lstat().st_mtime, reverse=True)
-    ids: list[CompletionItem] = []
-    names: dict[str, CompletionItem] = {}
     for folder in folders[:MOST_RUNS]:
         record: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError):
@@ -78,24 +73,18 @@ ema: Decorator = click.option(
 train_address: Decorator = click.option(
     "--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone)."
 )
-_start_from: Decorator = click.option(
-    "--from",
-    "start_from",
-    metavar="RUN[@STEP]",
-    shell_complete=complete_run,
-    help="Go on from another run's checkpoint, with its optimiser and step: a fork. Without STEP, its newest one.",
-)
-_weights_only: Decorator = click.option(
-    "--weights-only",
-    is_flag=True,
-    help="Take over only the weights, and begin at step 0: averaged weights where that run keeps an average; "
-    "--set start.state=trained takes the trained ones.",
-)
 
 
 def start(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--from` and `--weights-only`."""
-    return _start_from(_weights_only(command))
+    text = "Go on from another run's checkpoint, with its optimiser and step: a fork. Without STEP, its newest one."
+    alone = (
+        "Take over only the weights, and begin at step 0: averaged weights where that run keeps an average; --set "
+        "start.state=trained takes the trained ones."
+    )
+    decorated = click.option("--weights-only", is_flag=True, help=alone)(command)
+    meta = "RUN[@STEP]"
+    return click.option("--from", "start_from", metavar=meta, shell_complete=complete_run, help=text)(decorated)
 
 
 def batch(default: int) -> Decorator:

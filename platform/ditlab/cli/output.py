@@ -26,10 +26,7 @@ MOST_COLUMNS = 80
 
 
 def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
-    """Print a line for each of a command's files, and the JSON line for `--json`.
-
-    JSON has no NaN or infinity: they become null.
-    """
+    """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and infinity."""
     for file in files:
         print_line(file, as_json)
     if as_json:
@@ -51,10 +48,7 @@ def say(message: str) -> None:
 
 
 def print_line(text: object, as_json: bool = False) -> None:
-    """Print a line of a command's result, such as a file's path: on standard output, or on standard error for `--json`.
-
-    Secrets and control characters are made visible, as in `say`.
-    """
+    """Print a line of a command's result as `say` does: on standard output, or on standard error for `--json`."""
     click.echo(escape_for_terminal(str(text)), err=as_json)
 
 
@@ -98,10 +92,7 @@ def hint_text(as_json: bool, text: str) -> None:
 
 
 def command_line(command: str, *arguments: object) -> str:
-    """A command of DiTLab as a shell takes it: by `ditlab`, its path, or Python with the module.
-
-    `command` may have several words (`data inspect`).
-    """
+    """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python with the module."""
     beside = Path(sys.executable).with_name("ditlab")
     if shutil.which("ditlab"):
         program = "ditlab"

@@ -35,20 +35,16 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name; for a sweep, the path of its own page is printed. The file needs no
     network, no server and no other file. Training writes it at the end (tracking.report).
     """
-    from ditlab.api.pages import sweep_report, write_report
+    from ditlab.api.pages import log_report, sweep_report, write_report
 
     home, found = Home.from_environment(), options.find_noted(run)
-    if found.record.trials:
-        path = sweep_report(found)
-    else:
-        path = write_report(home, found.folder, out)
-        if log:
-            from ditlab.api.pages import log_report
-            from ditlab.cli.progress import ProgressBars
+    path = sweep_report(found) if found.record.trials else write_report(home, found.folder, out)
+    if log and not found.record.trials:
+        from ditlab.cli.progress import ProgressBars
 
-            with ProgressBars("sending the page to MLflow") as progress:
-                num_unsent = log_report(home, found.folder, path, progress.say)
-            output.say_delivery("the page is", found.record.run_id, num_unsent)
+        with ProgressBars("sending the page to MLflow") as progress:
+            num_unsent = log_report(home, found.folder, path, progress.say)
+        output.say_delivery("the page is", found.record.run_id, num_unsent)
     output.print_line(output.short_path(path), as_json)
     output.emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
     is_live = not found.record.trials and found.record.status == "running"
@@ -84,12 +80,13 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
         with socket.socket() as probe:
             port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
     with serve_page(found, home, port, output.say) as page:
-        output.print_line(
-            f"{page.url} shows run {found.record.run_id} ({found.record.name}) live; Ctrl-C ends it.", as_json
-        )
+        shown = f"run {found.record.run_id} ({found.record.name})"
+        output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)
         is_remote = bool(os.environ.get("SSH_CONNECTION"))
         if is_remote:
-            output.say(f"on your own machine: ssh -L {page.port}:127.0.0.1:{page.port} {socket.gethostname()}")
+            output.say(
+                f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} {socket.gethostname()}"
+            )
         output.emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
         if opens is None:  # a person at a terminal of this machine, with a desktop
             has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
@@ -98,7 +95,7 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
         try:
-            page.serve()
+            page.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             output.say("ended.")
         finally:
@@ -142,34 +139,26 @@ def ui(
     """Serve the MLflow UI for DITLAB_HOME's runs, on this machine or to others, until Ctrl-C."""
     from click.core import ParameterSource
 
-    from ditlab.tracking.server import (
-        Administrator,
-        MlflowServer,
-        ServerOptions,
-        artifact_location,
-        database_address,
-        is_loopback,
-    )  # fmt: skip
+    from ditlab.tracking import server as serving
 
-    if auth is None and not is_loopback(host):
+    if auth is None and not serving.is_loopback(host):
         raise UserError(
             f"--host {host} lets other machines read and delete every run; add --auth, or --no-auth to open it to all."
         )
-    administrator = Administrator.from_environment() if auth else None
+    administrator = serving.Administrator.from_environment() if auth else None
     typed = ctx.get_parameter_source("database") == ParameterSource.COMMANDLINE
-    database = database_address(database, typed) if database else None
-    options = ServerOptions(administrator, allowed_hosts, database, artifact_location(artifacts) if artifacts else None)
+    database = serving.database_address(database, typed) if database else None
+    place = serving.artifact_location(artifacts) if artifacts else None
+    options = serving.ServerOptions(administrator, allowed_hosts, database, place)
     home = (Home(resolve_user_path(root)) if root else Home.from_environment()).ensure()
-    with MlflowServer(home, host, port, options) as server:
-        if not is_loopback(host) and not administrator:
+    with serving.MlflowServer(home, host, port, options) as server:
+        if not serving.is_loopback(host) and not administrator:
             output.say(f"host={host}: everyone who reaches port {port} of this machine can read and delete every run.")
         if host in ("0.0.0.0", "::") and not allowed_hosts:
             output.say(f"host={host} accepts only loopback's host names; add others with --allowed-hosts.")
-        with PlainLines(
-            lambda: f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url} ..."
-        ):
+        waiting = f"waiting up to {wait:g} s (--wait) for the MLflow server to answer at {server.url} ..."
+        with PlainLines(lambda: waiting):
             server.wait_until_ready(wait)
-        page = server.page
-        output.print_line(f"{page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
-        output.emit({"url": server.url, "page": page, "home": str(home.root), "pid": server.pid}, as_json)
+        output.print_line(f"{server.page} shows the runs under {home.root}; Ctrl-C ends it.", as_json)
+        output.emit({"url": server.url, "page": server.page, "home": str(home.root), "pid": server.pid}, as_json)
         server.wait()

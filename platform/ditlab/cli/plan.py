@@ -12,7 +12,7 @@ from rich.table import Table
 from ditlab.cli import options, output
 from ditlab.cli.progress import ProgressBars
 from ditlab.errors import UserError
-from ditlab.reports.formatting import format_duration, terminal_table
+from ditlab.reports.formatting import format_duration, format_number, terminal_table
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ditlab.planning.plan import Plan, PlannedSetting
 
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
-WIDE = 118
-"""Columns of a terminal from which on every part has a column of its own."""
 
 
 @click.command()
@@ -73,7 +71,7 @@ def plan(
         written = write_recommended(planned, spec, target) if target else None
         picture = planning.draw_plan(planned, out) if out else None
     terminal = output.console(as_json)
-    terminal.print(plan_table(planned, terminal.width))
+    terminal.print(plan_table(planned))
     for line in plan_lines(planned, price) + ([sweep_line(found, price)] if found else []):
         output.say(line) if as_json else terminal.print(line, soft_wrap=False)
     for file in filter(None, (picture, written)):
@@ -90,11 +88,9 @@ def plan(
         output.hint(as_json, "train", written or spec, *([] if written else output.repeated_arguments("spec", *_OWN)))
 
 
-def plan_table(plan: Plan, width: int) -> Table:
-    """Memory and time by setting; sizes in GiB. In few columns the parts of the state are one sum."""
-    is_wide = width >= WIDE
-    state = ["params", "grads", "optim", "EMA"] if is_wide else ["state"]
-    heads = [*state, "act.", "work", *(["margin"] if is_wide else []), "total", "host", "micro", "most", "ms"]
+def plan_table(plan: Plan) -> Table:
+    """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and average."""
+    heads = ("state", "act.", "work", "total", "host", "micro", "most", "ms")
     columns = {"ZeRO": "id", "ckpt": "id"}
     memory = format_bytes(plan.device.memory)
     title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {plan.device.name} ({memory})"
@@ -102,13 +98,13 @@ def plan_table(plan: Plan, width: int) -> Table:
     chosen = plan.recommended
     for each in plan.settings:
         peak, is_chosen = each.memory.peak, bool(chosen and chosen.is_like(each))
-        parts = [peak.parameters + peak.encoders, peak.gradients, peak.optimizer, peak.average]
-        numbers = [*(parts if is_wide else [sum(parts)]), peak.activations, peak.workspace]
+        state = peak.parameters + peak.encoders + peak.gradients + peak.optimizer + peak.average
+        sizes = (state, peak.activations, peak.workspace, each.total, each.memory.host)
+        *parts, total, host = (format_number(size / 2**30) for size in sizes)
         table.add_row(
-            f"{each.zero.label}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no",
-            *map(gib, [*numbers, *([each.margin] if is_wide else [])]),
-            gib(each.total) if each.fits else f">{gib(each.total)}", gib(each.memory.host), f"{each.micro:,}",
-            f"{each.largest_micro:,}" if each.largest_micro else "none", _three(1000 * each.seconds.total),
+            f"{each.zero.label}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no", *parts,
+            total if each.fits else f">{total}", host, f"{each.micro:,}",
+            f"{each.largest_micro:,}" if each.largest_micro else "none", format_number(1000 * each.seconds.total),
             style="bold" if is_chosen else "",
         )  # fmt: skip
     return table
@@ -128,8 +124,8 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     more = {"recomputed": flops.recomputed, "of frozen encoders": plan.encoder_flops, "of Muon": plan.optimizer_flops}
     beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
     lines.append(
-        f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {_three(1000 * seconds)} ms, "
-        f"{_three(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.rates.source}"
+        f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {format_number(1000 * seconds)} ms, "
+        f"{format_number(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.rates.source}"
     )
     whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
     if whole is None or hours is None:
@@ -190,7 +186,7 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
 
 def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
     worker = setting.memory
-    parts: dict[str, Any] = {"passes": worker.passes, "update": worker.update, "evaluation": worker.evaluation}
+    parts: dict[str, Any] = {name: getattr(worker, name) for name in ("passes", "update", "evaluation")}
     parts |= {"flops": setting.flops, "seconds": setting.seconds}
     return {
         "stage": setting.zero.stage,
@@ -206,14 +202,3 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
         **{name: getattr(setting, name) for name in ("micro", "largest_micro", "fits")},
         **{name: asdict(part) for name, part in parts.items()},
     }
-
-
-def _three(value: float) -> str:
-    """A number with three digits or more, never in powers of ten."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def gib(num: int) -> str:
-    """Bytes in GiB, three digits."""
-    value = num / 2**30
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from ditlab.cli.terminal import PlainLines, escape_for_terminal, format_clock, print_plain
+from ditlab.reports.formatting import format_number
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -22,18 +24,13 @@ if TYPE_CHECKING:
 
 
 STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
-_BESIDE_BAR = 70
-"""Characters of the longest task, its amount, rate and time: a terminal of 80 columns shows them whole."""
 _LEAST_RATE_TIME = 1.0
 """Seconds before a rate is shown: until then it is that of what is buffered."""
 NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 
 
 class TerminalConsole(Console):
-    """Console that prints names, paths and messages as they are: `[red]` in one is no colour, an escape byte is shown.
-
-    Colours come from `Text` and styles in the code alone.
-    """
+    """Console that prints names, paths and messages as they are: `[red]` is no colour, an escape byte is visible."""
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Make text of a string: of a table's cell or title, or of what is printed."""
@@ -99,31 +96,12 @@ class LiveDisplay(ABC):
         self._shown.__exit__(*raised)
 
 
-class Amount(ProgressColumn):
-    """A task's progress as text: `3.1 MiB of 9.9 MiB`, `120,000/1,000,000 peaks · 3,500/s`."""
-
-    def render(self, task: Task) -> Text:
-        """Format a task's progress."""
-        total, unit = None if task.total is None else int(task.total), task.fields["unit"]
-        parts = [describe_amount(int(task.completed), total, unit)]
-        if task.speed and (task.elapsed or 0.0) >= _LEAST_RATE_TIME:
-            parts.append(describe_rate(task.speed, unit))
-        return Text(" · ".join(parts), style="progress.download")
-
-
 class ProgressBars(LiveDisplay):
-    """A bar for each task that is reported; in a log, lines about the latest. Call it to report (`ditlab.progress`).
-
-    Use as a context manager, around imports that take seconds as well.
-    """
+    """A bar and a line about the latest task; in a log, lines alone. Call it to report (`ditlab.progress`)."""
 
     def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with a stage, which is shown until the first report."""
         super().__init__(console, clock)
-        bar = BarColumn(min(40, max(10, self._console.width - _BESIDE_BAR)))
-        columns = (TextColumn("{task.description}", markup=False), bar, Amount(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=self._console)
-        self._tasks: dict[str, TaskID] = {}
         self._what = ""
         self.stage(stage)
 
@@ -132,45 +110,35 @@ class ProgressBars(LiveDisplay):
         if what != self._what:
             self._what, self._unit, self._first, self._begun = what, unit, done, self._clock()
         self._done, self._total = done, total
-        if unit and what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(escape_for_terminal(what), total=total, unit=unit)
-        if unit:
-            self._bars.update(self._tasks[what], completed=done, total=total)
 
     def stage(self, name: str) -> None:
         """Show a stage that counts nothing."""
         self(name, 0, None, "")
 
     def render(self) -> RenderableType:
-        """A stage's name, or the bars."""
-        return self._bars if self._unit else super().render()
+        """The text of a plain line, behind a bar where the total is known."""
+        if not self._unit or not self._total:
+            return super().render()
+        line = Table.grid(padding=(0, 1))
+        line.add_row(ProgressBar(self._total, self._done, width=20), super().render())
+        return line
 
     def describe(self) -> str:
-        """Latest task, its amount, rate and the time left."""
+        """Latest task, its amount, rate and the time left: `reading: 3.1 MiB of 9.9 MiB · 1.2 MiB/s · 0:06 left`."""
         if not self._unit:
             return f"{self._what} ..."
-        parts = [f"{self._what}: {describe_amount(self._done, self._total, self._unit)}"]
+        amounts = [amount for amount in (self._done, self._total) if amount is not None]
+        text = f"{'/'.join(f'{amount:,}' for amount in amounts)} {self._unit}"
+        if self._unit == "bytes":
+            text = " of ".join(map(format_bytes, amounts))
+        parts = [f"{self._what}: {text}"]
         moved, seconds = self._done - self._first, self._clock() - self._begun
         if moved > 0 and seconds >= _LEAST_RATE_TIME:
-            parts.append(describe_rate(moved / seconds, self._unit))
+            rate = moved / seconds
+            parts.append(f"{format_bytes(round(rate)) if self._unit == 'bytes' else format_number(rate)}/s")
         if moved > 0 and self._total is not None and self._done < self._total:
             parts.append(f"{format_clock(seconds * (self._total - self._done) / moved)} left")
         return " · ".join(parts)
-
-
-def describe_rate(rate: float, unit: str) -> str:
-    """A rate a second as text: `3,500/s`, `4.2/s`, `12.5 MiB/s`."""
-    if unit == "bytes":
-        return f"{format_bytes(round(rate))}/s"
-    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-
-
-def describe_amount(done: int, total: int | None, unit: str) -> str:
-    """An amount as text: `3.1 MiB of 9.9 MiB`, `120,000/1,000,000 peaks`, `37 evaluations` of an unknown number."""
-    numbers = [number for number in (done, total) if number is not None]
-    if unit == "bytes":
-        return " of ".join(map(format_bytes, numbers))
-    return f"{'/'.join(f'{number:,}' for number in numbers)} {unit}"
 
 
 class ProgressLine(LiveDisplay):

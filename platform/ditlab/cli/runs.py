@@ -14,7 +14,7 @@ from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.reports.formatting import facts_table, terminal_table
+from ditlab.reports.formatting import facts_table, format_duration, terminal_table
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ditlab.runs.events import RunEvent
 
 _MOST_METRICS = 24
-_UNITS = {"d": 86400, "h": 3600, "min": 60}
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
@@ -46,12 +45,11 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
     texts = {"run": "id", "name": "text", "family": "text", "status": "text"}
     table = terminal_table(texts | {"step": "number", "age": "number", "train loss": "number"})
     for row in rows:
-        seconds = max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp()))
-        unit, size = next(((unit, size) for unit, size in _UNITS.items() if seconds >= size), ("s", 1))
+        age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
         loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
         names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
-        table.add_row(*names, status_text(row["status"]), step, f"{seconds // size} {unit}", loss)
+        table.add_row(*names, status_text(row["status"]), step, age, loss)
     if rows:
         output.console(as_json).print(table)
     else:
@@ -112,7 +110,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the newest runs, and sentences on what could not be read."""
-    from ditlab.tracking.journal import recent_metrics
+    from ditlab.tracking.journal import damaged_lines, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows, damaged, runs = [], 0, scan_runs(home)
@@ -127,10 +125,7 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
         rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]
     if damaged:
-        remarks.append(
-            f"{damaged} damaged line{'s' if damaged > 1 else ''} in the last 64 KiB of these runs' journals passed "
-            "over; `ditlab runs show RUN` counts those of a whole journal."
-        )
+        remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
 
 
@@ -204,9 +199,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
     steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
     checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
-    queued = "" if found.unsent is None else f"{found.unsent:,} records wait for MLflow"
-    if found.unsent in (0, 1):
-        queued = "1 record waits for MLflow" if found.unsent else "nothing: MLflow has every record"
+    queued = f"{found.unsent:,} records wait for MLflow" if found.unsent else "nothing: MLflow has every record"
     return {
         "kind": kind,
         "status": status,
@@ -222,7 +215,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "folder": str(found.folder.path),
         "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),
         "tracking": found.tracking_uri,
-        "queued": queued,
+        "queued": "" if found.unsent is None else queued,
     }
 
 
@@ -237,6 +230,7 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name. Metrics of single steps are in MLflow and `ditlab runs show`.
     """
     from ditlab.runs.events import EventReader
+    from ditlab.tracking.journal import damaged_lines
 
     found = options.find_noted(run)
     reader = EventReader(found.folder)
@@ -247,14 +241,12 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
             moment = f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}"
             output.print_line(f"{moment}  {escape_line(event.text)}", as_json)
     except OSError as error:
-        raise UserError(
-            f"{found.folder.journal} cannot be read ({first_line(error)}); restore it from a copy."
-        ) from error
+        fault = f"{found.folder.journal} cannot be read ({first_line(error)})"
+        raise UserError(f"{fault}; restore it from a copy.") from error
     if not shown:
         output.say(f"run {found.record.run_id} has no events yet.")
     if reader.num_damaged:
-        lines = "1 damaged line was" if reader.num_damaged == 1 else f"{reader.num_damaged} damaged lines were"
-        output.say(f"{found.folder.journal}: {lines} passed over.")
+        output.say(f"{found.folder.journal}: {damaged_lines(reader.num_damaged)}")
     output.emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
 
 
@@ -283,8 +275,7 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
     output.console(as_json).print(table)
     for each in plan.runs:
         if each.unsent:
-            records = "1 record" if each.unsent == 1 else f"{each.unsent:,} records"
-            output.say(f"run {each.folder.run_id}: {records} that MLflow has not received will be lost.")
+            output.say(f"run {each.folder.run_id}: {each.unsent:,} records that MLflow lacks will be lost.")
         if each.checkpoints:
             output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
     for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):

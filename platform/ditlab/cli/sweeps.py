@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ditlab.sweeps.session import SweepProgress
 
 
-STATUS_TEXTS = {"finished": "finished", "interrupted": "interrupted", "stopped": "out of time"}
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
 MOST_RUNNING = 4  # running trials that a line of progress names
 
@@ -99,7 +98,8 @@ def summary_lines(result: SweepResult) -> list[str]:
     summary = result.summary
     counts = {status: sum(trial.status == status for trial in summary.trials) for status in ENDED}
     ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none ended"
-    lines = [f"sweep {result.sweep_id} {STATUS_TEXTS[result.status]}: {ended} of {summary.total_trials} trials"]
+    status = "out of time" if result.status == "stopped" else result.status
+    lines = [f"sweep {result.sweep_id} {status}: {ended} of {summary.total_trials} trials"]
     if found := best(summary):
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
@@ -113,10 +113,7 @@ def summary_lines(result: SweepResult) -> list[str]:
 
 
 class SweepTable(LiveDisplay):
-    """Table of the trials that is rewritten in place; in a log, a line for each ended trial, and lines of progress.
-
-    Use as a context manager.
-    """
+    """Table of the trials, rewritten in place; in a log, a line for each ended trial, and lines of progress."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)
@@ -160,11 +157,11 @@ def trial_table(progress: SweepProgress) -> Table:
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
     table = terminal_table(columns, title=f"{sweep.name} ({progress.sweep_id}) · {progress.counts}")
-    weight = {"running": 0, "finished": 2, "stopped": 2, "failed": 2, "waiting": 3}
 
-    def order(trial: Trial) -> tuple[bool, int, int]:
-        newest_last = trial.number if trial.status == "waiting" else -trial.number
-        return trial.number != best, weight.get(trial.status, 1), newest_last
+    def order(trial: Trial) -> tuple[bool, bool, bool, int]:
+        """The best, those that run, those that ended last, those that come next."""
+        is_waiting = trial.status == "waiting"
+        return trial.number != best, is_waiting, trial.status in ENDED, trial.number * (1 if is_waiting else -1)
 
     shown = sorted(progress.trials, key=order)[:MAX_ROWS]
     for trial in sorted(shown, key=lambda trial: trial.number):
@@ -185,10 +182,7 @@ def _axis_names(sweep: Sweep) -> dict[str, str]:
 
 
 def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableType:
-    """Trials, a row each; one row in all for a search that proposes trials as it goes.
-
-    What is the same for all of several is above the table.
-    """
+    """Trials, a row each, or one in all for a search that proposes them; what several share is above the table."""
 
     def facts(experiment: Experiment, parameters: str, steps: int, number: int) -> dict[str, str]:
         gpus, seconds = experiment.resources.gpus_per_worker, expected.seconds.get(number)

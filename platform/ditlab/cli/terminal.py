@@ -1,7 +1,4 @@
-"""Text on a terminal or in a log: secrets hidden, control characters as visible escapes, nothing of it read as markup.
-
-Progress is plain lines where standard error is no terminal: job logs, Slurm's output, CI.
-"""
+"""Text on a terminal or in a log, without secrets and control characters, and progress as plain lines."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def _summary(result: TrainingResult) -> list[str]:
     if result.status == "interrupted":
         saved = result.checkpoint or "-"  # a URI, or a path as a shell takes it
         place = saved if "://" in saved else output.short_path(Path(saved))
-        end = f"run {result.run_id} interrupted at step {result.step} of {result.total_steps} · checkpoint: {place}"
-        lines = [end]
+        end = f"interrupted at step {result.step} of {result.total_steps}"
+        lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
     else:
         loss = result.metrics.get("train/loss", float("nan"))
         lines = [f"run {result.run_id} finished: {result.step} steps, loss {loss:.4f}"]
@@ -183,7 +183,8 @@ def submit(
     command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
     for override in overrides:
         command += ["--set", override]
-    command += [*(["--resume", resume] if resume else []), *(["--from", start_from] if start_from else [])]
+    for option, value in (("--resume", resume), ("--from", start_from)):
+        command += [option, value] if value else []
     command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
     package_files(root).check()
     with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
@@ -194,42 +195,31 @@ def submit(
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
             output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
             return 0
-        printed = _JobOutput(as_json)
+        rest, last, has_text = "", "", False
+
+        def show(text: str) -> None:
+            """Print the lines that are complete; the job's JSON line is kept for the end."""
+            nonlocal rest, last, has_text
+            has_text = has_text or bool(text.strip())
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                if as_json and line.startswith("{"):
+                    last = line
+                else:
+                    output.print_line(line, as_json)
+
         try:
-            ended = jobs.follow(job, printed.add)
+            ended = jobs.follow(job, show)
         except KeyboardInterrupt:
             output.say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
             raise
-        if ended.exit_code and ended.status == "FAILED" and not printed.has_text:
+        if rest:
+            show("\n")
+        if ended.exit_code and ended.status == "FAILED" and not has_text:
             output.say(f"job {job} failed before it could start: {ended.message}")
         output.say(f"job {job} {ended.status.lower()}")
-    output.emit({"job": job, "job_status": ended.status, **printed.result()}, as_json)
+    result: dict[str, Any] = {"job": job, "job_status": ended.status}
+    with suppress(ValueError):  # a line that is no JSON object
+        result |= json.loads(last or "{}")
+    output.emit(result, as_json)
     return ended.exit_code
-
-
-class _JobOutput:
-    """Output of the job: lines are printed, the last JSON line is kept for the end."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json, self._rest, self._last = as_json, "", ""
-        self.has_text = False
-
-    def add(self, text: str) -> None:
-        """Print the lines that are complete."""
-        self.has_text = self.has_text or bool(text.strip())
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            if self._as_json and line.startswith("{"):
-                self._last = line
-            else:
-                output.print_line(line, self._as_json)
-
-    def result(self) -> dict[str, Any]:
-        """The command's JSON result, empty without one."""
-        if self._rest:
-            self.add("\n")
-        try:
-            found = json.loads(self._last) if self._last else {}
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}

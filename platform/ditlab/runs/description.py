@@ -18,10 +18,9 @@ from ditlab.runs.lineage import LineageRun, lineage
 from ditlab.runs.locks import is_locked
 from ditlab.secrets import hide
 from ditlab.spec.uris import is_uri
-from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.files import folder_size
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.access import redact, resolve_tracking_uri
 from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
@@ -103,32 +102,30 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     """Describe a run. Reads its files and changes none; a file that cannot be read becomes a note."""
     folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
     spec = _flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
-    address = resolve_tracking_uri(record.tracking_uri or None, home)
-    metrics: dict[str, tuple[int, float]] = {}
-    unsent, time, proof = None, None, ""
+    address, content = resolve_tracking_uri(record.tracking_uri or None, home), JournalContent()
+    unsent: int | None = 0
     try:
         home.check_place()
     except UserError as error:
         notes.append(str(error))
     try:
         content = read_content(folder.journal)
-        metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
-        time = run_time(content)
-        proof = _latest_tag(content, PROOF_TAG)
-        if content.num_damaged:
-            notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
         unsent = num_unsent(folder, address, home)
     except FileNotFoundError:
-        unsent = 0
+        pass
     except OSError as error:
+        unsent = None
         notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
+    if content.num_damaged:
+        notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
+    metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
     trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
     shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
     return RunDescription(
         folder, record, is_locked(folder), redact(address), unsent, {name: spec[name] for name in shown}, metrics,
-        _checkpoints(folder, spec.get("checkpoint.storage"), is_sweep=record.trials > 0), _sizes(folder.path),
-        trials, notes, time, proof=hide(proof), lineage=lineage(records, record.run_id),
+        CheckpointList("") if record.trials else _checkpoints(folder, spec), _sizes(folder.path), trials, notes,
+        run_time(content), hide(_latest_tag(content, PROOF_TAG)), lineage(records, record.run_id),
     )  # fmt: skip
 
 
@@ -152,15 +149,18 @@ def _latest_tag(content: JournalContent, name: str) -> str:
 
 def storage_of(folder: RunFolder) -> str | None:
     """Place outside the run's folder that its spec names for checkpoints; None for the folder itself."""
-    storage = _flat_spec(folder.spec, []).get("checkpoint.storage", "null")
+    return _storage(_flat_spec(folder.spec, []))
+
+
+def _storage(spec: Mapping[str, str]) -> str | None:
+    storage = spec.get("checkpoint.storage", "null")
     return None if storage == "null" else storage
 
 
 def _flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
     """Fields of a spec as texts, by dotted path; nothing is validated: a package of the run's may not be installed."""
     try:
-        mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
-        return flatten(mapping) if isinstance(mapping, dict) else {}
+        return flatten(read_recorded(path))
     except OSError as error:
         notes.append(f"{path} cannot be read ({first_line(error)}).")
     except (ValueError, UserError) as error:
@@ -168,21 +168,18 @@ def _flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
     return {}
 
 
-def _checkpoints(folder: RunFolder, storage: str | None, is_sweep: bool) -> CheckpointList:
+def _checkpoints(folder: RunFolder, spec: Mapping[str, str]) -> CheckpointList:
     """Checkpoints in the run's folder or its storage; needs no torch for those on this machine's disks."""
-    if is_sweep:
-        return CheckpointList("")
+    storage = _storage(spec)
     try:
-        if storage in (None, "null") or not is_uri(storage):
-            place = folder.checkpoints if storage in (None, "null") else Path(storage) / folder.run_id
-            return CheckpointList(str(place), committed(LocalFiles(place, "checkpoint.storage").listing()))
-        from ditlab.runs.launch import checkpoint_store
+        if storage and is_uri(storage):
+            from ditlab.runs.launch import checkpoint_store
 
-        store = checkpoint_store(folder, storage)
-        return CheckpointList(store.location, store.steps())
-    except UserError as error:
-        return CheckpointList(str(storage), fault=str(error))
-    except OSError as error:
+            store = checkpoint_store(folder, storage)
+            return CheckpointList(store.location, store.steps())
+        place = Path(storage) / folder.run_id if storage else folder.checkpoints
+        return CheckpointList(str(place), committed(LocalFiles(place, "checkpoint.storage").listing()))
+    except (OSError, UserError) as error:
         return CheckpointList(str(storage), fault=first_line(error))
 
 

@@ -80,9 +80,10 @@ class EventReader:
             if name.startswith(_EVALUATIONS):
                 for row, value in zip(points.rows, points.values, strict=True):
                     rows.setdefault(row, {})[name] = value
-        for row, values in rows.items():
-            found = {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
-            records.append(found)
+        records += [
+            {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
+            for row, values in rows.items()
+        ]
         # Of one moment, an evaluation lies between starts and tags before it, and its files and the end after it.
         records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
         events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
@@ -115,13 +116,12 @@ class EventReader:
 
     def _event(self, record: JournalRecord) -> RunEvent | None:
         """The event of a record; None for one that is none."""
-        kind, text = "", ""
-        match record["kind"]:
+        text = ""
+        match kind := record["kind"]:
             case "start":
                 self._num_starts += 1
-                again = f"started again ({self._num_starts - 1})"
-                name = f"{record['name']}, MLflow experiment {record['experiment']}"
-                kind, text = "start", f"{'started' if self._num_starts == 1 else again}: {name}"
+                begun = "started" if self._num_starts == 1 else f"started again ({self._num_starts - 1})"
+                text = f"{begun}: {record['name']}, MLflow experiment {record['experiment']}"
             case "dataset":
                 counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in record["counts"].items())
                 kind, text = "data", f"data: {record['name']} ({counts})"
@@ -138,7 +138,7 @@ class EventReader:
             case "model":
                 kind, text = "files", f"logged the weights of step {record['step']:,} as a model"
             case "end":
-                kind, text = "end", f"ended: {record['status']}"
+                text = f"ended: {record['status']}"
         return RunEvent(int(record["time"]), kind, text) if text else None
 
 
@@ -162,13 +162,10 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
 def _joined(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
     """Join neighbours that log files to one event: `logged figures (9 files)`."""
     for (kind, text), alike in groupby(events, key=lambda event: (event.kind, event.text)):
-        first, *others = alike
-        if kind != "files":
-            yield from (first, *others)
-        elif others:
-            yield replace(first, text=f"{text} ({len(others) + 1} files)")
-        else:
-            yield first
+        found = list(alike)
+        if kind == "files" and len(found) > 1:
+            found = [replace(found[0], text=f"{text} ({len(found)} files)")]
+        yield from found
 
 
 def _checkpoints(folder: Path) -> list[RunEvent]:

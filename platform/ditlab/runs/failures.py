@@ -78,25 +78,20 @@ class Recovery:
     memory: MemoryPlan = field(default_factory=MemoryPlan)
 
     def after(self, failure: Failure, saved_step: int) -> "Recovery":
-        """The state after a failure that another attempt may overcome. Raises the failure's error for any other.
-
-        `saved_step` is the step of the newest checkpoint now, -1 for none.
-        """
+        """The state after a failure, with the newest checkpoint's step (-1: none). Raises a final failure's error."""
         limit = self.experiment.resources.max_failures
-        failures = 0 if saved_step > self.saved_step else self.failures
-        now = replace(self, saved_step=saved_step, failures=failures)
+        now = replace(self, saved_step=saved_step, failures=0 if saved_step > self.saved_step else self.failures)
         if failure.kind in UNCOUNTED:
             return now
         if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
             return replace(now, memory=self.memory.next_attempt(failure.step, self.experiment))
         if failure.kind not in RETRYABLE:
             raise failure.error()
-        failures += 1
-        if failures > limit:
-            again = f" ({failures} in a row without a new checkpoint; resources.max_failures={limit})" if limit else ""
-            error = failure.error()
-            raise RunFailed(f"{error}{again}", kind=failure.kind.value)
-        return replace(now, failures=failures)
+        now = replace(now, failures=now.failures + 1)
+        if now.failures > limit:
+            again = f" ({now.failures} in a row without a new checkpoint; resources.max_failures={limit})"
+            raise RunFailed(f"{failure.error()}{again if limit else ''}", kind=failure.kind.value)
+        return now
 
     def message_for(self, failure: Failure) -> str:
         """Warning that names a failure and how the run goes on after it."""

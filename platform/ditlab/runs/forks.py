@@ -12,29 +12,41 @@ from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import checkpoint_store, recorded_checkpoints, start_point
-from ditlab.runs.lineage import ancestors
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
-from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
-from ditlab.storage.plain_files import read_plain
-from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
+from ditlab.spec.yaml_text import read_recorded
+from ditlab.tracking.records import RunRecord, find_training_run, read_record
 from ditlab.training.state import named_parameters, persistent_buffers
 
 MOST_LISTED = 12
 """Tensors of other shapes that a message lists."""
 
 
-def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
-    """Return the start that `--from RUN[@STEP]` names: by the run's id, and its newest checkpoint without a step.
+def requested_start(text: str | None, weights_only: bool, resume: str | None, home: Home) -> Start | None:
+    """Return the start that `--from RUN[@STEP]` and `--weights-only` ask for beside `--resume`; None without `--from`.
 
-    With `weights_only`, the averaged weights are taken where the run keeps an average. Raises UserError for a text that
-    names no run or checkpoint.
+    It names the run by its id, and its newest checkpoint where `text` has no step; with `weights_only` the averaged
+    weights are taken where the run keeps an average. Raises UserError for options that exclude each other, and for a
+    text that names no run or checkpoint.
     """
+    if text is None:
+        if weights_only:
+            raise UserError("--weights-only says what --from takes over, and --from is not given; add --from RUN@STEP.")
+        return None
+    if resume not in (None, "auto"):
+        raise UserError(
+            f"--from {text} and --resume {resume} exclude each other: a fork goes on from its own checkpoints; leave "
+            f"--from out, and give the spec.yaml in the folder of run {resume}."
+        )
     named = parse_start(text)
+    if resume and named.step is None:
+        raise UserError(
+            f"--from {text} with --resume auto would be another fork whenever that run saves; name the step, as in "
+            f"--from {text}@400."
+        )
     try:
-        found = find_training_run(home, named.run)
-        step = named.step
+        found, step = find_training_run(home, named.run), named.step
         if step is None:
             store = recorded_checkpoints(found.folder)
             if not (steps := store.steps()):
@@ -49,28 +61,6 @@ def resolve_start(text: str, weights_only: bool, home: Home) -> Start:
         return Start(run=found.folder.run_id, step=step, state=state)
     except UserError as error:
         raise UserError(f"--from {text}: {error}") from None
-
-
-def requested_start(text: str | None, weights_only: bool, resume: str | None, home: Home) -> Start | None:
-    """Return the start that `--from` and `--weights-only` ask for beside `--resume`; None without `--from`.
-
-    Raises UserError for options that exclude each other, and as `resolve_start` does.
-    """
-    if text is None:
-        if weights_only:
-            raise UserError("--weights-only says what --from takes over, and --from is not given; add --from RUN@STEP.")
-        return None
-    if resume not in (None, "auto"):
-        raise UserError(
-            f"--from {text} and --resume {resume} exclude each other: a fork goes on from its own checkpoints; leave "
-            f"--from out, and give the spec.yaml in the folder of run {resume}."
-        )
-    if resume and parse_start(text).step is None:
-        raise UserError(
-            f"--from {text} with --resume auto would be another fork whenever that run saves; name the step, as in "
-            f"--from {text}@400."
-        )
-    return resolve_start(text, weights_only, home)
 
 
 def hold_start(experiment: Experiment, home: Home, run_id: str) -> None:
@@ -92,10 +82,9 @@ def release_start(home: Home, fork: RunRecord) -> None:
 def check_start(
     experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None
 ) -> str:
-    """Check that a fork can begin where `start` says; return a line for people.
+    """Check that a fork can begin where `start` says, its shards by their hashes; return a line for people.
 
-    The shards of a checkpoint on this machine's disks are hashed. A resumed fork with a checkpoint of its own needs
-    its parent no more. Raises UserError.
+    A resumed fork with a checkpoint of its own needs its parent no more. Raises UserError.
     """
     start = experiment.start
     assert start is not None
@@ -105,15 +94,15 @@ def check_start(
             f"start.step={start.step} leaves nothing of the run's {total_steps} steps; raise training.epochs, or set "
             "start.state to averaged or trained, which begin at step 0."
         )
+    line = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if resumed and checkpoint_store(resumed, experiment.checkpoint.storage).steps():
-        return f"fork of run {start.run} ({name}) at step {start.step:,}"
+        return line
     point = start_point(experiment, home, resumed.run_id if resumed else "")
     assert point
     store = point.find_checkpoints()
     with point.open(verify=store.is_local) as reader:
         check_state(experiment, model, start, reader)
         changed = order_changes(reader.manifest.spec, experiment)
-    line = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if start.state != "all":
         return f"{line}: its {start.state} weights; optimiser, schedules and order of samples begin again"
     order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
@@ -153,16 +142,14 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
 
 def shape_differences(model: MetaModel, parent: Mapping[str, list[int]]) -> list[str]:
     """Return what differs between the tensors of a model and those of a parent."""
-    own = tensor_shapes(model)
-
-    def shape(shapes: Mapping[str, list[int]], name: str) -> str:
-        return "none" if name not in shapes else "x".join(map(str, shapes[name])) or "1"
-
-    return [
-        f"{name} {shape(own, name)} here, {shape(parent, name)} there"
-        for name in dict.fromkeys([*own, *parent])
-        if own.get(name) != parent.get(name)
-    ]
+    own, found = tensor_shapes(model), []
+    for name in dict.fromkeys([*own, *parent]):
+        here, there = (
+            "x".join(map(str, shapes[name])) or "1" if name in shapes else "none" for shapes in (own, parent)
+        )
+        if here != there:
+            found.append(f"{name} {here} here, {there} there")
+    return found
 
 
 def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
@@ -172,13 +159,8 @@ def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
 
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
-    """Return the parent's name; `gone` for one that a resumed fork has outlived.
-
-    Raises UserError for a name in the place of an id, a circle of forks, and a parent that may lose its checkpoints.
-    """
-    records = {record.run_id: record for record in list_runs(home)}
-    own = resumed.run_id if resumed else ""
-    if resumed and start.run not in records:
+    """Return the parent's name; `gone` for one that a resumed fork has outlived. Raises UserError."""
+    if resumed and not home.run(start.run).path.exists():
         return "gone"
     try:
         found = find_training_run(home, start.run)
@@ -188,17 +170,11 @@ def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
         raise UserError(
             f"start.run={start.run} names run {found.folder.run_id}; write that id, which no other run has."
         )
-    line = [start.run, *(point.run for point in ancestors(records, start.run))]
-    if own in line or len(set(line)) < len(line):
-        names = " from ".join([own, *line] if own else line)
-        raise UserError(
-            f"start.run={start.run} makes a circle of forks ({names}); correct start.run in their spec.yaml."
-        )
     if found.record.parent:
         sweep, is_open = home.run(found.record.parent), False
         with suppress(OSError, ValueError, UserError, KeyError, TypeError):  # gone, or no sweep any more
-            spec = parse_yaml(read_plain(sweep.path / "sweep.yaml", MAX_BYTES).decode(), "sweep.yaml")
-            is_open = spec["scheduler"]["kind"] == "pbt" and read_record(sweep).status != "finished"
+            kind = read_recorded(sweep.path / "sweep.yaml")["scheduler"]["kind"]
+            is_open = kind == "pbt" and read_record(sweep).status != "finished"
         if is_open:
             raise UserError(
                 f"start.run={start.run} is a trial of sweep {sweep.run_id}, whose trials take over each other's "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from denoisers.parameters import MetaModel
 from ditlab.checkpoints.start_point import StartPoint
@@ -16,24 +16,17 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
-from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import read_plain
+from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.names import flatten
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
 
-OPENED = ("data", "plan", "model")
-"""Properties of a launch that are computed once."""
-
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a run: the record that goes from the checked spec to every worker.
-
-    Data, plan and model are opened at their first use, once in each process.
-    """
+    """Record from the checked spec to every worker; data, plan and model are opened at first use, once a process."""
 
     experiment: Experiment
     """The spec with absolute paths and the tracking address of this launch; validated once in each process."""
@@ -76,7 +69,9 @@ class Launch:
     def changed(self, **changes: Any) -> Launch:
         """Return the same launch with other fields; what is open stays open."""
         other = replace(self, **changes)
-        other.__dict__.update({name: self.__dict__[name] for name in OPENED if name in self.__dict__})
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("data", "plan", "model") if name in self.__dict__}
+        )
         return other
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,8 +114,7 @@ class Launch:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RecordedProof:
+class RecordedProof(NamedTuple):
     """A proof that a run keeps: what `ditlab prove` showed before it began."""
 
     summary: str
@@ -128,17 +122,9 @@ class RecordedProof:
     json: str
     table: str
 
-    def write(self, folder: RunFolder) -> None:
-        """Write the proof into the run's folder. Raises OSError where the disk refuses."""
-        write_durably(folder.proof, self.json.encode())
-        write_durably(folder.proof_table, self.table.encode())
-
 
 def build_model(experiment: Experiment) -> MetaModel:
-    """Build network and objective on the meta device, count their parameters, and build the sampler.
-
-    Raises UserError for a mistake that only building finds, such as guidance without classes.
-    """
+    """Build network and objective on the meta device, and the sampler. Raises UserError where they do not fit."""
     try:
         model = MetaModel.build(experiment.model, experiment.objective)
         assert model.counts.total
@@ -160,19 +146,15 @@ def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint |
 
 
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
-    """Store of a run's checkpoints by its spec as it was recorded, of which nothing else is validated.
-
-    Raises UserError for a run that is not there, and for a spec that cannot be read.
-    """
+    """Store of a run's checkpoints, by its spec as recorded. Raises UserError where the spec cannot be read."""
     try:
-        spec = parse_yaml(read_plain(folder.spec, MAX_BYTES).decode(), str(folder.spec))
+        spec = flatten(read_recorded(folder.spec))
     except FileNotFoundError:
         raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
-    section = spec.get("checkpoint") if isinstance(spec, dict) else None
-    storage = section.get("storage") if isinstance(section, dict) else None
-    return checkpoint_store(folder, storage if isinstance(storage, str) else None)
+    storage = spec.get("checkpoint.storage", "null")
+    return checkpoint_store(folder, None if storage == "null" else storage)
 
 
 @dataclass(frozen=True)

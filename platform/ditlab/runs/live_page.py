@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
-from ditlab.runs.page import collect
+from ditlab.runs.page import RunContent, run_page
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
-from ditlab.runs.page_sections import run_page
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
@@ -48,7 +47,7 @@ class FollowedRun:
         if self._experiment is None:
             with suppress(UserError):  # the page says why
                 self._experiment = load_recorded_experiment(self.folder.spec)
-        return run_page(collect(self.home, self.folder, self.pictures, self._experiment, content))
+        return run_page(RunContent(self.home, self.folder, self.pictures, self._experiment, content))
 
     def _read(self) -> JournalContent | None:
         """The journal's content, with the lines since the last call; None where it cannot be read, as the page says."""
@@ -66,8 +65,10 @@ class FollowedRun:
         return self._content
 
 
-class LivePage:
-    """Server of a run's page. `serve` answers until it is interrupted; closing it frees the port."""
+class LivePage(LoopbackServer):
+    """Server of a run's page. `serve_forever` answers until it is interrupted; closing it frees the port."""
+
+    headers: ClassVar = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
 
     def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
         """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
@@ -76,38 +77,8 @@ class LivePage:
         self._page: Page | None = None
         self._rendered: dict[str, str] = {}
         self._made, self._cost, self._fault = 0.0, 0.0, ""
-        try:
-            headers = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
-            self._server = LoopbackServer(port, self.respond, headers)
-        except OSError as error:
-            raise UserError(
-                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another --port, or 0 for a "
-                "free one."
-            ) from error
-
-    @property
-    def port(self) -> int:
-        """Port that it listens on."""
-        return int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        """Its address on this machine."""
-        return f"http://{HOST}:{self.port}/"
-
-    def __enter__(self) -> LivePage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.server_close()
-
-    def serve(self) -> None:
-        """Answer requests until `stop` or an exception such as KeyboardInterrupt."""
-        self._server.serve_forever(poll_interval=0.2)
-
-    def stop(self) -> None:
-        """End `serve`, from another thread."""
-        self._server.shutdown()
+        super().__init__(port, "--port")
+        self.url = f"http://{HOST}:{self.server_port}/"
 
     def respond(self, path: str) -> Answer:
         """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""

@@ -16,10 +16,7 @@ from ditlab.training.trainer import train
 
 
 def train_in_process(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
-    """Train a run to its end, or until the first SIGINT or SIGTERM, after a final checkpoint.
-
-    Raises UserError where the input is wrong, and RunFailed where the run failed.
-    """
+    """Train to the end, or until the first SIGINT or SIGTERM. Raises UserError for wrong input, RunFailed."""
     resources = launch.experiment.resources
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
@@ -58,10 +55,7 @@ class StopRequests:
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequests]:
-    """Count SIGINT and SIGTERM, and raise KeyboardInterrupt from the second on.
-
-    Changes nothing outside the main thread, where Python delivers no signals.
-    """
+    """Count SIGINT and SIGTERM in the main thread, and raise KeyboardInterrupt from the second on."""
     requests = StopRequests()
     if threading.current_thread() is not threading.main_thread():
         yield requests

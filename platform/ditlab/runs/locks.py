@@ -20,11 +20,9 @@ Warn = Callable[[str], None]
 
 @contextmanager
 def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) -> Iterator[None]:
-    """Hold the run's lock, which ends with this process, even when it is killed.
+    """Hold the run's lock, as far as the file system shares locks; it ends with this process, even when it is killed.
 
-    Machines that share the file system see the lock as far as that file system shares locks.
-    Raises UserError where another process still trains the run after `timeout` seconds: two processes that write the
-    same checkpoints would spoil them.
+    Raises UserError where another process still trains the run after `timeout` seconds.
     """
     waiting = f"run {folder.run_id} is locked by another process, or by a lost node; waiting up to {timeout:.0f} s."
     refusal = UserError(
@@ -39,11 +37,9 @@ def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) 
 def lock_journal(
     folder: RunFolder, node: int = 0, timeout: float = JOURNAL_TIMEOUT, warn: Warn | None = None
 ) -> Iterator[None]:
-    """Hold the lock of one node's journal, which a single worker of the run may write.
+    """Hold the lock of one node's journal: a worker whose launcher was killed lives on for some seconds.
 
-    A worker whose launcher was killed lives on for some seconds: metrics that it logs after its successor has read the
-    journal would be logged twice. On NFS its lock outlives a lost node by a minute or two. Raises RunFailed where
-    another worker still writes the journal after `timeout` seconds.
+    On NFS a lost node's lock lasts a minute or two. Raises RunFailed where one still writes after `timeout` seconds.
     """
     journal = folder.node_journal(node)
     waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."
@@ -54,11 +50,7 @@ def lock_journal(
 
 @contextmanager
 def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal: Exception) -> Iterator[None]:
-    """Hold a lock. Raises `refusal` if it is not to be had within `timeout` seconds.
-
-    `warn` gets the message `waiting` once, after `WARN_AFTER` seconds. Raises UserError where a pipe, a link or the
-    like lies in the file's place.
-    """
+    """Hold a lock. Raises `refusal` after `timeout` seconds, UserError where no regular file lies there."""
     try:
         descriptor = open_for_append(path)
     except UnusableFile as error:

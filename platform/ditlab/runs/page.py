@@ -7,31 +7,34 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.reports.formatting import describe_value, shorten
-from ditlab.reports.page import Paragraphs, Part, Table, render_html, write_text
+from ditlab.reports import page as html
+from ditlab.reports.charts import Chart, CurvePoints, draw_chart
+from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, shorten
+from ditlab.reports.page import render_html, write_text
+from ditlab.reports.time_summary import time_summary
 from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
-from ditlab.runs.page_sections import RunAttempt, RunContent, run_page
 from ditlab.secrets import hide
 from ditlab.spec.cards import spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
-from ditlab.spec.yaml_text import MAX_BYTES, parse_yaml
+from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.history import JournalFacts, series_of
+from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import RunRecord, read_record
@@ -41,20 +44,32 @@ REPORT = "report.html"
 """Name of the page in a run's folder."""
 MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
-_OTHER_FACTS = ("parameters.", "spec_hash")
-_MOST_CHARACTERS = 4000
+TRAIN, HELD_OUT = "train/", "eval/"
+"""Prefixes of the metrics of steps and of evaluations."""
+TRAIN_LOSS = "train/loss"
+_OPTIMISER = [f"{TRAIN}{name}" for name in ("grad_norm", "lr")]
+_DATA_WAIT = "train/data_wait"
+MOST_CHARTS = 40
+"""Charts of one section; the others are counted in a sentence."""
+_THINNED = (
+    "Lines of many points: the median of each stretch of steps; the area around it: its lowest to its highest value."
+)
+_MOST_EVENTS, _MOST_MARKS, _MOST_CHARACTERS = 240, 400, 1000
+_LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
+"""Kinds of events that are listed before all others where there are too many to list all."""
+_MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
+_LONGEST_VALUE = 4000  # characters of a field of the spec
 
 
 def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **known: Any) -> Path:
-    """Write the page of a run to `path` (None: `report.html` in its folder), and return the file's path.
+    """Write the page of a run (`known`: see `RunContent`) to `path`, or `report.html` in its folder; return the file.
 
-    `known`: what `collect` takes. Raises OSError where the disk refuses, UserError where the run's record cannot be
-    read.
+    Raises OSError where the disk refuses, UserError where the run's record cannot be read.
     """
-    html = render_html(run_page(collect(home, folder, EmbeddedPictures(), **known)))
-    if len(html.encode(errors="replace")) > MOST_BYTES:
-        html = render_html(run_page(collect(home, folder, EmbeddedPictures(most_steps=0), **known)))
-    return write_text(html, path or folder.path / REPORT)
+    text = render_html(run_page(RunContent(home, folder, EmbeddedPictures(), **known)))
+    if len(text.encode(errors="replace")) > MOST_BYTES:
+        text = render_html(run_page(RunContent(home, folder, EmbeddedPictures(most_steps=0), **known)))
+    return write_text(text, path or folder.path / REPORT)
 
 
 def log_run_report(
@@ -71,83 +86,97 @@ def log_run_report(
     tracker.log_artifact(path)
 
 
-def collect(
-    home: Home, folder: RunFolder, pictures: PictureSource, experiment: Experiment | None = None,
-    content: JournalContent | None = None, ended: str = "",
-) -> RunContent:  # fmt: skip
-    """Collect all that the page shows from the run's files; those that cannot be read become notes.
+class RunAttempt(NamedTuple):
+    """One start of a run, up to its end or to the next start, in milliseconds since 1970."""
 
-    `experiment` and `content` (of the journal) are read where they are not known; `ended` is the status of a run that
-    ends in this moment, before its record says so. Raises UserError where the run's record cannot be read.
-    """
-    record, notes, journal, kept = read_record(folder), list[str](), content or JournalContent(), list[int]()
-    try:
-        journal = content or read_content(folder.journal)
-    except FileNotFoundError:
-        notes.append("The run has no journal yet, so there are no curves and no events.")
-    except OSError as error:
-        notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
-    try:
-        experiment = experiment or load_recorded_experiment(folder.spec)
-    except UserError as error:
-        notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
-    with suppress(OSError, UserError):
-        kept = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
-    if journal.num_damaged:
-        notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
-    if record.is_altered:
-        notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
-    is_live = not ended and record.status == "running" and is_locked(folder)
-    status = ended or record.status
-    if status == "running" and not is_live:
-        notes.append(
-            "No process on this machine trains the run, and its record has no end: it was killed, or runs elsewhere."
-        )
-    metrics, facts, now = series_of(journal), JournalFacts(), int(time.time() * 1000)
-    for each in journal.events:
-        facts.add(each)
-    last_step = max((int(series.steps[-1]) for name, series in metrics.items() if name.startswith("train/")), default=0)
-    weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
-    events = [replace(event, text=hide(event.text)) for event in EventReader(folder).events_in(journal)]
-    if ended:
-        events.append(RunEvent(now, "end", f"ended: {ended}"))
-    counts = {name.removeprefix("parameters."): int(value) for name, value in facts.params.items()
-              if name.startswith("parameters.") and value.isdecimal()}  # fmt: skip
-    return RunContent(
-        record=record, status=status, step=max(record.step, last_step), is_live=is_live,
-        components=sorted(filter(weights.get, weights), key=lambda name: -weights[name]), metrics=metrics,
-        samples=samples_of(folder, journal, pictures, notes), figures=figures_of(folder, pictures, notes),
-        attempts=attempts_of(journal, ended, is_live, now), events=events, spec=_text(folder.spec, MIB, notes),
-        changes=spec_changes(home, record, experiment, facts.params, notes), parameters=counts,
-        data=facts.dataset, batch_size=experiment.batch.size if experiment else 0, checkpoints=kept,
-        commands=_commands(folder, status, is_live),
-        tags={name: hide(value) for name, value in facts.tags.items() if not name.startswith("mlflow.")},
-        environment=_text(folder.media / "environment.txt", MIB), notes=notes,
-    )  # fmt: skip
+    begin: int
+    end: int
+    status: str
+    """`finished`, `failed`, `interrupted`, `stopped`, `running`, or `killed` where it ended without a record."""
 
 
-def _text(path: Path, limit: int, notes: list[str] | None = None) -> str:
+class RunContent:
+    """All that a run's page shows, read from the run's files. What is missing is empty, and `notes` says why."""
+
+    def __init__(
+        self, home: Home, folder: RunFolder, pictures: PictureSource, experiment: Experiment | None = None,
+        content: JournalContent | None = None, ended: str = "",
+    ) -> None:  # fmt: skip
+        """Read the files; `experiment` and `content` (of the journal) where they are not known.
+
+        `ended` is the status of a run that ends in this moment, before its record says so. Raises UserError where the
+        run's record cannot be read.
+        """
+        self.folder, self.record, self.notes = folder, read_record(folder), list[str]()
+        notes, journal, self.checkpoints = self.notes, content or JournalContent(), list[int]()
+        try:
+            journal = content or read_content(folder.journal)
+        except FileNotFoundError:
+            notes.append("The run has no journal yet, so there are no curves and no events.")
+        except OSError as error:
+            notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
+        try:
+            experiment = experiment or load_recorded_experiment(folder.spec)
+        except UserError as error:
+            notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
+        with suppress(OSError, UserError):
+            self.checkpoints = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
+        if journal.num_damaged:
+            notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
+        if self.record.is_altered:
+            notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
+        self.is_live = not ended and self.record.status == "running" and is_locked(folder)
+        self.status = ended or self.record.status
+        if self.status == "running" and not self.is_live:
+            notes.append(
+                "No process on this machine trains the run, and its record has no end: it was killed, or runs "
+                "elsewhere."
+            )
+        self.metrics, self.facts, now = series_of(journal), JournalFacts(), int(time.time() * 1000)
+        for each in journal.events:
+            self.facts.add(each)
+        trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
+        self.step = max(self.record.step, max(trained, default=0))
+        weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
+        self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])  # the heaviest first
+        self.batch_size = experiment.batch.size if experiment else 0
+        self.samples = samples_of(folder, journal, pictures, notes)
+        self.figures = figures_of(folder, pictures, notes)
+        self.attempts = attempts_of(journal, ended, self.is_live, now)
+        self.seconds = sum(max(0, attempt.end - attempt.begin) for attempt in self.attempts) / 1000
+        self.events = [replace(event, text=hide(event.text)) for event in EventReader(folder).events_in(journal)]
+        if ended:
+            self.events.append(RunEvent(now, "end", f"ended: {ended}"))
+        self.spec = _text(folder.spec, notes)
+        self.changes = spec_changes(home, self.record, experiment, self.facts.params, notes)
+        counts = {name.removeprefix("parameters."): value for name, value in self.facts.params.items()
+                  if name.startswith("parameters.") and value.isdecimal()}  # fmt: skip
+        self.parameters = {name: int(value) for name, value in counts.items()}
+        self.tags = {name: hide(value) for name, value in self.facts.tags.items() if not name.startswith("mlflow.")}
+        held_out = [*(f"{HELD_OUT}{name}" for name in self.components), *self.named(HELD_OUT)]
+        self.main_metric = next((name for name in held_out if name in self.metrics), None)
+        speeds = self.metrics[SPEED].values if SPEED in self.metrics else np.array([])
+        self.speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+        losses = self.metrics[TRAIN_LOSS].values if TRAIN_LOSS in self.metrics else np.array([])
+        self.num_bad_steps = int((~np.isfinite(losses)).sum())
+
+    def named(self, *prefixes: str) -> list[str]:
+        """Names of the metrics that begin with one of the prefixes."""
+        return sorted(name for name in self.metrics if name.startswith(prefixes))
+
+    def last(self, metric: str) -> str:
+        """Last value of a metric, as text."""
+        return format_number(float(self.metrics[metric].values[-1]))
+
+
+def _text(path: Path, notes: list[str] | None = None) -> str:
     """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
     try:
-        return hide(read_plain(path, limit).decode(errors="replace"))
+        return hide(read_plain(path, MIB).decode(errors="replace"))
     except OSError as error:
         if notes is not None:
             notes.append(f"{path.name} cannot be read ({first_line(error)}).")
     return ""
-
-
-def _commands(folder: RunFolder, status: str, is_live: bool) -> dict[str, str]:
-    run = shlex.quote(folder.run_id)
-    if is_live:
-        return {"this page, live": f"ditlab watch {run}", "its events": f"ditlab runs log {run} --follow"}
-    resume = f"ditlab train {shlex.quote(str(folder.spec))} --resume {run}"
-    return {
-        **({"go on from the last checkpoint": resume} if status in ("failed", "interrupted", "running") else {}),
-        "draw samples": f"ditlab sample {run} --num 16",
-        "measure on held-out data": f"ditlab evaluate {run}",
-        "figures of the family": f"ditlab figures {run}",
-        "weights as safetensors": f"ditlab export {run} --out export-{run}",
-    }
 
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
@@ -173,51 +202,276 @@ def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) ->
 
 def spec_changes(
     home: Home, record: RunRecord, experiment: Experiment | None, logged: Mapping[str, str], notes: list[str]
-) -> list[Part]:
+) -> list[html.Part]:
     """Differences of a run's spec, the nearest parent first. `logged` are the parameters of its first start."""
     if experiment is None:
         return []
-    now, found = flatten(experiment.to_dict()), list[Part]()
-    first = {path: value for path, value in logged.items() if not path.startswith(_OTHER_FACTS)}
-    if changed := _differences(now, first, only_shared=True):
-        found.append(_changes("its first start", ("changed by a resume", "now", "at the first start"), changed))
+    now, found = flatten(experiment.to_dict()), list[html.Part]()
+
+    def differences(other: Mapping[str, str], whole: bool = False) -> list[tuple[str, str | None, str | None]]:
+        paths = [path for path in dict.fromkeys([*now, *other]) if path in other or whole]
+        return [(path, now.get(path), other.get(path)) for path in paths if now.get(path) != other.get(path)]
+
+    def recorded(run_id: str, name: str, what: str) -> dict[str, Any]:
+        try:
+            return read_recorded(home.run(run_id).path / name)
+        except (OSError, ValueError, UserError) as error:
+            notes.append(f"{what} cannot be read ({first_line(error)}).")
+        return {}
+
+    def add(against: str, columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
+        shown = [[each and shorten(each, _LONGEST_VALUE) for each in row] for row in rows if row[0] != "name"]
+        table = html.Table(columns, shown, f"Differences against {against}.")
+        found.append(table if shown else html.Paragraphs(f"No difference against {against}."))
+
+    first = {path: value for path, value in logged.items() if not path.startswith(("parameters.", "spec_hash"))}
+    if changed := differences(first):
+        add("its first start", ("changed by a resume", "now", "at the first start"), changed)
     if start := experiment.start:
-        parent = flatten(_recorded(home, start.run, "spec.yaml", f"The spec of run {start.run}, its parent,", notes))
-        rows = [row for row in _differences(now, parent) if not row[0].startswith("start")]
+        parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
+        rows = [row for row in differences(parent, whole=True) if not row[0].startswith("start")]
         if parent:
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
-            found.append(_changes(point, ("field", "this run", "its parent"), rows))
+            add(point, ("field", "this run", "its parent"), rows)
     if record.parent:
-        base = _recorded(home, record.parent, "sweep.yaml", f"The base of sweep {record.parent}", notes).get("base")
+        base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
         if isinstance(base, dict) and base:
-            rows = _differences(now, flatten(base), only_shared=True)
-            found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
+            add("the base of its sweep", ("field", "this trial", "base"), differences(flatten(base)))
     defaults = [(field.path, *field.texts(describe_value, "none: it must be set"))
                 for field in spec_fields(experiment) if field.differs]  # fmt: skip
-    return [*found, _changes("the defaults", ("field", "this run", "default"), defaults)]
+    add("the defaults", ("field", "this run", "default"), defaults)
+    return found
 
 
-def _changes(against: str, columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Part:
-    """Table of path, the run's value and the other value, without the run's name."""
-    shown = [[each and shorten(each, _MOST_CHARACTERS) for each in row] for row in rows if row[0] != "name"]
-    if not shown:
-        return Paragraphs(f"No difference against {against}.")
-    return Table(columns, shown, f"Differences against {against}.")
+def run_page(run: RunContent) -> html.Page:
+    """The page of a run; parts that it has nothing for are skipped or say so."""
+    no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
+    whole_spec = [("The whole spec", [html.Code(run.spec, "yaml")])] if run.spec else []
+    software: list[tuple[str, list[html.Part]]] = []
+    if run.tags:
+        software.append(("Tags", [html.Table(["tag", "value"], list(run.tags.items()))]))
+    if environment := _text(run.folder.media / "environment.txt"):
+        software.append(("Packages and their versions", [html.Code(environment)]))
+    sections = [
+        _result(run), _curves(run), html.Section("Samples", run.samples or [no_samples], "samples"), _quality(run),
+        html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"), _speed(run),
+        _timeline(run),
+        html.Section("Spec", run.changes, "spec", whole_spec), _parameters(run), _data(run),
+        html.Section("Next commands", [html.Code(_commands(run), "shell")], "commands"),
+        html.Section("Software and machine", [], "software", software),
+    ]  # fmt: skip
+    progress = min(run.step / run.record.total_steps, 1.0) if run.is_live and run.record.total_steps else None
+    kept = [section for section in sections if section.parts or section.folded]
+    title = f"{hide(run.record.name)} ({run.record.run_id})"
+    return html.Page(title, _summary(run), kept, "running" if run.is_live else run.status, progress)
 
 
-def _differences(
-    own: Mapping[str, str], other: Mapping[str, str], only_shared: bool = False
-) -> list[tuple[str, str | None, str | None]]:
-    paths = [path for path in dict.fromkeys([*own, *other]) if path in other or not only_shared]
-    return [(path, own.get(path), other.get(path)) for path in paths if own.get(path) != other.get(path)]
+def _summary(run: RunContent) -> str:
+    size = f", {run.parameters['total']:,} parameters" if "total" in run.parameters else ""
+    data = f" on {hide(run.facts.dataset['name'])}" if run.facts.dataset else ""
+    ends = {"interrupted": "was interrupted", "stopped": "was stopped", "running": "has no end in its record"}
+    state = "is training" if run.is_live else ends.get(run.status, run.status)
+    time = f" in {format_duration(run.seconds)}" if run.seconds else ""
+    sentences = [
+        f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of {run.record.total_steps:,}{time}."
+    ]
+    if TRAIN_LOSS in run.metrics:
+        sentences.append(f"Training loss {run.last(TRAIN_LOSS)}.")
+    if main := run.main_metric:
+        values = run.metrics[main].values
+        first = f", from {format_number(float(values[0]))} at the first evaluation" if len(values) > 1 else ""
+        sentences.append(f"Held-out {main.removeprefix(HELD_OUT)} {run.last(main)}{first}.")
+    if run.record.message and not run.is_live:
+        sentences.append(f"Reason: {hide(run.record.message)}")
+    return " ".join(sentences)
 
 
-def _recorded(home: Home, run_id: str, name: str, what: str, notes: list[str]) -> dict[str, Any]:
-    """A recorded spec of another run, not validated; empty, with a note, where it cannot be read."""
-    try:
-        path = home.run(run_id).path / name
-        mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
-        return mapping if isinstance(mapping, dict) else {}
-    except (OSError, ValueError, UserError) as error:
-        notes.append(f"{what} cannot be read ({first_line(error)}).")
-    return {}
+def _commands(run: RunContent) -> str:
+    name = shlex.quote(run.folder.run_id)
+    commands = {
+        "draw samples": f"ditlab sample {name} --num 16",
+        "measure on held-out data": f"ditlab evaluate {name}",
+        "figures of the family": f"ditlab figures {name}",
+        "weights as safetensors": f"ditlab export {name} --out export-{name}",
+    }
+    if run.status in ("failed", "interrupted", "running"):
+        resume = f"ditlab train {shlex.quote(str(run.folder.spec))} --resume {name}"
+        commands = {"go on from the last checkpoint": resume, **commands}
+    if run.is_live:
+        commands = {"this page, live": f"ditlab watch {name}", "its events": f"ditlab runs log {name} --follow"}
+    return "\n".join(f"{command}   # {purpose}" for purpose, command in commands.items())
+
+
+def _result(run: RunContent) -> html.Section:
+    facts = [html.Fact("step", f"{run.step:,}", f"of {run.record.total_steps:,}")]
+    if TRAIN_LOSS in run.metrics:
+        facts.append(html.Fact("training loss", run.last(TRAIN_LOSS)))
+    if main := run.main_metric:
+        series, name = run.metrics[main], main.removeprefix(HELD_OUT)
+        facts.append(html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}"))
+        if np.isfinite(series.values).any():
+            lowest = int(np.nanargmin(np.where(np.isfinite(series.values), series.values, np.nan)))
+            value = format_number(float(series.values[lowest]))
+            facts.append(html.Fact(f"lowest {name}", value, f"step {int(series.steps[lowest]):,}"))
+    if len(run.speeds):
+        facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median"))
+    if run.seconds:
+        num = len(run.attempts)
+        facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
+    if total := run.parameters.get("total"):
+        facts.append(html.Fact("parameters", f"{total:,}"))
+    if run.checkpoints:
+        facts.append(html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))
+    if run.num_bad_steps:
+        facts.append(html.Fact("steps with NaN or infinity", f"{run.num_bad_steps:,}"))
+    return html.Section("Result", [html.Facts(facts), *map(html.Notice, run.notes)], "result")
+
+
+def _curves(run: RunContent) -> html.Section:
+    """Charts by loss component, training and held-out values in one; parts of a mixture, optimiser, machine folded."""
+    trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
+    held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
+    of_parts = [name for name in held_out if "/" in name]  # `NAME/velocity`, of one part of a mixture
+    skipped = {name.removeprefix(TRAIN) for name in (*_OPTIMISER, SPEED, _DATA_WAIT)} | {*of_parts}
+    curves = {
+        name: [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")]
+        for name in dict.fromkeys(["loss", *run.components, *trained, *held_out])
+        if name in {*trained, *held_out} - skipped
+    }
+    parts = _charts(run, "loss", curves)
+    if not parts:
+        parts = [html.Notice("The journal holds no metrics of this run yet.")]
+    elif not held_out:
+        text = "The run was not evaluated on held-out samples, so the curves are the training's alone."
+        parts.append(html.Paragraphs(text))
+    by_part = _plain_charts(run, "parts", [f"{HELD_OUT}{name}" for name in of_parts])
+    folded = [("Held-out samples of each part", by_part), ("Optimiser", _plain_charts(run, "optimiser", _OPTIMISER)),
+              ("Load of the machine", _plain_charts(run, "machine", run.named("system/")))]  # fmt: skip
+    return html.Section("Curves", parts, "curves", [each for each in folded if each[1]])
+
+
+def _quality(run: RunContent) -> html.Section:
+    """Quality of the samples, and what `ditlab evaluate` measured."""
+    measured = run.named("quality/")
+    names = [*measured, *run.named("held_out/", "assessed/")]
+    rows: list[list[Cell]] = []
+    for name in names:
+        steps, values = run.metrics[name].steps, run.metrics[name].values
+        best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
+        rows.append([name, float(values[-1]), int(steps[-1]), best, len(values)])
+    about = "Distances to this data set's real images: they compare runs on the same data, never with published FID."
+    heads = ["metric", "last value", "at step", "lowest", "measurements"]
+    table = [html.Table(heads, rows, about if measured else "")] if rows else []
+    several = [name for name in names if len(run.metrics[name].values) > 1]
+    return html.Section("Quality of the samples", [*table, *_plain_charts(run, "quality", several)], "quality")
+
+
+def _speed(run: RunContent) -> html.Section:
+    """Samples a second and the wait for data over the steps, and where the time went."""
+    parts: list[html.Part] = []
+    if len(run.speeds):
+        low, middle, high = (float(speed) for speed in np.quantile(run.speeds, (0.05, 0.5, 0.95)))
+        spread = f"9 of 10 steps: {format_number(low)} to {format_number(high)}"
+        facts = [html.Fact("median", f"{format_number(middle)} samples/s", spread)]
+        if run.batch_size:
+            milliseconds = f"{1000 * run.batch_size / middle:,.3g} ms"
+            facts.append(html.Fact("a step takes", milliseconds, f"{run.batch_size:,} samples"))
+        parts.append(html.Facts(facts))
+    if times := time_summary(run.metrics, run.tags.get(STRAGGLER_TAG, "")):
+        rows: list[list[str | float | None]]
+        rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
+        heading = times.heading()
+        caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
+        parts.append(html.Table(["phase", "seconds", "share", "ms a step"], rows, caption))
+    parts += _plain_charts(run, "speed", [SPEED, _DATA_WAIT])
+    folded = [("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
+              ("Seconds a step by phase", _plain_charts(run, "phases", run.named("time/")))]  # fmt: skip
+    return html.Section("Speed", parts, "speed", [each for each in folded if each[1]])
+
+
+def _plain_charts(run: RunContent, place: str, names: Iterable[str]) -> list[html.Part]:
+    """A chart of one curve for each metric."""
+    return _charts(run, place, {name: [(name, name.rpartition("/")[2], "other")] for name in names})
+
+
+def _charts(run: RunContent, place: str, curves: Mapping[str, list[tuple[str, str, str]]]) -> list[html.Part]:
+    """Charts by title, of curves (metric, label, role), with keys of their own: names may hold what no key does."""
+    drawn: list[Chart] = []
+    for title, wanted in curves.items():
+        points = [
+            CurvePoints(label, run.metrics[name].steps, run.metrics[name].values, role)
+            for name, label, role in wanted
+            if name in run.metrics
+        ]
+        if len(drawn) < MOST_CHARTS and (chart := draw_chart(title, points)):
+            drawn.append(chart.with_key(f"chart-{place}-{len(drawn) + 1}"))
+    captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
+    if len(curves) > MOST_CHARTS:
+        more = len(curves) - MOST_CHARTS
+        captions.append(f"{more:,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
+    return [html.ChartGrid(drawn, " ".join(captions))] if drawn else []
+
+
+def _timeline(run: RunContent) -> html.Section:
+    """When the run was trained, what failed, and how it went on."""
+    if not run.attempts:
+        return html.Section("Timeline", [html.Notice("The journal holds no start of this run.")], "timeline")
+    times = [event.time for event in run.events]
+    begin = min([run.attempts[0].begin, *times])
+    end = max([*(attempt.end for attempt in run.attempts), *times, begin + 1])
+
+    def place(time: int) -> float:
+        return min(max(100 * (time - begin) / (end - begin), 0.0), 100.0)
+
+    bars, texts = [], []
+    for number, attempt in enumerate(run.attempts, start=1):
+        left, duration = place(attempt.begin), format_duration((attempt.end - attempt.begin) / 1000)
+        texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
+        bars.append(html.TimeBar(left, max(place(attempt.end) - left, 0.0), attempt.status, texts[-1]))
+    marked = sorted((each for each in run.events if each.kind in _MARKED), key=lambda each: each.kind in _LISTED)
+    marks = [html.TimeMark(place(event.time), event.kind, shorten(event.text, 200)) for event in marked[-_MOST_MARKS:]]
+    newest = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))[-_MOST_EVENTS:]
+    listed = []
+    for event in sorted(newest, key=lambda event: event.time):
+        iso = datetime.fromtimestamp(event.time / 1000, UTC).isoformat(timespec="seconds")
+        listed.append(html.TimeEvent(_moment(event.time), iso, event.kind, shorten(event.text, _MOST_CHARACTERS)))
+    caption = (
+        "Bars: attempts. Marks: evaluations below, checkpoints that are kept above, failures and recoveries across."
+    )
+    if left_out := len(run.events) - len(listed):
+        caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
+    num = {kind: sum(event.kind == kind for event in run.events) for kind in ("failure", "recovery")}
+    texts.append(
+        f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps with NaN or infinity"
+    )
+    about = f"{len(run.attempts)} attempts: {'; '.join(texts)}."
+    timeline = html.Timeline(bars, marks, (_moment(begin), _moment(end)), listed, about, caption)
+    return html.Section("Timeline", [timeline], "timeline")
+
+
+def _moment(time: int) -> str:
+    return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _parameters(run: RunContent) -> html.Section:
+    total = run.parameters.get("total", 0)
+    parts = {name: number for name, number in run.parameters.items() if name not in ("total", "trainable")}
+    rows: list[list[Cell]] = [[name, number, f"{number / max(total, 1):.1%}"] for name, number in parts.items()]
+    if rows:
+        rows.append(["total", total, ""])
+    if (trainable := run.parameters.get("trainable", total)) != total:
+        rows.append(["trainable", trainable, ""])
+    table = [html.Table(["component", "parameters", "share"], rows)] if rows else []
+    return html.Section("Parameters by component", table, "parameters")
+
+
+def _data(run: RunContent) -> html.Section:
+    data = run.facts.dataset
+    rows: list[list[Cell]] = [[name, hide(data[name])] for name in ("name", "source", "fingerprint") if data]
+    counts = data.get("counts", {})
+    rows += [[name.replace("_", " "), f"{number:,}"] for name, number in counts.items()]
+    if run.batch_size and (train := counts.get("train")):
+        seen = run.step * run.batch_size
+        epochs = "" if data["source"] == "mixture" else f" ({format_number(seen / train)} epochs)"
+        rows.append(["samples seen", f"{seen:,}{epochs}"])
+    return html.Section("Data", [html.Table(["", ""], rows)] if rows else [], "data")

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+
+import numpy as np
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
@@ -28,15 +29,6 @@ _LARGEST_SHOWN = 2 * MIB
 _MOST_PIXELS = 1600
 
 
-class PictureSource(Protocol):
-    """Maker of the addresses of pictures in a page."""
-
-    most_steps: int
-
-    def address(self, path: Path, share: int) -> str:
-        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
-
-
 @dataclass
 class EmbeddedPictures:
     """Pictures inside the page, as data URIs."""
@@ -46,6 +38,7 @@ class EmbeddedPictures:
     """Bytes of all pictures so far."""
 
     def address(self, path: Path, share: int) -> str:
+        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
         content, kind = load_picture(path)
         if len(content) > min(_LARGEST_SHOWN, share):
             content, kind = load_picture(path, _MOST_PIXELS)
@@ -64,17 +57,18 @@ class LinkedPictures:
     """File of each address that was given out."""
 
     def address(self, path: Path, share: int) -> str:
+        """Address by which the picture is asked for. Raises OSError where it is no plain file."""
         check_plain(path, _LARGEST_FILE)
         name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.lstat().st_mtime_ns:x}{path.suffix}"
         self.paths[name] = path
         return name
 
 
-def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str]:
-    """Content of a picture and its kind: png, gif, jpeg or webp; with `most_pixels` a JPEG of at most so many a side.
+PictureSource = EmbeddedPictures | LinkedPictures
 
-    Raises OSError for anything else than a whole picture.
-    """
+
+def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str]:
+    """Content and kind of a whole picture; with `most_pixels` a JPEG of so many a side. Raises OSError for others."""
     from PIL import Image
 
     content, smaller = read_plain(path, _LARGEST_FILE), BytesIO()
@@ -100,10 +94,9 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
             by_key.setdefault(record["key"], {})[record["step"]] = record["path"]
     found: list[Part] = []
     for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples"):
-        steps, most = sorted(places), pictures.most_steps
-        chosen = steps
-        if len(steps) > most:
-            chosen = [steps[round(place * (len(steps) - 1) / (most - 1))] for place in range(most)]
+        steps = sorted(places)
+        kept = np.linspace(0, len(steps) - 1, min(len(steps), pictures.most_steps)).round()
+        chosen = [steps[int(place)] for place in kept]
         share = BUDGET // (2 * max(1, len(chosen)))
         slides, faults = [], []
         for step in chosen:
@@ -116,15 +109,14 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
             notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
         if slides:
             found.append(Slides(f"samples-{len(found)}", slides, f"{shorten(hide(key), 120).capitalize()} by step"))
-        if slides and len(chosen) < len(places):
-            text = f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."
-            found.append(Paragraphs(text))
+        if len(chosen) < len(places):
+            found.append(Paragraphs(f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."))
     return found
 
 
 def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
     path = folder.path / place
-    if not is_relative(place) or not stays_below(folder.path, path):
+    if not is_relative(place):
         raise UnusableFile("outside of the run's folder", path)
     label, texts = f"step {step:,}", {}
     for kind in (".txt", ".captions"):
@@ -136,7 +128,7 @@ def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, sh
     if captions := texts.get(".captions", "").splitlines():
         more = ["and more"] if len(captions) > 16 else []
         alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
-    return Slide(label, pictures.address(path, share), alternative, captions=captions)
+    return Slide(label, _address(folder, path, pictures, share), alternative, captions=captions)
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
@@ -146,19 +138,14 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         paths = sorted(path for path in place.iterdir() if path.suffix in (".png", ".gif"))
     except OSError:
         return []
-    animated = {path.stem for path in paths if path.suffix == ".gif"}
-    dark = {path.stem.removesuffix("-dark"): path for path in paths if path.stem.endswith("-dark")}
-    shown = [
-        path
-        for path in paths
-        if not path.stem.endswith("-dark") and (path.suffix == ".gif" or path.stem not in animated)
-    ]
-    found = []
-    for path in shown:
-        share = BUDGET // (4 * len(shown))
+    found, share = [], BUDGET // (4 * max(1, len(paths)))
+    for path in paths:
+        dark = path.with_stem(f"{path.stem}-dark")
+        if path.stem.endswith("-dark") or (path.suffix == ".png" and path.with_suffix(".gif") in paths):
+            continue  # shown with its light form, or with its animation
         try:
-            source = _figure(folder, path, pictures, share)
-            of_dark = _figure(folder, dark[path.stem], pictures, share) if path.stem in dark else ""
+            source = _address(folder, path, pictures, share)
+            of_dark = _address(folder, dark, pictures, share) if dark in paths else ""
             about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
             found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about))
         except OSError as error:
@@ -166,7 +153,7 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
     return found
 
 
-def _figure(folder: RunFolder, path: Path, pictures: PictureSource, share: int) -> str:
+def _address(folder: RunFolder, path: Path, pictures: PictureSource, share: int) -> str:
     if not stays_below(folder.path, path):
         raise UnusableFile("outside of the run's folder", path)
     return pictures.address(path, share)

@@ -1,7 +1,4 @@
-"""Preparation of a launch: every check that needs no worker process, then the run's folder.
-
-Each check raises UserError and leaves nothing behind.
-"""
+"""Preparation of a launch: checks that need no worker and leave nothing behind, then the run's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from typing import Any
 
 import torch
 
-from denoisers.contract import Spec
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import store_folder
 from ditlab.errors import UserError
@@ -25,9 +21,8 @@ from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import lineage_tags
 from ditlab.spec.compiling import CompileDecision, compile_decision
-from ditlab.spec.experiment import NOT_CONTENT, Experiment
+from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
-from ditlab.spec.mixture import MixtureData
 from ditlab.spec.overrides import changed_values
 from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.start import first_step
@@ -44,15 +39,9 @@ RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "enc
 
 
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
-    """Check everything that can be checked before a process is started; nothing of the run exists yet.
+    """Check all that needs no process: of a new run, or of `resume` (id, name, `auto`: the newest unfinished one).
 
-    Args:
-        experiment: the validated spec.
-        resume: id or name of the run to go on with, `auto` for the newest unfinished one, None for a new run.
-        local: True for one process without Ray.
-        remote: True if the workers run on a cluster, whose nodes are checked apart.
-
-    Raises UserError where something is wrong; nothing of the run is left behind.
+    `local`: one process without Ray; `remote`: workers on a cluster, whose nodes are checked apart. Raises UserError.
     """
     home = Home.from_environment()
     home.check_place()
@@ -87,9 +76,9 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
 
 
 def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
-    """Make the run's folder and record, or take those of the run that goes on; a proof of it is kept there.
+    """Make the run's folder and record, or take those of the run that goes on; keep its proof there.
 
-    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone by now.
+    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone.
     """
     experiment, home, made = launch.experiment, launch.home, None
     try:
@@ -104,7 +93,8 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
         if proof:
-            proof.write(launch.folder)
+            write_durably(launch.folder.proof, proof.json.encode())
+            write_durably(launch.folder.proof_table, proof.table.encode())
         # the parent of a resumed fork may be gone once it has checkpoints of its own
         with suppress(UserError) if launch.resumed else nullcontext():
             hold_start(experiment, home, launch.run_id)
@@ -136,23 +126,20 @@ def startup_lines(launch: Launch) -> list[str]:
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
-    uri, warnings, later = launch.tracking_uri, [], "training goes on, `ditlab runs sync` sends what is missing."
+    uri, problem = launch.tracking_uri, None
     if not uri.startswith("sqlite"):
-        if reason := check_reachable(uri):
-            warnings = [f"warning: tracking.uri={redact(uri)} does not answer ({reason}); {later}"]
-        elif refusal := check_access(uri):
-            warnings = [f"warning: {refusal}; {later}"]
-    return [*launch_notes(launch), *warnings, last]
+        reason = check_reachable(uri)
+        problem = f"tracking.uri={redact(uri)} does not answer ({reason})" if reason else check_access(uri)
+    warning = f"warning: {problem}; training goes on, `ditlab runs sync` sends what is missing."
+    return [*launch_notes(launch), *([warning] if problem else []), last]
 
 
 def describe(experiment: Experiment, num_parameters: int) -> str:
     """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision, compiled blocks."""
-    resources = experiment.resources
-    fewest, most = resources.min_workers, resources.max_workers
+    fewest, most = experiment.resources.min_workers, experiment.resources.max_workers
     workers = str(most) if fewest == most else f"{fewest} to {most}"
-    where = "GPU" if resources.gpus_per_worker else "CPU"
-    decision = _compile_decision(experiment)
-    compiled = "" if experiment.engine.compile is False else f", {decision}"
+    where = "GPU" if experiment.resources.gpus_per_worker else "CPU"
+    compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
     return (
         f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
         f"{workers} {where} worker{'s' if most > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
@@ -165,25 +152,9 @@ def _compile_decision(experiment: Experiment) -> CompileDecision:
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
-    """Return an experiment with absolute paths and a tracking address, for other working directories and environments.
-
-    An address of None stays None, so that DITLAB_HOME can be moved. Nothing is validated again.
-    """
+    """Return an experiment for other working directories: absolute paths, and a tracking address (None: the home's)."""
     spec = absolute_paths(experiment.to_dict(), home)
-    changed = {}
-    for name in ("data", "checkpoint", "encoders"):
-        section = getattr(experiment, name)
-        changed[name] = _with_paths(section, spec[name])
-        if isinstance(section, MixtureData):
-            parts = {part: _with_paths(section.parts[part], spec[name]["parts"][part]) for part in section.parts}
-            changed[name] = section.model_copy(update={"parts": parts})
-    return tracked_at(experiment.model_copy(update=changed), tracking_uri)
-
-
-def _with_paths(section: Spec, values: Mapping[str, Any]) -> Spec:
-    """Return a section of a spec with the paths that its plain values hold."""
-    own = section.model_dump(mode="json")
-    return section.model_copy(update={key: value for key, value in values.items() if value != own[key]})
+    return tracked_at(class_for(spec).model_validate(spec), tracking_uri)
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
@@ -204,10 +175,8 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
             place = store_folder(value, home) if section == "data" else resolve_user_path(value)
             found[section] = {**part, key: str(place)}
     if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
-        found["data"] = {
-            **data,
-            "parts": {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()},
-        }
+        moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
+        found["data"] = {**data, "parts": moved}
     if isinstance(encoders := found.get("encoders"), Mapping):
         folders = {key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub
@@ -233,10 +202,7 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
 
 
 def check_network(experiment: Experiment) -> None:
-    """Raises UserError where this machine lacks the configured network interface.
-
-    Nodes of a cluster are checked by `ditlab.cluster.survey`, once connected.
-    """
+    """Raises UserError where this machine lacks the configured interface; `cluster.survey` checks a cluster's nodes."""
     interface = experiment.resources.network.interface
     if interface and interface not in (existing := [name for _, name in socket.if_nameindex()]):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))

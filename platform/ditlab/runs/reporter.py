@@ -34,10 +34,7 @@ from ditlab.training.reporting import Reporter, RunOutcome, TrainingProgress
 
 
 def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
-    """Largest number of nodes that may train a run: decides how its system metrics are named.
-
-    An elastic run that is left with one of several nodes names its metrics as before.
-    """
+    """Largest number of nodes that may train a run, even after it lost some: system metrics are named by it."""
     workers = experiment.resources.workers
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
@@ -50,14 +47,10 @@ class TrackedReporter(Reporter):
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None, worker_nodes: Sequence[str] = (),
         **rest: Any,
     ) -> None:  # fmt: skip
-        """Open the tracked run.
+        """Open the tracked run; `rest` are arguments of `Reporter`.
 
-        Args:
-            launch: the run.
-            on_progress: receives progress for display.
-            on_evaluated: receives (step, metrics) of an evaluation; returns True while training has to wait.
-            worker_nodes: name of each worker's node in order of rank; empty for one process without Ray.
-            rest: arguments of `Reporter`.
+        `on_evaluated` receives (step, metrics) of an evaluation, and returns True while training has to wait.
+        `worker_nodes` are the names of the workers' nodes in order of rank; none for one process without Ray.
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
@@ -75,19 +68,19 @@ class TrackedReporter(Reporter):
     def __enter__(self) -> "TrackedReporter":
         launch, tracker = self._launch, self._tracker
         experiment, counts = launch.experiment, launch.model.counts
+        numbers = {**counts.components, "total": counts.total, "trainable": counts.trainable}
         parameters = flatten(experiment.to_dict())
-        parameters |= {f"parameters.{name}": str(number) for name, number in counts.components.items()}
-        parameters |= {"parameters.total": str(counts.total), "parameters.trainable": str(counts.trainable)}
+        parameters |= {f"parameters.{name}": str(number) for name, number in numbers.items()}
         parameters["spec_hash"] = experiment.content_hash()
         tags = {
             **launch.tags,
             "ditlab.workers": str(max(1, len(self._worker_nodes))),
             "ditlab.numerics": str(NUMERICS_VERSION),
+            "ditlab.threads": str(torch.get_num_threads()),  # on which the order of sums depends
+            STATUS_TAG: "running",
         }
-        tags["ditlab.threads"] = str(torch.get_num_threads())  # on which the order of sums depends
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
-        tags[STATUS_TAG] = "running"
         names = metric_names(experiment, launch.data, launch.model.objective)
         if main := next((name for name in names if name.startswith("eval/")), None):
             tags[MAIN_TAG] = main
@@ -96,8 +89,8 @@ class TrackedReporter(Reporter):
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
-            components, numbers = zip(*counts.components.items(), ("total", counts.total), strict=True)
-            tracker.log_table({"component": components, "parameters": numbers}, "parameters.json")
+            del numbers["trainable"]
+            tracker.log_table({"component": [*numbers], "parameters": [*numbers.values()]}, "parameters.json")
             plan, data = launch.plan, launch.data
             sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
             if data.mixture:

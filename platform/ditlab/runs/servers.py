@@ -1,13 +1,10 @@
-"""HTTP servers on this machine's loopback: answers to GET and HEAD, the names that they answer to, a run's metrics.
-
-`MetricsServer` serves a run's metrics to scrapers (`ditlab train --metrics-port`).
-"""
+"""HTTP servers on this machine's loopback, and that of a run's metrics (`ditlab train --metrics-port`)."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,9 +25,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
-LARGEST_PORT = 65535
 _LARGEST_FILE = 16 * MIB
-_PATH = "/metrics"
 _NOTHING_YET = b"# EOF\n"
 """No metric, in the same format: before the run has written any."""
 
@@ -53,15 +48,20 @@ class LoopbackServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    headers: Mapping[str, str] = HEADERS
 
-    def __init__(self, port: int, respond: Callable[[str], Answer], headers: Mapping[str, str] = HEADERS) -> None:
-        """Listen on a port of loopback at once; 0 takes a free one.
+    def __init__(self, port: int, option: str) -> None:
+        """Listen on a port of loopback at once. Raises UserError, which names `option`, where that is impossible."""
+        try:
+            super().__init__((HOST, port), _LoopbackHandler)
+        except OSError as error:
+            raise UserError(
+                f"{option} {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
+            ) from error
 
-        `respond` answers a path with its query; where it raises UserError or OSError, the answer is 503 with its
-        sentence. Raises OSError for a port that cannot be listened on.
-        """
-        self.respond, self.headers = respond, headers
-        super().__init__((HOST, port), _LoopbackHandler)
+    def respond(self, path: str) -> Answer:
+        """Answer a path with its query; where it raises UserError or OSError, the answer is 503 with its sentence."""
+        raise NotImplementedError
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
@@ -98,31 +98,23 @@ class _LoopbackHandler(BaseHTTPRequestHandler):
 
 
 def is_own_name(hosts: list[str]) -> bool:
-    """Return True for a request's only Host header if it names loopback, at any port: a tunnel may end on another.
-
-    A page of another site that makes its name lead to 127.0.0.1 (DNS rebinding) is refused by its name.
-    """
+    """Return True if a request's only Host names loopback; a name led here by DNS rebinding is refused."""
     if len(hosts) != 1:
         return False
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@]+)(:[0-9]+)?", hosts[0].strip().lower())
     return found is not None and is_loopback(found[1].strip("[]"))
 
 
-class MetricsServer:
+class MetricsServer(LoopbackServer):
     """Server of `/metrics`: the file that a run renews (`tracking.openmetrics`). Use as a context manager."""
 
     def __init__(self, port: int) -> None:
         """Listen on a port of loopback at once. Raises UserError where that is impossible."""
-        if not 1 <= port <= LARGEST_PORT:
-            raise UserError(f"metrics_port={port} is no port; give one from 1 to {LARGEST_PORT}.")
+        if not 1 <= port <= 65535:
+            raise UserError(f"metrics_port={port} is no port; give one from 1 to 65535.")
+        super().__init__(port, "--metrics-port")
         self._file: Path | None = None
-        try:
-            self._server = LoopbackServer(port, self.respond)
-        except OSError as error:
-            raise UserError(
-                f"--metrics-port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
-            ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="ditlab-metrics", daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, name="ditlab-metrics", daemon=True)
 
     def follow(self, file: Path) -> None:
         """Serve a run's file from now on."""
@@ -130,7 +122,7 @@ class MetricsServer:
 
     def respond(self, path: str) -> Answer:
         """Answer with the metrics as they are now. Raises OSError where the file cannot be read."""
-        if path.partition("?")[0] != _PATH:
+        if path.partition("?")[0] != "/metrics":
             return Answer(b"the metrics are at /metrics\n", status=HTTPStatus.NOT_FOUND)
         try:
             content = read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
@@ -143,6 +135,6 @@ class MetricsServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
+        self.server_close()

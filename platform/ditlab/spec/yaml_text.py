@@ -19,7 +19,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ditlab.errors import UserError, first_line
 from ditlab.spec.values import format_value, printable_sentence, shorten
 from ditlab.storage.files import is_edited
-from ditlab.storage.plain_files import MIB
+from ditlab.storage.plain_files import MIB, read_plain
 
 MAX_BYTES = MIB  # a spec has a few thousand
 MAX_NODES = 10_000  # a spec has a few hundred; nested aliases reach billions
@@ -103,6 +103,15 @@ def _problem(node: Node, yaml: YAML) -> str:
         if isinstance(value, float) and not math.isfinite(value):
             return f"{shorten(node.value)} is refused; write a finite number."
     return ""
+
+
+def read_recorded(path: Path) -> dict[str, Any]:
+    """The mapping of a spec in a run's folder, of which nothing is validated; empty where the file holds another value.
+
+    Raises OSError where it cannot be read, ValueError and UserError for what is no YAML.
+    """
+    mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
+    return mapping if isinstance(mapping, dict) else {}
 
 
 def dump_yaml(mapping: Mapping[str, Any]) -> str:

@@ -52,10 +52,10 @@ def test_prompts_come_from_the_options_and_then_from_the_file(tmp_path):
 def test_a_file_without_prompts_is_refused(tmp_path):
     file = tmp_path / "list.txt"
     for content, message in (
-        (None, r"--prompts .*list\.txt cannot be read \(No such file or directory\); name a file"),
+        (None, r"--prompts .*list\.txt cannot be read \(No such file or directory\); name a UTF-8 file"),
         (b"", r"--prompts .*list\.txt holds no prompt; write one in every line\."),
         (b" \n\r\n", r"holds no prompt"),
-        (b"caf\xe9\n", r"is not UTF-8 \(at byte 3\); save it as UTF-8"),
+        (b"caf\xe9\n", r"cannot be read \('utf-8' codec can't decode .*\); name a UTF-8 file"),
     ):
         if content is not None:
             file.write_bytes(content)
@@ -79,11 +79,14 @@ def test_sizes():
 
 def test_other_families_refuse_options_that_they_do_not_take():
     for options, message in (
-        ({"prompts": ("a", "b")}, r"--prompt was given 2 times: .*; give it once\."),
+        ({"prompts": ("a", "b")}, r"--prompt was given 2 times: .*; give one\."),
         ({"prompt_file": Path("list.txt")}, r"--prompts list\.txt: .*; leave it out\."),
-        ({"negative_prompt": "c"}, r"--negative-prompt 'c': this run's family avoids no text; leave it out\."),
-        ({"size": "64"}, r"--size 64: this run's family draws samples of one size; leave it out\."),
-        ({"start": Path("a.png")}, r"--start a\.png: this run's family starts from no picture; leave it out\."),
+        (
+            {"negative_prompt": "c"},
+            r"--negative-prompt c: this run's family takes no --negative-prompt; leave it out\.",
+        ),
+        ({"size": "64"}, r"--size 64: this run's family takes no --size; leave it out\."),
+        ({"start": Path("a.png")}, r"--start a\.png: this run's family takes no --start; leave it out\."),
         ({"strength": 0.5}, r"--strength 0\.5 needs a picture to start from; name one with --start\."),
     ):
         with pytest.raises(UserError, match=message):

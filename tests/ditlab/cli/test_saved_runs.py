@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.api.analysis import figures
 from ditlab.home import Home
 from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
 from ditlab.training.export import load_export
+from support.opened import open_training_run
 
 
 def drawn(said) -> torch.Tensor:

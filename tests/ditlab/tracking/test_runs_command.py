@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun)
     assert f"1 run's run.json cannot be read: {torn.run_id} (no JSON" in said
     assert f"run.json of {edited.run_id} was changed by something other than DiTLab, or damaged." in said
     assert f"the journal of run {odd.run_id} cannot be read (a named pipe, no plain file)." in said
-    assert "1 damaged line in the last 64 KiB of these runs' journals passed over; `ditlab runs show" in said
+    assert "last 64 KiB of these runs' journals: 1 damaged line passed over" in said
     assert "better" in done.stdout and "whole" in done.stdout
 
 

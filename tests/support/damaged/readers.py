@@ -13,7 +13,6 @@ from PIL import Image
 
 from ditlab.analysis.comparison import summarise
 from ditlab.analysis.drawing import open_export
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.api.removal import check_unneeded
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
@@ -38,6 +37,7 @@ from ditlab.tracking.local_database import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
 from ditlab.tracking.sync import journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
+from support.opened import open_training_run
 
 END_OF_JOURNAL = 60_000
 """Bytes of a journal that `ditlab runs` reads at least: metrics before are not in its list."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ditlab.analysis.opened_run import OpenedRun, open_training_run
+from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.verify.files import check_checkpoints, check_spec, open_verified, read_checkpoints
 from ditlab.checking.verify.findings import RunVerification, VerifiedPart
 from ditlab.checking.verify.records import check_chain, check_journal
@@ -15,6 +15,7 @@ from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts
 from ditlab.runs.launch import checkpoint_store
 from ditlab.storage.files import add_checksum, without_checksum
+from support.opened import open_training_run
 
 
 def opened(home: Path) -> OpenedRun:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking.replay.history import Execution
 from ditlab.checking.replay.replaying import ReplaySource, open_source
 from ditlab.checking.replay.report import loss_history
 from ditlab.checking.replay.segment import ReplayPlan, plan_replay
 from ditlab.home import Home
 from ditlab.receipts.records import ROW
+from support.opened import open_training_run
 
 
 @pytest.fixture

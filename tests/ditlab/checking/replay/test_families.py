@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking import process_group
 from ditlab.checking.replay.check import check_replay
 from ditlab.checking.replay.replaying import open_source
 from ditlab.home import Home
 from ditlab.training.recovery import MemoryPlan
 from support.command import Said, run_here
+from support.opened import open_training_run
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.forks import SILENT, small

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.analysis.opened_run import OpenedRun, open_training_run
+from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking import process_group
 from ditlab.checking.replay.check import EXACT, check_replay
 from ditlab.checking.replay.replaying import open_source
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import read_receipts
+from support.opened import open_training_run
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.forks import small
 from support.trainings.groups import warm_processes

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.checking.verify.findings import RunVerification
 from ditlab.checking.verify.verification import verify_run
 from ditlab.home import Home
@@ -14,6 +13,7 @@ from ditlab.receipts.records import EVALUATED_STEP_TAG, EVALUATION_TAG
 from support.command import run_inside
 from support.damaged.verified import rewrite_lines
 from support.homes import settled
+from support.opened import open_training_run
 
 
 @pytest.fixture(scope="module")

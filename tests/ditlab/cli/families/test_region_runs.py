@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 import ditlab
 from ditlab.analysis.comparison import SampleSettings, draw
 from ditlab.analysis.evaluation import evaluate_by_family
-from ditlab.analysis.opened_run import open_training_run
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
@@ -24,6 +23,7 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.files import build_experiment
 from support.command import Said, run_here, run_inside
+from support.opened import open_training_run
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
 CHROMOSOMES = ("chr1", "chr2", "chr3")
@@ -307,7 +307,7 @@ def test_mistakes(trained):
 def test_other_features_are_refused(trained, tmp_path):
     swapped = write_store(tmp_path / "swapped", names=("CTCF", "GATA", "accessibility"))
     said = trained.command("sample", "regions", "--data", swapped)
-    assert said.code == 2 and "has 'CTCF' as entry 1 of regions, not 'GATA'" in said.err
+    assert said.code == 2 and "has CTCF as entry 1 of regions, and the run's own data GATA" in said.err
     fewer = write_store(tmp_path / "fewer", names=("GATA", "accessibility"))
     said = trained.command("sample", "regions", "--data", fewer)
     assert said.code == 2 and "holds regions (10, 2), but the model takes (10, 3)" in said.err

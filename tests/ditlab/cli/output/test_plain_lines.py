@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ditlab.cli.progress import ProgressBars, ProgressLine, TerminalConsole, describe_amount, describe_rate
+from ditlab.cli.progress import ProgressBars, ProgressLine, TerminalConsole
 from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, PlainLines
 from ditlab.errors import UserError
 from ditlab.training.reporting import TrainingProgress
@@ -113,7 +113,7 @@ def test_line_of_a_task_names_the_time_left(clock, capsys):
     clock.now += 30
     bars.tick()
     assert capsys.readouterr().err.splitlines() == [
-        "[0:10] drawing samples: 256/1,000 samples · 26/s · 0:29 left",
+        "[0:10] drawing samples: 256/1,000 samples · 25.6/s · 0:29 left",
         "[0:30] reading: 37 network evaluations",
         "[1:00] writing \\x1b[2J ...",
     ]
@@ -140,11 +140,15 @@ def test_thread_prints_without_a_report(monkeypatch, capsys):
         assert printed.wait(10)
 
 
-def test_amounts():
-    assert describe_amount(3_100_000, 9_912_422, "bytes") == "3.0 MiB of 9.5 MiB"
-    assert describe_amount(12, None, "bytes") == "12 B"
-    assert describe_amount(1_234_000_000, None, "bytes") == "1.1 GiB"
-    assert describe_amount(120_000, 1_000_000, "peaks") == "120,000/1,000,000 peaks"
+@pytest.mark.parametrize(
+    ("done", "total", "unit", "shown"),
+    [(3_100_000, 9_912_422, "bytes", "3.0 MiB of 9.5 MiB"), (12, None, "bytes", "12 B"),
+     (1_234_000_000, None, "bytes", "1.1 GiB"), (120_000, 1_000_000, "peaks", "120,000/1,000,000 peaks")],
+)  # fmt: skip
+def test_amounts(done, total, unit, shown):
+    bars = ProgressBars("opening")
+    bars("reading", done, total, unit)
+    assert bars.describe() == f"reading: {shown}"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,14 @@ def test_time_left_goes_on_past_a_day(seconds, shown):
     assert line.describe() == f"step 5/10 · loss 0.5123 · 1,530 samples/s · {shown} left"
 
 
-def test_rates():
-    assert [describe_rate(rate, "rows") for rate in (0.034, 4.26, 1234.5)] == ["0.034/s", "4.3/s", "1,234/s"]
-    assert describe_rate(12_500_000.4, "bytes") == "11.9 MiB/s"
+@pytest.mark.parametrize(
+    ("unit", "number", "shown"),
+    [("rows", 0.34, "0.034/s"), ("rows", 42.6, "4.26/s"), ("rows", 12_345, "1,234/s"),
+     ("bytes", 125_000_004, "11.9 MiB/s")],
+)  # fmt: skip
+def test_rates(clock, unit, number, shown):
+    bars = ProgressBars("opening", clock=clock)
+    bars("reading", 0, None, unit)
+    clock.now += 10
+    bars("reading", number, None, unit)
+    assert bars.describe().endswith(shown)

@@ -7,8 +7,6 @@ import pytest
 
 from ditlab.api.training import plan_training
 from ditlab.errors import UserError
-from ditlab.runs.forks import check_start
-from ditlab.runs.launch import build_model
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run, update_record
 from support.trainings.checkpoints import edit_bytes, shard_of
@@ -115,17 +113,6 @@ def test_a_parent_by_name_a_sweep_and_an_unfinished_population(home, parent):
         planned("base@3")
     update_record(sweep, status="finished")
     assert planned("base@3")
-
-
-def test_a_circle_of_forks(home, parent):
-    other = create_run(home, "other", family="dit", spec_hash="", start=f"{parent}@3")
-    update_record(home.run(parent), start=f"{other.run_id}@3")
-    with pytest.raises(UserError, match=r"makes a circle of forks \(\w+ from \w+ from \w+\); correct start.run"):
-        planned("base@3")
-    update_record(home.run(parent), start="")
-    spec = tiny(training__steps=9, start={"run": other.run_id, "step": 3})
-    with pytest.raises(UserError, match=rf"makes a circle of forks \({parent} from {other.run_id} from {parent}\)"):
-        check_start(spec, build_model(spec), home, 9, home.run(parent))
 
 
 def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkeypatch):

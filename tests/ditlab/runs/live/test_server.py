@@ -57,12 +57,12 @@ class Browser:
 def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Browser]:
     said = [] if warnings is None else warnings
     with LivePage(run.home, run.folder, 0, said.append) as page:
-        thread = threading.Thread(target=page.serve)
+        thread = threading.Thread(target=page.serve_forever)
         thread.start()
         try:
-            yield Browser(page.port)
+            yield Browser(page.server_port)
         finally:
-            page.stop()
+            page.shutdown()
             thread.join(10)
     assert not thread.is_alive()
 
@@ -174,5 +174,5 @@ def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
 
 
 def test_a_port_in_use_is_said(run):
-    with LivePage(run.home, run.folder, 0, print) as page, pytest.raises(UserError, match="give another --port, or 0"):
-        LivePage(run.home, run.folder, page.port, print)
+    with LivePage(run.home, run.folder, 0, print) as page, pytest.raises(UserError, match="give another port"):
+        LivePage(run.home, run.folder, page.server_port, print)
