@@ -68,7 +68,10 @@ class FollowedRun:
 class LivePage(LoopbackServer):
     """Server of a run's page. `serve_forever` answers until it is interrupted; closing it frees the port."""
 
-    headers: ClassVar = {**HEADERS, "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'"}
+    headers: ClassVar[Mapping[str, str]] = {
+        **HEADERS,
+        "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'",
+    }
 
     def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
         """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""

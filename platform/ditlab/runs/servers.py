@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
@@ -48,7 +48,7 @@ class LoopbackServer(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
-    headers: Mapping[str, str] = HEADERS
+    headers: ClassVar[Mapping[str, str]] = HEADERS
 
     def __init__(self, port: int, option: str) -> None:
         """Listen on a port of loopback at once. Raises UserError, which names `option`, where that is impossible."""
