@@ -28,7 +28,7 @@ KEPT_COUNTS = 64
 class PartDraws:
     """Draws of parts by their shares. Draw n has the n-th raw word of Philox, keyed by the seed, whatever came before.
 
-    Raw words, as NumPy promises their stream for good, and no such thing of `Generator.choice`.
+    NumPy promises raw words for good, and no such thing of `Generator.choice`.
     """
 
     def __init__(self, seed: int, shares: Sequence[float]):
@@ -70,12 +70,11 @@ class PartOrder:
 
 
 class MixtureOrder(Order):
-    """Samples of each global batch of a mixture.
+    """Samples of each global batch of a mixture; draw n is a function of seed and n alone.
 
-    Draw n is a function of seed and n alone. A part's next sample (or batch) is that of its own order at its own
-    position, the number of times that it was drawn before; so its epochs are its own. Where samples draw, sample j of a
-    batch takes from lane j * L // batch_size of its part's L lanes, each with a position of its own, and a worker reads
-    the lanes of its samples alone.
+    A part's next sample (or batch) is that of its own order at its own position, the number of times that it was drawn
+    before. Where samples draw, sample j of a batch takes from lane j * L // batch_size of its part's L lanes, each with
+    a position of its own, and a worker reads the lanes of its samples alone.
     """
 
     def __init__(
@@ -90,10 +89,10 @@ class MixtureOrder(Order):
     ):
         """Mix the orders of parts.
 
-        `is_uniform`: all samples have one shape; `known`: draws before some batches by their number, as `counts` gave
-        them.
+        `is_uniform`: all samples have one shape; `known`: draws before some batches, as `counts` gave them.
         """
         self._parts, self._draws, self.batch_size, self.draw = tuple(parts), draws, batch_size, draw
+        self.batches_per_epoch, self.left_out = sys.maxsize, 0  # no epoch: parts end theirs at different times
         lanes = [part.order.batch_size if draw == "sample" else 1 for part in parts]
         self._streams = [(part, lane) for part, num in enumerate(lanes) for lane in range(num)]
         """Part and lane of each sequence of samples that has a position of its own."""
@@ -108,20 +107,9 @@ class MixtureOrder(Order):
         self._is_uniform = is_uniform
         self._lock = threading.Lock()
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """More than any run has: a mixture has no epoch, as its parts end theirs at different times."""
-        return sys.maxsize
-
-    @property
-    def left_out(self) -> int:
-        """0: no sample waits for an epoch's end."""
-        return 0
-
     def counts(self, batch: int) -> np.ndarray:
-        """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,).
-
-        Draws are replayed from the nearest batch before that is known.
+        """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,): replayed from
+        one known.
         """
         with self._lock:
             start = max(known for known in self._counts if known <= batch)
@@ -134,7 +122,6 @@ class MixtureOrder(Order):
             return found
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
         streams = self._drawn(first, count)
         numbers = ranks(streams.reshape(-1)).reshape(streams.shape) + self.counts(first)[streams]
         self.counts(first + count)
@@ -157,7 +144,6 @@ class MixtureOrder(Order):
         return found
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
-        """Return the number of a batch's shapes, and how many batches are of them; see `Order.shape_run`."""
         if self._is_uniform:
             return 0, most
         drawn, most = first_run(self._drawn(batch, most)[:, 0])
@@ -166,7 +152,6 @@ class MixtureOrder(Order):
         return part.first_number + number, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
-        """Compute what coming batches of each part need; see `Order.look_ahead`."""
         counts, slots = self.counts(batch), self._stream_of.shape[1]
         for stream, (part, lane) in enumerate(self._streams):
             if lane == 0:

@@ -1,7 +1,4 @@
-"""Joined store: the rows of a mixture's parts, numbered part after part, and its training and held-out rows.
-
-Parts are one sequence, part after part or in turns; stores of one shape are one store. Their columns have to agree.
-"""
+"""Joined store: the rows of a mixture's parts, whose columns agree, as one, and its training and held-out rows."""
 
 from __future__ import annotations
 
@@ -55,13 +52,21 @@ class JoinedStore(BucketedStore):
     def __init__(self, stores: Mapping[str, AnyStore], draw: Literal["auto", "sample", "batch"] = "auto"):
         """Join the stores of parts by name. Raises UserError for tokens of several tokenisers, for image sizes that
         cannot be drawn by sample, and where no column is common to all."""
-        check_tokenizers(stores)
+        tokenizers = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
+        first = next(iter(stores))
+        for name, digest in tokenizers.items():
+            if digest != tokenizers[first]:
+                theirs = "has tokens of another tokeniser than" if digest else "has no tokeniser, unlike"
+                raise UserError(
+                    f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; import the texts with "
+                    "one tokeniser (`ditlab data import text --tokenizer`)."
+                )
+        self.name, self.path = " + ".join(stores), stores[first].path
         self.stores = dict(stores)
         """Store of each part by its name."""
-        self.path = next(iter(stores.values())).path
         self.problems = {name: f"{clause}; {DIFFER}" for name, clause in column_problems(stores).items()}
         """Reason why a column that some part holds cannot be read, by the column's name."""
-        common = [name for name in next(iter(stores.values())).columns if name not in self.problems]
+        common = [name for name in stores[first].columns if name not in self.problems]
         several = {name: part for name, part in stores.items() if len(part.parts) > 1}
         if draw == "sample":
             if several:
@@ -82,7 +87,29 @@ class JoinedStore(BucketedStore):
         self.parts = (StackedStore(flat, common),) if self.is_uniform else tuple(flat)
         if self.is_uniform:
             self.columns = dict(self.parts[0].columns)
-        self.manifest = _joined_manifest(stores)  # type: ignore[assignment]
+        manifests = [store.manifest for store in stores.values()]
+        texts = [manifest.text for manifest in manifests if manifest.text is not None]
+        text: TextFacts | None = None
+        if len(texts) == len(stores):
+            sums = {
+                key: sum(getattr(text, key) for text in texts) for key in ("documents", "bytes", "tokens", "dropped")
+            }
+            text = texts[0].model_copy(update=sums)
+        self.fingerprint = joined_fingerprint({name: store.fingerprint for name, store in stores.items()})
+        # A manifest that is written nowhere, without columns, blocks and index, which each part has of its own.
+        facts: dict[str, Any] = {
+            "name": "mixture",
+            "description": " + ".join(manifest.description for manifest in manifests),
+            "rows": sum(map(len, stores.values())),
+            "shards": (),
+            "source": Source(kind="mixture"),
+            "text": text,
+            "attachments": dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
+            "fingerprint": self.fingerprint,
+        }
+        # Written nowhere, without columns, blocks and index, which each part has of its own.
+        self.manifest = StoreManifest.model_construct(**facts)  # type: ignore[assignment]
+        self.size = sum(part.size for part in self.parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
         self.first_rows = dict(zip(stores, accumulate(map(len, stores.values()), initial=0), strict=False))
         """Number of each part's first row."""
@@ -90,14 +117,8 @@ class JoinedStore(BucketedStore):
         self.first_numbers = dict(zip(stores, numbers, strict=False))
         """Number in `parts` of each part's first one."""
 
-    @property
-    def name(self) -> str:
-        """Names of the parts: `a + b`."""
-        return " + ".join(self.stores)
-
     def check_columns(self, names: Iterable[str]) -> None:
-        """Raise UserError for the first of some columns, which a model reads, that some part holds, but not all of them
-        alike."""
+        """Raise UserError for the first of a model's columns that some part holds, but not all of them alike."""
         for name in sorted(names):
             if name in self.problems:
                 raise UserError(self.problems[name])
@@ -114,27 +135,6 @@ def mixture_name(shares: Mapping[str, float], stores: Mapping[str, str]) -> str:
     named = [f"{share:.4g} {name} ({stores[name]})" for name, share in shares.items()]
     more = len(named) - NAMED_PARTS
     return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
-
-
-def _joined_manifest(stores: Mapping[str, AnyStore]) -> StoreManifest:
-    """Return the facts of a joined store, which is written nowhere."""
-    manifests = [store.manifest for store in stores.values()]
-    texts = [manifest.text for manifest in manifests if manifest.text is not None]
-    text: TextFacts | None = None
-    if len(texts) == len(stores):
-        sums = {key: sum(getattr(text, key) for text in texts) for key in ("documents", "bytes", "tokens", "dropped")}
-        text = texts[0].model_copy(update=sums)
-    facts: dict[str, Any] = {
-        "name": "mixture",
-        "description": " + ".join(manifest.description for manifest in manifests),
-        "rows": sum(map(len, stores.values())),
-        "shards": (),
-        "source": Source(kind="mixture"),
-        "text": text,
-        "attachments": dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
-        "fingerprint": joined_fingerprint({name: store.fingerprint for name, store in stores.items()}),
-    }
-    return StoreManifest.model_construct(**facts)  # without columns, blocks and index, which each part has of its own
 
 
 class StackedStore(Store):
@@ -157,11 +157,7 @@ class StackedStore(Store):
             "source": Source(kind="mixture"),
         }
         super().__init__(stores[0].path, stores[0].manifest.model_copy(update=changes))
-
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(store.size for store in self._stores)
+        self.size = sum(store.size for store in stores)
 
     def verify(self) -> None:
         """Hash every file of every store. Raises UserError for the first one that was altered."""
@@ -187,10 +183,7 @@ class StackedStore(Store):
             store.close()
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """Copy the given rows of a column in the given order: (len(rows), *shape).
-
-        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
-        """
+        """Copy rows as `Store.gather` does; those of shorter columns are padded with zeros."""
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
@@ -208,24 +201,8 @@ class StackedStore(Store):
         return out
 
 
-def check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
-    """Raise UserError for parts whose tokens are not of one tokeniser."""
-    digests = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
-    first, *others = digests
-    for name in others:
-        if digests[name] != digests[first]:
-            theirs = "has tokens of another tokeniser than" if digests[name] else "has no tokeniser, unlike"
-            raise UserError(
-                f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; import the texts with one "
-                "tokeniser (`ditlab data import text --tokenizer`)."
-            )
-
-
 def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
-    """Return what keeps each column that not all parts hold alike from being read, as a clause, by the column's name.
-
-    Sizes of axes may differ, their number not.
-    """
+    """Return why a column that not all parts hold alike, but for sizes, cannot be read: a clause by its name."""
     problems = {}
     for column in dict.fromkeys(name for store in stores.values() for name in store.columns):
         having = {part: store.columns[column] for part, store in stores.items() if column in store.columns}
@@ -276,9 +253,8 @@ def _difference(name: str, parts: Mapping[str, StoredColumn]) -> str:
 
 
 class JoinedRows(RowSequence):
-    """Rows of several parts as rows of their joined store: part after part, or a row of each part in turn.
-
-    In turns, a part that has run out is passed, so that the first few are as many of each part.
+    """Rows of several parts as rows of their joined store: part after part, or a row of each part that has some in
+    turn.
     """
 
     def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
@@ -292,7 +268,6 @@ class JoinedRows(RowSequence):
         return int(self._ends[-1])
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """Return the joined store's rows at places (int64, in [0, len)), int64."""
         parts, numbers = self._locate(places)
         found = np.empty_like(places)
         for part, (name, view) in enumerate(self._views.items()):
@@ -308,20 +283,17 @@ class JoinedRows(RowSequence):
         parts = np.searchsorted(self._ends, places, side="right")
         return parts, places - (self._ends - self._lengths)[parts]
 
-    @property
-    def bucket_counts(self) -> np.ndarray:
-        """Rows of each of the joined store's `parts`, int64 (parts,)."""
+    @cached_property
+    def bucket_counts(self) -> np.ndarray:  # type: ignore[override]
         if self._store.is_uniform:
             return self._lengths.sum(keepdims=True)
         return np.concatenate([view.bucket_counts for view in self._views.values()])
 
-    @property
-    def key(self) -> str:
-        """Text that decides the rows, for a given store."""
+    @cached_property
+    def key(self) -> str:  # type: ignore[override]
         return "; ".join(f"{name}: {view.rows_key.hex()}" for name, view in self._views.items())
 
     def in_part(self, part: int) -> RowSequence:
-        """Return the rows of one of the joined store's `parts`, by their numbers in it."""
         if self._store.is_uniform:
             return self
         name = next(name for name in reversed(self._views) if self._store.first_numbers[name] <= part)
@@ -333,17 +305,12 @@ class JoinedRows(RowSequence):
         views = {}
         for name, view in self._views.items():
             rows = view.rows
-            if isinstance(rows, RowSequence):
-                views[name] = replace(view, rows=rows.shuffled(text))
-            else:
-                views[name] = replace(view, rows=rows[keyed_permutation(text, len(rows))])
+            numbers = rows.shuffled(text) if isinstance(rows, RowSequence) else rows[keyed_permutation(text, len(rows))]
+            views[name] = replace(view, rows=numbers)
         return JoinedRows(self._store, views, in_turns=True)
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (number in the joined store's `parts`, blocks) that rows of ranges lie in; a range lies in one part.
-
-        Nothing of rows in turns: neighbours lie in different parts.
-        """
+        """Yield as `RowSequence.blocks` does, a range of one part each; nothing of rows in turns."""
         if self._turns is not None:
             return
         parts, firsts = self._locate(ranges[:, 0])
@@ -365,10 +332,7 @@ class JoinedRows(RowSequence):
 def joined_views(
     train: Mapping[str, View], held_out: Mapping[str, View], origin: str, draw: Literal["auto", "sample", "batch"]
 ) -> tuple[View, View]:
-    """Join the views of parts, by name: training rows part after part, held-out rows in turns.
-
-    Their store is a `JoinedStore`. Raises UserError where the parts cannot be joined.
-    """
+    """Join views of parts by name: training rows part after part, held-out ones in turns. Raises as `JoinedStore`."""
 
     def joined(store: JoinedStore, views: Mapping[str, View], in_turns: bool) -> View:
         rows: RowNumbers = JoinedRows(store, views, in_turns)

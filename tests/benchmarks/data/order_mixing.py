@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    layout = BlockLayout.of([64 * arguments.block_rows] * (arguments.blocks // 64), arguments.block_rows)
+    layout = BlockLayout([64 * arguments.block_rows] * (arguments.blocks // 64), arguments.block_rows)
     result = {}
     for sorting, labels in labelings(layout):
         print(f"{layout.rows:,} rows in {layout.num_blocks:,} blocks and {len(layout.shard_rows)} shards, {sorting}")

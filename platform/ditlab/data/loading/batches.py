@@ -37,10 +37,9 @@ def to_device(
 def held_out_batches(
     view: View, fields: Sequence[BatchField], size: int, limit: int | None = None
 ) -> Iterator[dict[str, Tensor]]:
-    """Iterate over the view's first `limit` rows (None: all), `size` at a time, in the store's dtype.
+    """Iterate over the view's first `limit` rows (None: all), up to `size` at a time, in the store's dtype.
 
-    Rows come in the view's own order, where there are several buckets bucket by bucket. The last batch (of a bucket)
-    may be smaller. Nothing is drawn: two calls give the same batches.
+    Rows come in the view's own order, bucket by bucket; two calls give the same batches.
     """
     for rows in view.batches(size, limit):
         yield {field.name: view.gather(field.name, rows.indices) for field in fields}
@@ -49,7 +48,7 @@ def held_out_batches(
 def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = False) -> None:
     """Raise UserError for the first field that the view's store does not have, with its columns and the remedy.
 
-    `settable`: the model's sizes can still be set, as it is not trained yet, so the remedy names its settings.
+    `settable`: the model is not trained yet, so the remedy names settings of its sizes.
     """
     for field in fields:
         column = view.columns.get(field.name)
@@ -58,14 +57,8 @@ def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = F
                 f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
                 "needs it; change data or model.family."
             )
-        problem = (
-            _shape_problem(field, column, settable)
-            or _size_problem(field, view, settable)
-            or _dtype_problem(field, column)
-            or _vocabulary_problem(field, column, settable)
-            or _class_problem(field, column)
-        )
-        if problem:
+        problem = _shape_problem(field, column, settable) or _size_problem(field, view, settable)
+        if problem := problem or _value_problem(field, column, settable):
             raise UserError(f"{view.origin} {problem}")
 
 
@@ -100,7 +93,6 @@ def _fitting_sizes(field: BatchField, shape: tuple[int, ...]) -> dict[str, int]:
 
 
 def _size_problem(field: BatchField, view: View, settable: bool) -> str:
-    """Return the first misfit among the axes of any size, in every bucket."""
     axes = [axis for axis, size in enumerate(field.shape) if size == ANY]
     shapes = {part.name: part.columns[field.name].shape for part in view.store.parts}
     sizes = [shape[axis] for shape in shapes.values() for axis in axes]
@@ -108,33 +100,24 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
         held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
         for size in (shape[axis] for axis in axes):
             if size % field.multiple_of:
-                option = _assignment(field.options.multiple_of, settable)
+                option = f"{field.options.multiple_of}=" if field.options.multiple_of and settable else ""
                 fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
                 return (
                     f"{held}, and {size} is not divisible by {option}{field.multiple_of}; "
-                    f"{_setting(option, fits) if fits > 1 else ''}import the data with sizes that are."
+                    f"{f'set {option}{fits}, or ' if option and fits > 1 else ''}import the data with sizes that are."
                 )
             if field.at_most is not None and size > field.at_most:
-                option = _assignment(field.options.at_most, settable)
+                option = f"{field.options.at_most}=" if field.options.at_most and settable else ""
                 return (
                     f"{held}, and {size} is over {option}{field.at_most}, the most that the model takes; "
-                    f"{_setting(option, max(sizes))}import the data with smaller sizes."
+                    f"{f'set {option}{max(sizes)}, or ' if option else ''}import the data with smaller sizes."
                 )
     return ""
 
 
-def _assignment(option: str, settable: bool) -> str:
-    """Return `model.patch_size=`; nothing for a field without a option, and for a trained model."""
-    return f"{option}=" if option and settable else ""
-
-
-def _setting(assignment: str, value: int) -> str:
-    return f"set {assignment}{value}, or " if assignment else ""
-
-
-def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
-    kinds = {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
-    if np.dtype(column.dtype).kind not in kinds:
+def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
+    """Return the misfit of types, ranges and classes. A larger vocabulary would give tokens without a text."""
+    if np.dtype(column.dtype).kind not in {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]:
         return (
             f"holds {field.name} as {column.dtype}, but the model takes {field.dtype}; "
             "import the data with another type or change data."
@@ -144,27 +127,14 @@ def _dtype_problem(field: BatchField, column: StoredColumn) -> str:
             f"holds {field.name} without a value_range, but the model takes it in the range {field.value_range}; "
             "import the data with a value_range."
         )
-    return ""
-
-
-def _vocabulary_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
-    """Return the misfit of a vocabulary, which must be the model's own: a larger one gives tokens without a text."""
-    theirs, ours = column.num_classes, field.num_classes
-    if not field.shape or theirs is None or ours is None or theirs == ours:
-        return ""
-    remedy = "import the data with the model's own tokeniser."
-    if field.options.num_classes and settable:
-        remedy = f"set {field.options.num_classes} to {theirs} or import the data with another tokeniser."
-    return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
-
-
-def _class_problem(field: BatchField, column: StoredColumn) -> str:
+    theirs, ours, option = column.num_classes, field.num_classes, field.options.num_classes
+    if field.shape and None not in (theirs, ours) and theirs != ours:
+        remedy = "import the data with the model's own tokeniser."
+        if option and settable:
+            remedy = f"set {option} to {theirs} or import the data with another tokeniser."
+        return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
     low, high = column.statistics.min, column.statistics.max
-    if field.num_classes is None or (low >= 0 and high < field.num_classes):
+    if ours is None or (low >= 0 and high < ours):
         return ""
-    option = field.options.num_classes
     setting = f"set {option} to {high + 1:.0f} or " if option else ""
-    return (
-        f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {field.num_classes} classes; "
-        f"{setting}change data."
-    )
+    return f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {ours} classes; {setting}change data."

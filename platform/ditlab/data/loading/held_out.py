@@ -1,7 +1,7 @@
-"""Training and held-out rows of a store: by a split of its rows, or by whole blocks.
+"""Training and held-out rows of a store: by a split of its rows, or by whole blocks, computed when they are read.
 
-Rows by whole blocks are computed when they are read, in memory that grows with the number of shards alone. Every choice
-depends on the store alone, never on an experiment's seed: held-out figures of two experiments compare the same samples.
+Every choice depends on the store alone, never on an experiment's seed: held-out figures of two experiments compare the
+same samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return (training rows, held-out rows) of a store of `length` rows, int64.
 
     A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
-    that the first few are as good a sample as all. A share above 0 holds out at least one row.
+    that the first few are a good sample. A share above 0 holds out at least one row.
     """
     return _cut(keyed_permutation("ditlab.hold-out", length), share)
 
@@ -59,10 +59,8 @@ def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
 def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return rows as `hold_out_rows` does, of a text store, held out in runs of neighbours.
 
-    Neighbouring rows share documents, phrases and, at their seam, a sentence. Of rows held out at random nearly every
-    one would have both neighbours in training; of a run of n, two have one. A single run, as the last tenth, would be
-    one place of a sorted corpus; so the rows are cut into equal runs, RUN_ROWS long or a MOST_RUNS-th of all, and runs
-    are drawn until the share is full.
+    Neighbours share documents: of rows held out at random nearly every one would have both in training, of a run of n,
+    two rows have one. Runs are RUN_ROWS long or a MOST_RUNS-th of all, and drawn until the share is full.
     """
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
     order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
@@ -71,9 +69,8 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows as `hold_out_rows` does, held out in groups of `group` neighbours; the share is one of groups.
-
-    Rows of a group belong together, as the same digit in several colours does.
+    """Return rows as `hold_out_rows` does, held out in groups of `group` neighbours, as of one digit in several
+    colours.
     """
     assert length % group == 0, (length, group)
     train, held_out = (
@@ -85,8 +82,7 @@ def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, 
 def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share of each.
 
-    The k-th of n rows of a bucket, in an order of the bucket's own, is placed at (k + 1/2)/n; the rows of lowest place
-    are held out, in this order, so that every bucket has its share of the first few, too.
+    The k-th of n rows of a bucket, in an order of its own, is placed at (k + 1/2)/n; rows of lowest place are held out.
     """
     firsts = np.cumsum(lengths) - lengths
     orders = [keyed_permutation(f"ditlab.hold-out/{bucket}", length) for bucket, length in enumerate(lengths)]
@@ -98,8 +94,8 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
 def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
     """Return (training rows, held-out rows) of a store, int64; rows of the classes in `classes` are held out.
 
-    Training rows are ascending; held-out rows are shuffled, by their number alone. Raises UserError for a column that
-    holds no class indices, for an unknown class, and where no row is left to train on or none is held out.
+    Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no class indices, for
+    an unknown class, and where no row is left to train on or none is held out.
     """
     option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
     if column is None or column.num_classes is None or column.shape:
@@ -182,13 +178,11 @@ class BlockRows:
     def __init__(self, layout: BlockLayout, blocks: HeldOutBlocks, held_out: bool):
         """Take the blocks of a layout (`hold_out_layout`) that are held out, or the others."""
         self._blocks, self._held_out = blocks, held_out
-        self._block_rows, self._shard_rows = layout.block_rows, layout.shard_rows
-        self._shard_first_row = np.cumsum(layout.shard_rows) - layout.shard_rows
-        ends = np.cumsum(layout.shard_blocks)
-        self._shard_first_block = ends - layout.shard_blocks
+        self._block_rows = layout.block_rows
+        self._shard_first_row, self._shard_first_block = layout.first_rows, layout.first_blocks
         self._before = self._num_before_blocks(np.append(self._shard_first_block, layout.num_blocks))
         """Selected blocks before each shard, int64 (shards + 1,)."""
-        last = ends - 1
+        last = self._shard_first_block + layout.shard_blocks - 1
         short = layout.block_rows - layout.rows_of(last)  # only a shard's last block has fewer rows
         rows = np.diff(self._before) * layout.block_rows - self._selected(last) * short
         self._ends = np.cumsum(rows)
@@ -202,7 +196,6 @@ class BlockRows:
         return int(self._ends[-1])
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """Return the store's rows at places (int64, in [0, len)), int64."""
         shards = np.searchsorted(self._ends, places, side="right")
         number, row = np.divmod(places - self._starts[shards], self._block_rows)
         nth = self._blocks.held_out if self._held_out else self._blocks.training
@@ -242,46 +235,31 @@ class ComputedRows(RowSequence):
     def __init__(self, parts: Sequence[BlockRows], layouts: Sequence[BlockLayout]):
         """Join rows of each of a store's parts, whose layouts these are."""
         self.parts, self._layouts = tuple(parts), tuple(layouts)
-        self._ends = np.cumsum([len(part) for part in parts])
-        self._store_ends = np.cumsum([layout.rows for layout in layouts])
+        self.bucket_counts = np.array([len(part) for part in parts])
+        self.key = "; ".join(part.key for part in parts)
+        self._ends = np.cumsum(self.bucket_counts)
+        self.first_of = self._ends - self.bucket_counts
+        """Place of each bucket's first row."""
+        lengths = [layout.rows for layout in layouts]
+        self.store_first = np.cumsum(lengths) - lengths
+        """Number in the store of each bucket's first row."""
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """Return the store's rows at places (int64, in [0, len)), int64."""
         if len(self.parts) == 1:
             return self.parts[0][places]
         found, part_of_place = np.empty_like(places), np.searchsorted(self._ends, places, side="right")
         for part in np.unique(part_of_place).tolist():
             here = part_of_place == part
-            found[here] = self.store_first(part) + self.parts[part][places[here] - self.first_of(part)]
+            found[here] = self.store_first[part] + self.parts[part][places[here] - self.first_of[part]]
         return found
 
-    @property
-    def bucket_counts(self) -> np.ndarray:
-        """Rows of each bucket, int64 (parts,)."""
-        return np.array([len(part) for part in self.parts])
-
-    @property
-    def key(self) -> str:
-        """Text that decides the rows, for a given store."""
-        return "; ".join(part.key for part in self.parts)
-
     def in_part(self, part: int) -> ComputedRows:
-        """Return the rows of one bucket, by their numbers in it."""
         return ComputedRows([self.parts[part]], [self._layouts[part]])
 
-    def first_of(self, part: int) -> int:
-        """Return the place of a bucket's first row."""
-        return int(self._ends[part]) - len(self.parts[part])
-
-    def store_first(self, part: int) -> int:
-        """Return the number in the store of a bucket's first row."""
-        return int(self._store_ends[part]) - self._layouts[part].rows
-
     def shuffled(self, text: str) -> ShuffledRows:
-        """Return the same rows in an order that belongs to a text."""
         return ShuffledRows(self, text)
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -289,7 +267,7 @@ class ComputedRows(RowSequence):
         part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
         for part in np.unique(part_of_range).tolist():
             rows, layout = self.parts[part], self._layouts[part]
-            own = ranges[part_of_range == part] - self.first_of(part)
+            own = ranges[part_of_range == part] - self.first_of[part]
             first, last = layout.blocks_of(rows[own[:, 0]]), layout.blocks_of(rows[own[:, 1] - 1])
             counts = last + 1 - first
             blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
@@ -300,20 +278,19 @@ class ComputedRows(RowSequence):
 class ShuffledRows(RowSequence):
     """Rows of a store in an order whose first few are a good sample, and lie in few blocks.
 
-    Blocks are permuted; windows of WINDOW_BLOCKS come one after the other, with the rows of each permuted. Buckets are
-    interleaved in proportion.
+    Blocks are permuted, and rows within windows of WINDOW_BLOCKS; buckets are interleaved in proportion.
     """
 
     def __init__(self, rows: ComputedRows, text: str, numbers: Sequence[int] | None = None):
         """Shuffle rows by a text, and by the numbers of their buckets (None: all of a store's)."""
         self._rows, self._text = rows, text
+        self.bucket_counts, self.key = rows.bucket_counts, f"{text}: {rows.key}"
         self._numbers = range(len(rows.parts)) if numbers is None else numbers
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        """Return the store's rows at places (int64, in [0, len)), int64."""
         if len(self._rows.parts) == 1:
             return self._rows[self._shuffles[0].at(np.zeros_like(places), places)]
         buckets, numbers = self._buckets.locate(places)
@@ -321,25 +298,13 @@ class ShuffledRows(RowSequence):
         for bucket in np.unique(buckets).tolist():
             here = buckets == bucket
             own = self._rows.parts[bucket][self._shuffles[bucket].at(np.zeros_like(numbers[here]), numbers[here])]
-            found[here] = self._rows.store_first(bucket) + own
+            found[here] = self._rows.store_first[bucket] + own
         return found
 
-    @property
-    def bucket_counts(self) -> np.ndarray:
-        """Rows of each bucket, int64 (parts,)."""
-        return self._rows.bucket_counts
-
-    @property
-    def key(self) -> str:
-        """Text that decides the rows, for a given store."""
-        return f"{self._text}: {self._rows.key}"
-
     def in_part(self, part: int) -> ShuffledRows:
-        """Return the rows of one bucket, by their numbers in it."""
         return ShuffledRows(self._rows.in_part(part), self._text, [self._numbers[part]])
 
     def shuffled(self, text: str) -> ShuffledRows:
-        """Return the same rows in an order that belongs to another text."""
         return ShuffledRows(self._rows, text)
 
     @cached_property
@@ -360,10 +325,10 @@ class ShuffledRows(RowSequence):
 
 
 def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, ShuffledRows]:
-    """Return (training rows, held-out rows) of a store, computed: whole blocks are held out, a share of each bucket's.
+    """Return (training rows, held-out rows) of a store, computed: a share of whole blocks of each bucket is held out.
 
-    The choice depends on the store's layout and the share alone, never on an experiment's seed. Training rows are
-    ascending; held-out rows are shuffled. A share above 0 holds out at least one block of each bucket of several.
+    The choice depends on the store's layout and the share alone. Training rows are ascending, held-out rows shuffled. A
+    share above 0 holds out at least one block of each bucket of several.
     """
     layouts = [part.layout for part in store.parts]
     cut = [hold_out_layout(layout) for layout in layouts]

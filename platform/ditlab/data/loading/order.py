@@ -1,7 +1,4 @@
-"""Order of samples: a function of (seed, epoch) alone, with a position that counts samples.
-
-`FullOrder` is the order by one sorted permutation of all samples (`data.order.kind=full`).
-"""
+"""Order of samples: a function of (seed, epoch) alone, with a position that counts samples."""
 
 from __future__ import annotations
 
@@ -40,16 +37,10 @@ class Order(ABC):
 
     batch_size: int
     """Global batch: samples of one optimiser step."""
-
-    @property
-    @abstractmethod
-    def batches_per_epoch(self) -> int:
-        """Whole batches that an epoch has."""
-
-    @property
-    @abstractmethod
-    def left_out(self) -> int:
-        """Samples of each epoch that no batch takes."""
+    batches_per_epoch: int
+    """Whole batches that an epoch has."""
+    left_out: int
+    """Samples of each epoch that no batch takes."""
 
     @abstractmethod
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
@@ -146,11 +137,11 @@ def epoch_order(seed: int, epoch: int, length: int) -> np.ndarray:
 
 
 class FullOrder(Order):
-    """Samples of each global batch: of one shape, none twice in an epoch. Partial batches are dropped.
+    """Order by one sorted permutation of all samples an epoch (`data.order.kind=full`), in time and memory that grow
+    with it.
 
-    Where the data have several image sizes, each size's samples are permuted and cut into batches; the batches, by
-    image area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled. Each epoch does all of it again,
-    in time and memory that grow with the number of samples.
+    Where the data have several image sizes, each size's samples are permuted and cut into batches; these, by image
+    area, into chunks of CHUNK_BATCHES of one size; and the chunks are shuffled.
     """
 
     def __init__(
@@ -169,6 +160,8 @@ class FullOrder(Order):
         self.length, self.batch_size, self.seed, self.buckets, self.parts = length, batch_size, seed, buckets, parts
         self._lengths = [len(bucket) for bucket in buckets] or [length]
         check_fills_a_batch(self._lengths, batch_size)
+        self.batches_per_epoch = sum(each // batch_size for each in self._lengths)
+        self.left_out = length - self.batches_per_epoch * batch_size
         self._epoch = EpochCache(self._sort)
 
     @classmethod
@@ -180,18 +173,7 @@ class FullOrder(Order):
         split = np.split(order, starts[1:]) if len(starts) > 1 else ()
         return cls(len(buckets), batch_size, seed, split, parts.tolist() or (0,))
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Whole batches that an epoch has."""
-        return sum(length // self.batch_size for length in self._lengths)
-
-    @property
-    def left_out(self) -> int:
-        """Samples of each epoch that no batch takes: of each bucket less than a batch."""
-        return self.length - self.batches_per_epoch * self.batch_size
-
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        """Return view indices of `count` batches from the `first` on; see `Order.batches`. Sorts a new epoch."""
         pieces, stop = [], first + count
         while first < stop:
             epoch, number = divmod(first, self.batches_per_epoch)
@@ -202,7 +184,6 @@ class FullOrder(Order):
         return np.concatenate(pieces) if pieces else np.zeros((0, 0), np.int64)
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
-        """Return the bucket of a batch, and how many batches of the same epoch are of it; see `Order.shape_run`."""
         if not self.buckets:
             return self.parts[0], most
         epoch, number = divmod(batch, self.batches_per_epoch)

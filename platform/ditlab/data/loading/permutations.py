@@ -1,8 +1,4 @@
-"""Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone.
-
-Queues are joined in proportion to their lengths (`Interleaving`), or one entry of each in turn (`RoundRobin`). A line
-of rows is shuffled window by window (`WindowedShuffle`).
-"""
+"""Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ MOST_UNITS = 2**18
 def keyed_permutation(key: str, length: int) -> np.ndarray:
     """Return the permutation of `length` items, int64 (length,), that belongs to a text.
 
-    Sorts `length` raw 64-bit words of Philox (Salmon et al. 2011), keyed by BLAKE2b of the text. NumPy promises its bit
-    generators' raw streams for good, and promises no such thing of `Generator.permutation`.
+    Sorts raw 64-bit words of Philox (Salmon et al. 2011), keyed by BLAKE2b of the text, which NumPy promises for good.
     """
     digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
     words = np.random.Philox(key=np.frombuffer(digest, "<u8")).random_raw(length)
@@ -75,11 +70,10 @@ def scaled(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def permuted(places: np.ndarray, length: Any, key: Any) -> np.ndarray:
     """Return where permutations take the given places, int64 of their shape.
 
-    `length` (at most 2**62) and `key` (64 bits) of each place's permutation: numbers, or arrays that broadcast.
-
-    A Feistel network over Z_a x Z_b, the least near-square rectangle with a * b >= length, whose rounds add a hash of
-    one half to the other, modulo a or b; a place taken beyond the length is taken on until it falls inside (Black and
-    Rogaway 2002, cycle walking: fewer than a in a * b of them).
+    `length` (at most 2**62) and `key` (64 bits) of each place's permutation: numbers, or arrays that broadcast. A
+    Feistel network over Z_a x Z_b, the least near-square rectangle with a * b >= length, whose rounds add a hash of one
+    half to the other; a place beyond the length is taken on until it falls inside (Black and Rogaway 2002, cycle
+    walking).
     """
     places = np.asarray(places, np.int64)
     lengths, keys, found = (
@@ -93,7 +87,6 @@ def permuted(places: np.ndarray, length: Any, key: Any) -> np.ndarray:
 
 
 def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Take places through the network until each falls inside its length."""
     a = np.ceil(np.sqrt(lengths)).astype(np.int64)
     a += a * a < lengths  # the root of a large length is rounded
     b = -(-lengths // np.maximum(a, 1))
@@ -116,10 +109,9 @@ def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarr
 class Interleaving:
     """Entries of several queues, interleaved in proportion, `chunk` of one queue at a time.
 
-    Each queue's entries come in its own order; all of it is a function of lengths and text. The chunks are cut into
-    groups of about GROUP. Of a queue of n, group g of G takes those from n * g // G to n * (g + 1) // G, so that queues
-    run out together, and what was taken before a group is arithmetic. A queue's last entries that fill no chunk come at
-    the end, queue by queue.
+    The chunks are cut into groups of about GROUP. Of a queue of n, group g of G takes those from n * g // G to n * (g +
+    1) // G, so that queues run out together, and what was taken before a group is arithmetic. A queue's last entries
+    that fill no chunk come at the end, queue by queue.
     """
 
     def __init__(self, lengths: Sequence[int], text: str, chunk: int = 1):
@@ -232,7 +224,7 @@ class WindowedShuffle:
 
     The line's units (such as blocks of a store) are laid end to end in a permuted order. The line of them is cut into
     `lanes` of equally many rows (fewer than `lanes` rows are left over), a lane into equal windows of at most
-    `window_rows`; within each window, rows are permuted. All of it is a function of the numbers given here.
+    `window_rows`; within each window, rows are permuted.
     """
 
     def __init__(self, unit_starts: np.ndarray, text: str, lanes: int, window_rows: int):

@@ -47,31 +47,35 @@ class ShardedUnits:
             while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
                 cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
         begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
-        starts = rows.first_of(part) + rows.parts[part].num_before(begins)
+        starts = rows.first_of[part] + rows.parts[part].num_before(begins)
         return cls(part, starts, window * blocks * layout.block_rows)
 
 
 class ShardedOrder(Order):
     """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
 
-    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, and each is read in
-    windows within which rows are permuted (`WindowedShuffle`). Where the data have several image sizes, each size has
-    lanes of its own, and sizes come chunk by chunk (`Interleaving`). Any batch of any epoch is computed by
-    itself, in time and memory of at most 2**18 units an epoch; nothing grows with the rows.
-
-    Raises UserError where the data cannot fill one batch.
+    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, each read in windows
+    within which rows are permuted (`WindowedShuffle`). Each of several image sizes has lanes of its own, and sizes come
+    chunk by chunk (`Interleaving`). Any batch is computed by itself, in time and memory of at most 2**18 units an
+    epoch.
     """
 
     def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, lanes: int):
-        """Order the samples of buckets. `batch_size` is divisible by `lanes`."""
+        """Order the samples of buckets. Raises UserError where these cannot fill one batch of a multiple of `lanes`."""
         assert batch_size % lanes == 0, (batch_size, lanes)
         check_fills_a_batch(map(len, buckets), batch_size)
         self.batch_size, self.seed, self.lanes = batch_size, seed, lanes
         self._buckets = tuple(buckets)
         self._slice = batch_size // lanes
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
-        self._batches_per_epoch = sum(self._batches)
-        self._shuffle = EpochCache(self._make_shuffle)
+        self.batches_per_epoch = sum(self._batches)
+        self.left_out = sum(map(len, buckets)) - self.batches_per_epoch * batch_size
+
+        def shuffle(epoch: int, bucket: int) -> WindowedShuffle:
+            units, text = self._buckets[bucket], f"ditlab.lanes/{seed}/{epoch}/{bucket}"
+            return WindowedShuffle(units.starts, text, lanes, units.window_rows)
+
+        self._shuffle = EpochCache(shuffle)
         """Function that returns the order of an epoch within a bucket, (epoch, bucket)."""
         self._schedule = EpochCache(
             lambda epoch: Interleaving(self._batches, f"ditlab.lanes/{seed}/{epoch}/buckets", CHUNK_BATCHES)
@@ -87,22 +91,11 @@ class ShardedOrder(Order):
         units = (ShardedUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Whole batches that an epoch has."""
-        return self._batches_per_epoch
-
-    @property
-    def left_out(self) -> int:
-        """Samples of each epoch that no batch takes: of each bucket less than a batch and less than a row a lane."""
-        return sum(map(len, self._buckets)) - self._batches_per_epoch * self.batch_size
-
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        """Return view indices of `count` batches from the `first` on; see `Order.batches`."""
         columns = np.arange(self.batch_size) if columns is None else columns
         lanes, inside = np.divmod(columns, self._slice)
         found = np.empty((count, len(columns)), np.int64)
-        epochs, numbers = np.divmod(first + np.arange(count), self._batches_per_epoch)
+        epochs, numbers = np.divmod(first + np.arange(count), self.batches_per_epoch)
         for epoch in np.unique(epochs).tolist():
             in_epoch = np.flatnonzero(epochs == epoch)
             buckets, turns = self._locate(epoch, numbers[in_epoch])
@@ -113,27 +106,25 @@ class ShardedOrder(Order):
         return found
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
-        """Return the bucket of a batch, and how many batches of the same epoch are of it; see `Order.shape_run`."""
         if len(self._buckets) == 1:
             return self._buckets[0].part, most
-        epoch, number = divmod(batch, self._batches_per_epoch)
-        buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self._batches_per_epoch)))
+        epoch, number = divmod(batch, self.batches_per_epoch)
+        buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self.batches_per_epoch)))
         bucket, run = first_run(buckets)
         return self._buckets[bucket].part, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
         """Permute the units of the next epoch in the last eighth of one."""
-        epoch, number = divmod(batch, self._batches_per_epoch)
-        epoch += number >= self._batches_per_epoch * 7 // 8
-        for bucket in range(len(self._buckets) if epoch * self._batches_per_epoch < stop else 0):
+        epoch, number = divmod(batch, self.batches_per_epoch)
+        epoch += number >= self.batches_per_epoch * 7 // 8
+        for bucket in range(len(self._buckets) if epoch * self.batches_per_epoch < stop else 0):
             self._shuffle(epoch, bucket)
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows of the current and the next window of these columns' lanes, in every bucket.
-
-        Where windows are smaller than the slices of two batches, as many more as these may take.
+        """Return the rows of the current and the next window of these columns' lanes, in every bucket, or of two
+        batches.
         """
-        epoch, number = divmod(batch, self._batches_per_epoch)
+        epoch, number = divmod(batch, self.batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
         shuffles = [self._shuffle(epoch, bucket) for bucket in range(len(self._buckets))]
         # The window that each bucket's next batch begins in; after its last batch, the number of windows.
@@ -156,12 +147,11 @@ class ShardedOrder(Order):
                     ranges += [shuffle.ranges(lane, at) for lane in lanes]
         starts = [shuffle.window_start(np.array(at + 1)) for shuffle, at in zip(shuffles, windows, strict=True)]
         changes = [-(-int(start) // self._slice) for start in starts]  # first batch that begins in the next window
-        left = range(number, self._batches_per_epoch)
+        left = range(number, self.batches_per_epoch)
         until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
-        return UpcomingRows(np.concatenate(ranges), epoch * self._batches_per_epoch + max(until, number + 1))
+        return UpcomingRows(np.concatenate(ranges), epoch * self.batches_per_epoch + max(until, number + 1))
 
     def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
-        """Return the rows of the windows of `upcoming`, by bucket; see `Order.rows_ahead`."""
         lanes = len(np.unique(columns // self._slice))
         windows = [1 + -(-2 * self._slice // bucket.window_rows) for bucket in self._buckets]
         return {
@@ -182,7 +172,3 @@ class ShardedOrder(Order):
             return np.array([number])
         before: np.ndarray = self._schedule(epoch).num_before(number)
         return before
-
-    def _make_shuffle(self, epoch: int, bucket: int) -> WindowedShuffle:
-        units, text = self._buckets[bucket], f"ditlab.lanes/{self.seed}/{epoch}/{bucket}"
-        return WindowedShuffle(units.starts, text, self.lanes, units.window_rows)

@@ -1,7 +1,4 @@
-"""Layout and index of a store's blocks: the rows of each, its place in its shard, the hash of each of its columns.
-
-The layout takes memory that grows with the number of shards alone.
-"""
+"""Layout and index of a store's blocks: the rows of each, its place in its shard, the hash of each of its columns."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -38,40 +34,26 @@ def group_places(numbers: np.ndarray) -> dict[int, np.ndarray]:
     return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}
 
 
-@dataclass(frozen=True, eq=False)
 class BlockLayout:
-    """Rows of a store, cut into blocks: shard by shard, `block_rows` each; a shard's last block may have fewer."""
+    """Rows of a store, cut into blocks: shard by shard, `block_rows` each; a shard's last block may have fewer.
 
-    shard_rows: np.ndarray
-    """Rows of each shard, int64 (shards,), each at least 1."""
-    block_rows: int
-    """Rows of a whole block."""
+    It takes memory that grows with the number of shards alone.
+    """
 
-    @classmethod
-    def of(cls, shard_rows: Sequence[int], block_rows: int) -> BlockLayout:
-        """Return the layout of shards with these numbers of rows."""
-        return cls(np.asarray(shard_rows, np.int64), block_rows)
-
-    @property
-    def rows(self) -> int:
-        """Rows of all shards."""
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of all shards."""
-        return int(self._block_ends[-1]) if len(self._block_ends) else 0
-
-    @cached_property
-    def shard_blocks(self) -> np.ndarray:
+    def __init__(self, shard_rows: Sequence[int] | np.ndarray, block_rows: int):
+        """Cut shards of these numbers of rows, each at least 1; `block_rows`: rows of a whole block."""
+        self.shard_rows, self.block_rows = np.asarray(shard_rows, np.int64), block_rows
+        self.shard_blocks = -(-self.shard_rows // block_rows)
         """Blocks of each shard, int64 (shards,)."""
-        return -(-self.shard_rows // self.block_rows)
+        self.rows, self.num_blocks = int(self.shard_rows.sum()), int(self.shard_blocks.sum())
+        self._ends, self._block_ends = np.cumsum(self.shard_rows), np.cumsum(self.shard_blocks)
+        self.first_rows, self.first_blocks = self._ends - self.shard_rows, self._block_ends - self.shard_blocks
+        """First row and first block of each shard, int64 (shards,)."""
 
     def blocks_of(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of the block that holds each row, int64."""
         shards = np.searchsorted(self._ends, rows, side="right")
-        inside = (rows - (self._ends[shards] - self.shard_rows[shards])) // self.block_rows
-        blocks: np.ndarray = self._block_ends[shards] - self.shard_blocks[shards] + inside
+        blocks: np.ndarray = self.first_blocks[shards] + (rows - self.first_rows[shards]) // self.block_rows
         return blocks
 
     def shard_of(self, blocks: np.ndarray) -> np.ndarray:
@@ -81,22 +63,14 @@ class BlockLayout:
     def first_row(self, blocks: np.ndarray) -> np.ndarray:
         """Return the first row of each block, int64; for `num_blocks` itself: the number of rows."""
         shards = np.minimum(self.shard_of(blocks), len(self.shard_rows) - 1)
-        inside = blocks - (self._block_ends[shards] - self.shard_blocks[shards])
-        first: np.ndarray = self._ends[shards] - self.shard_rows[shards]
-        return first + np.minimum(inside * self.block_rows, self.shard_rows[shards])
+        inside = (blocks - self.first_blocks[shards]) * self.block_rows
+        first: np.ndarray = self.first_rows[shards] + np.minimum(inside, self.shard_rows[shards])
+        return first
 
     def rows_of(self, blocks: np.ndarray) -> np.ndarray:
         """Return the number of rows of each block, int64."""
         rows: np.ndarray = self.first_row(blocks + 1) - self.first_row(blocks)
         return rows
-
-    @cached_property
-    def _ends(self) -> np.ndarray:
-        return np.cumsum(self.shard_rows)
-
-    @cached_property
-    def _block_ends(self) -> np.ndarray:
-        return np.cumsum(self.shard_blocks)
 
 
 @dataclass(frozen=True)
@@ -120,20 +94,12 @@ class BlockEntry:
         return struct.pack("<QQ", self.offset, self.length) + b"".join(self.digests)
 
 
-def entry_bytes(num_columns: int) -> int:
-    """Return the length of an entry."""
-    return 16 + num_columns * DIGEST_BYTES
-
-
 def unpack_entries(content: bytes, num_columns: int) -> list[BlockEntry]:
     """Return the entries in a shard's part of the index file."""
-    size = entry_bytes(num_columns)
-    entries = []
-    for start in range(0, len(content), size):
-        offset, length = struct.unpack_from("<QQ", content, start)
-        digests = (content[place : place + DIGEST_BYTES] for place in range(start + 16, start + size, DIGEST_BYTES))
-        entries.append(BlockEntry(offset, length, tuple(digests)))
-    return entries
+    return [
+        BlockEntry(offset, length, tuple(digests))
+        for offset, length, *digests in struct.iter_unpack("<QQ" + f"{DIGEST_BYTES}s" * num_columns, content)
+    ]
 
 
 def verify_entries(content: bytes | memoryview, sha256: str) -> None:
@@ -160,21 +126,16 @@ class BlockIndex:
 
     def __init__(self, layout: BlockLayout, shard_hashes: Sequence[str], num_columns: int, read: ReadRanges):
         self._layout, self._hashes, self._num_columns, self._read = layout, shard_hashes, num_columns, read
-        self._first = np.cumsum(layout.shard_blocks) - layout.shard_blocks
         self._kept: OrderedDict[int, list[BlockEntry]] = OrderedDict()
         self._lock = threading.Lock()
-
-    def first_block(self, shard: int) -> int:
-        """Return the number of a shard's first block."""
-        return int(self._first[shard])
 
     def of_shards(self, shards: Sequence[int]) -> dict[int, list[BlockEntry]]:
         """Return the entries of shards by number. Raises ValueError where they differ from the manifest; as `read`."""
         with self._lock:
             found = {shard: self._kept[shard] for shard in shards if shard in self._kept}
-        size, missing = entry_bytes(self._num_columns), [shard for shard in shards if shard not in found]
-        blocks = self._layout.shard_blocks
-        places = {shard: (int(self._first[shard]) * size, int(blocks[shard]) * size) for shard in missing}
+        missing, size = [shard for shard in shards if shard not in found], 16 + self._num_columns * DIGEST_BYTES
+        firsts, blocks = self._layout.first_blocks, self._layout.shard_blocks
+        places = {shard: (int(firsts[shard]) * size, int(blocks[shard]) * size) for shard in missing}
         for shard, content in (self._read(places) if places else {}).items():
             verify_entries(content, self._hashes[shard])
             found[shard] = unpack_entries(content, self._num_columns)
@@ -189,6 +150,6 @@ class BlockIndex:
         shards = self._layout.shard_of(blocks)
         of_shard = self.of_shards(np.unique(shards).tolist())
         return {
-            block: of_shard[shard][block - int(self._first[shard])]
+            block: of_shard[shard][block - int(self._layout.first_blocks[shard])]
             for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True)
         }

@@ -1,7 +1,4 @@
-"""Blocks of a store: the record batches of its shards, cut from batches of any size.
-
-A block is an Arrow message, whose columns are the file's own bytes: nothing is unpacked or copied.
-"""
+"""Blocks of a store: Arrow messages, over whose bytes columns are read without a copy, cut from batches of any size."""
 
 from __future__ import annotations
 
@@ -26,15 +23,6 @@ def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def record_batch(arrays: Mapping[str, np.ndarray], columns: Mapping[str, Column], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows, (rows, *shape) of each column's stored dtype and C-contiguous, as a record batch without a copy."""
-    values = [
-        pa.FixedShapeTensorArray.from_numpy_ndarray(arrays[name]) if column.shape else pa.array(arrays[name])
-        for name, column in columns.items()
-    ]
-    return pa.record_batch(values, schema=schema)
-
-
 def digests(arrays: Mapping[str, np.ndarray]) -> tuple[bytes, ...]:
     """Return the SHA-256 of each column's elements, sorted by name."""
     ordered = (arrays[name].astype(arrays[name].dtype.newbyteorder("<"), copy=False) for name in sorted(arrays))
@@ -56,17 +44,15 @@ def read_block(
     batch.validate()
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows:,} rows, not {rows:,}")
-    return {name: _values(batch.column(name), column, rows) for name, column in columns.items()}
-
-
-def _values(array: pa.Array, column: Column, rows: int) -> np.ndarray:
-    elements = array.storage.flatten() if column.shape else array
-    if len(elements) != rows * column.row_elements or elements.null_count:
-        raise ValueError(f"{len(elements):,} elements, not {rows * column.row_elements:,}")
-    values = np.frombuffer(
-        elements.buffers()[1], column.stored_dtype, len(elements), elements.offset * column.stored_dtype.itemsize
-    )
-    return values.reshape(rows, *column.shape)
+    found = {}
+    for name, column in columns.items():
+        array, dtype, num = batch.column(name), column.stored_dtype, rows * column.row_elements
+        elements = array.storage.flatten() if column.shape else array
+        if len(elements) != num or elements.null_count:
+            raise ValueError(f"{len(elements):,} elements, not {num:,}")
+        values = np.frombuffer(elements.buffers()[1], dtype, num, elements.offset * dtype.itemsize)
+        found[name] = values.reshape(rows, *column.shape)
+    return found
 
 
 class BlockCutter:
@@ -111,15 +97,9 @@ class BlockCutter:
 
 def checked(name: str, column: Column, values: Any) -> np.ndarray:
     """Return a column's rows, an array or a tensor of its own dtype, as a C-contiguous array of its stored dtype."""
-    array = as_array(values)
+    array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
     if array.shape[1:] != column.shape or array.dtype.name != column.dtype:
         raise ValueError(
             f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} {array.dtype.name}"
         )
     return np.ascontiguousarray(array).view(column.stored_dtype)
-
-
-def as_array(values: Any) -> np.ndarray:
-    """Return an array, or a tensor on any device, as an array, without a copy where that can be."""
-    array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
-    return array

@@ -26,22 +26,21 @@ class BucketedStore:
 
     def __init__(self, path: Path, manifest: BucketsManifest, parts: Sequence[Store]):
         """Make a store of its open buckets. Raises UserError where their columns differ."""
-        self.path = path
-        self.manifest = manifest
+        self.path, self.manifest = path, manifest
+        self.name, self.fingerprint = manifest.name, manifest.fingerprint
         self.parts = tuple(parts)
         """Buckets, by area."""
         if not columns_agree([part.columns for part in parts]):
             raise UserError(f"{path} holds buckets of different columns; import the data again.")
         self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in self.parts[0].columns}
         """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
+        self.size = sum(part.size for part in parts)
+        """Bytes of all shards."""
         self._ends = np.cumsum([len(part) for part in parts])
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
-        """Open the bucketed store in a folder. Raises UserError as `Store.open` does, whose `verify` this is.
-
-        The buckets are hashed together: now, or block by block.
-        """
+        """Open the bucketed store in a folder, its buckets hashed together. Raises UserError as `Store.open` does."""
         manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
         for bucket in manifest.buckets:
             if (path / bucket.folder).is_symlink():
@@ -59,21 +58,6 @@ class BucketedStore:
                     f"{part.path} is not the store that {BUCKETS_NAME} beside it names; import the data again."
                 )
         return cls(path, manifest, parts)
-
-    @property
-    def name(self) -> str:
-        """Name in the manifest."""
-        return self.manifest.name
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the contents: see `manifest.buckets_fingerprint`."""
-        return self.manifest.fingerprint
-
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(part.size for part in self.parts)
 
     def verify(self) -> None:
         """Hash every file of every bucket. Raises UserError for the first one that was altered."""
@@ -97,10 +81,7 @@ class BucketedStore:
         return torch.cat([part.tensor(column) for part in self.parts])
 
     def locate(self, rows: np.ndarray) -> tuple[Store, np.ndarray]:
-        """Return the bucket that holds the given rows, and their numbers in it.
-
-        `rows`: int64, in [0, len(store)), all of one bucket.
-        """
+        """Return the bucket of rows (int64, in [0, len(store)), all of one bucket), and their numbers in it."""
         if not len(rows):
             return self.parts[0], rows
         bucket = int(self.bucket_of(rows[:1])[0])
@@ -110,10 +91,7 @@ class BucketedStore:
         return part, part_rows
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """Copy the given rows of a column, all of one bucket, in the given order: (len(rows), *the bucket's shape).
-
-        `rows`: int64, in [0, len(store)); `out`: tensor to copy into.
-        """
+        """Copy rows as `Store.gather` does, all of one bucket."""
         part, part_rows = self.locate(rows)
         return part.gather(column, part_rows, out)
 

@@ -1,7 +1,6 @@
-"""Manifests of stores: their records, their text, the fingerprint of contents, and the checks of all of it.
+"""Manifests of stores: their records, text and checksum, the fingerprint of contents, and the checks of all of it.
 
-`store.json` describes a plain store, `buckets.json` a bucketed one. A manifest is written with a checksum, and read
-with checks of version, types, checksum and fingerprint, and of names that become paths.
+`store.json` describes a plain store, `buckets.json` a bucketed one.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class ColumnStatistics(ManifestRecord):
 class Moments(ManifestRecord):
     """Count, extrema, mean, squared deviations and class counts of some rows of a column.
 
-    Means and squared deviations are merged as in Chan, Golub and LeVeque (1979), which loses no digits to large means.
+    They are merged as in Chan, Golub and LeVeque (1979), which loses no digits to large means.
     """
 
     count: int = 0
@@ -279,11 +278,8 @@ class StoreManifest(ManifestRecord):
 def content_fingerprint(
     rows: int, columns: Mapping[str, StoredColumn], attachments: Mapping[str, str] | None = None
 ) -> str:
-    """Return the SHA-256 (hex) of all that training can see of a store.
-
-    Per column these are content hash, dtype, shape, value range and number of classes. Names enter where there are any,
-    as rows can be held out by the name of a class, and so do attachments, as they define the meaning of the numbers.
-    Path, time, shard cuts, pyarrow's version and the texts for people do not.
+    """Return the SHA-256 (hex) of all that training can see of a store: rows, attachments, and of each column its hash,
+    dtype, shape, value range, number of classes and names, by which rows can be held out.
     """
     visible = {
         name: {
@@ -372,10 +368,7 @@ def size_name(height: int, width: int) -> str:
 
 
 def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
-    """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order.
-
-    Names, facts and notes do not enter.
-    """
+    """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order."""
     content = [[bucket.height, bucket.width, bucket.fingerprint] for bucket in buckets]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
@@ -391,10 +384,7 @@ def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
 
 
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
-    """Merge a column's buckets: axes whose sizes differ are ANY, statistics are those of all rows.
-
-    `parts` must agree in all but sizes.
-    """
+    """Merge a column of buckets that agree in all but sizes: axes of several sizes are ANY, statistics of all rows."""
     assert columns_agree([{"": part} for part in parts]), "buckets hold different columns"
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
     statistics = [part.statistics for part in parts]
@@ -439,10 +429,8 @@ def read_manifest_bytes(file: Path) -> bytes:
 
 
 def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN) -> ManifestType:
-    """Parse the manifest in a file's bytes.
-
-    Raises UserError, naming the place, where they hold none or one of another version, were altered, or name a file
-    outside the store.
+    """Parse the manifest in a file's bytes. Raises UserError, naming the place, where they hold none, one of another
+    version or that was altered, or one that names a file outside the store.
     """
     try:
         keys = parse_json(content)

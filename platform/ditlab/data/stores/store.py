@@ -39,8 +39,11 @@ class Store:
 
     def __init__(self, path: Path, manifest: StoreManifest):
         """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
-        self.path = path
-        self.manifest = manifest
+        self.path, self.manifest = path, manifest
+        self.name, self.fingerprint = manifest.name, manifest.fingerprint
+        self.columns: Mapping[str, StoredColumn] = manifest.columns
+        self.size = sum(shard.bytes for shard in manifest.shards)
+        """Bytes of all shards."""
         self._schema = arrow_schema(manifest.columns)
         self._verifies = False
         self._verified = set[int]()
@@ -63,19 +66,11 @@ class Store:
         return store
 
     def start_verifying(self, at_once: bool) -> None:
-        """Hash the store now (about 1 GB/s), or each block when it is first read.
-
-        Raises UserError for a file that was altered.
-        """
+        """Hash the store now (about 1 GB/s), or each block when it is first read. Raises as `verify` does."""
         if at_once:
             self.verify()
         else:
             self._verifies = True
-
-    @property
-    def size(self) -> int:
-        """Bytes of all shards."""
-        return sum(shard.bytes for shard in self.manifest.shards)
 
     def verify(self) -> None:
         """Hash every file, and compare with the manifest. Raises UserError for the first one that was altered."""
@@ -96,25 +91,10 @@ class Store:
                         f"{sha256[:16]}...; {REMEDY}"
                     )
 
-    @property
-    def name(self) -> str:
-        """Name in the manifest."""
-        return self.manifest.name
-
-    @property
-    def columns(self) -> Mapping[str, StoredColumn]:
-        """Columns by name."""
-        return self.manifest.columns
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the contents: see `manifest.content_fingerprint`."""
-        return self.manifest.fingerprint
-
     @cached_property
     def layout(self) -> BlockLayout:
         """Rows in blocks."""
-        return BlockLayout.of([shard.rows for shard in self.manifest.shards], self.manifest.block_rows)
+        return BlockLayout([shard.rows for shard in self.manifest.shards], self.manifest.block_rows)
 
     @property
     def parts(self) -> tuple[Store, ...]:
@@ -150,9 +130,8 @@ class Store:
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
-        # NumPy copies on the calling thread, without the GIL. torch.index_select would bring up a team of OpenMP
-        # threads in the loader's thread, beside the training step's: where the cores are taken, each of its barriers
-        # was seen to wait for milliseconds. And torch cannot assign to indices of uint16.
+        # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team of OpenMP threads
+        # beside the step's, whose barriers were seen to wait for milliseconds. Nor can torch index uint16.
         target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
         groups = group_places(self.layout.blocks_of(rows))
         numbers = np.array([*groups], np.int64)
@@ -177,7 +156,7 @@ class Store:
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
-                inside = number - self._index.first_block(shard)
+                inside = number - int(self.layout.first_blocks[shard])
                 entry = entries[inside]
                 if number not in known:
                     known[number] = self._read(number, memory.slice(entry.offset, entry.length))
@@ -196,7 +175,6 @@ class Store:
         return found
 
     def _read(self, block: int, content: pa.Buffer) -> Rows:
-        """Return a block over its message. Raises as `blocks.read_block` does."""
         return read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
 
     def _entries(self, shard: int) -> list[BlockEntry]:

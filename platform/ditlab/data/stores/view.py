@@ -17,22 +17,17 @@ from ditlab.data.stores.manifest import StoredColumn
 class RowSequence(ABC):
     """Row numbers of a store that are computed when they are read, and what is known of them without reading all."""
 
+    bucket_counts: np.ndarray
+    """Rows of each of the store's `parts`, int64 (parts,)."""
+    key: str
+    """Text that decides the rows, for a given store."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         """Return the store's rows at places (int64, in [0, len)), int64."""
-
-    @property
-    @abstractmethod
-    def bucket_counts(self) -> np.ndarray:
-        """Rows of each of the store's `parts`, int64 (parts,)."""
-
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """Text that decides the rows, for a given store."""
 
     @abstractmethod
     def in_part(self, part: int) -> "RowSequence":
@@ -84,7 +79,7 @@ class View:
     @property
     def buckets(self) -> np.ndarray:
         """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain store."""
-        return self._buckets(len(self))
+        return self.store.bucket_of(self.rows[np.arange(len(self))])
 
     @property
     def bucket_counts(self) -> np.ndarray:
@@ -119,9 +114,8 @@ class View:
                 self.store.parts[part].expect(blocks)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
-        """Return the view's rows at `indices` (int64, in [0, len(view))), (len(indices), *shape), in the store's dtype.
-
-        All must be of one bucket.
+        """Return rows at `indices` (int64, in [0, len(view))), all of one bucket: (len(indices), *shape), the store's
+        dtype.
         """
         return self.store.gather(column, self.rows[indices])
 
@@ -140,13 +134,16 @@ class View:
         return torch.from_numpy(out)
 
     def batches(self, size: int, limit: int | None = None) -> Iterator[BatchRows]:
-        """Cut the view's first `limit` rows (None: all) into batches of up to `size` rows of one bucket.
+        """Cut the view's first `limit` rows (None: all), bucket after bucket, into batches of up to `size` rows.
 
-        Buckets come one after the other. Within a bucket the rows keep the view's order, and a row's `bucket` and place
-        there depend on neither number.
+        A bucket's rows keep the view's order; a row's `bucket` and place there depend on neither number.
         """
         num = len(self) if limit is None else min(limit, len(self))
-        groups = {0: np.arange(num)} if len(self.store.parts) == 1 else group_places(self._buckets(num))
+        groups = (
+            {0: np.arange(num)}
+            if len(self.store.parts) == 1
+            else group_places(self.store.bucket_of(self.rows[np.arange(num)]))
+        )
         for bucket, places in groups.items():
             for first in range(0, len(places), size):
                 yield BatchRows(places[first : first + size], bucket, first)
@@ -155,7 +152,3 @@ class View:
         """Return the view's rows of the bucket that has most of them; all rows of a plain store."""
         counts = self.bucket_counts
         return self if np.count_nonzero(counts) <= 1 else self.in_part(int(counts.argmax()))
-
-    def _buckets(self, num: int) -> np.ndarray:
-        """Return the bucket of each of the first `num` rows."""
-        return self.store.bucket_of(self.rows[np.arange(num)])

@@ -1,7 +1,4 @@
-"""Writer of Arrow stores: shards block by block in bounded memory, the index file, and the manifest last.
-
-Shards may be written by any number of processes, and are joined under one manifest.
-"""
+"""Writer of Arrow stores: shards, by any number of processes, the index file, and the manifest last."""
 
 from __future__ import annotations
 
@@ -18,14 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.stores.block_index import (
-    WHOLE_BYTES,
-    BlockEntry,
-    block_rows,
-    column_hash,
-    unpack_entries,
-)
-from ditlab.data.stores.blocks import BlockCutter, arrow_schema, as_array, checked, digests, record_batch
+from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, unpack_entries
+from ditlab.data.stores.blocks import BlockCutter, arrow_schema, checked, digests
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
@@ -114,7 +105,11 @@ class ShardSeries:
             self._entries, self._moments = b"", {name: Moments() for name in self._columns}
         for name, values in block.items():
             self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
-        self._stream.write_batch(record_batch(block, self._columns, self._schema))
+        arrays = [
+            pa.FixedShapeTensorArray.from_numpy_ndarray(block[name]) if column.shape else pa.array(block[name])
+            for name, column in self._columns.items()
+        ]
+        self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
         end = self._sink.tell()
         self._entries += BlockEntry(self._bytes, end - self._bytes, digests(block)).pack()
         self._bytes, self._rows = end, self._rows + len(next(iter(block.values())))
@@ -145,11 +140,9 @@ def write_shards(
     """Write rows as shards of a store, durably; returns their records, which `finish_store` joins.
 
     A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
-    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: of those
-    that `block_index.block_rows` gives). One block is held in memory. Equal rows give equal files. Where `batches`
-    raises, no file is left.
-
-    Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
+    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: as
+    `block_index.block_rows` has it), one of which is held in memory. Equal rows give equal files; none is left where
+    `batches` raises. Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
     """
     rows = rows_per_block or block_rows(sum(column.row_bytes for column in columns.values()))
     series = ShardSeries(folder, prefix, columns, rows)
@@ -163,9 +156,8 @@ def write_shards(
 
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
-    """Return the moments of rows, (rows, *shape), C-contiguous, one element at least.
-
-    Raises UserError for values that the column cannot hold.
+    """Return the moments of rows, (rows, *shape), one at least. Raises UserError for values that the column cannot
+    hold.
     """
     low, high = float(values.min()), float(values.max())
     classes, bounds, counts = column.num_classes, column.value_range, None
@@ -193,11 +185,10 @@ class StoreWriter:
         with StoreWriter(path, {"image": Column(...), "label": Column(...)}, name=..., source=...) as writer:
             writer.append({"image": images, "label": labels})
 
-    A store of up to WHOLE_BYTES is one block; a larger one has blocks as `block_index.block_rows` says. Shards go to
-    temporary names, are fsynced, and take names that carry their content's hash, so a store that is replaced stays
-    whole for its readers until the new manifest takes the old one's place in a single rename, and two processes that
-    write the same rows write the same files. When the body raises, nothing of it is left. Attachments (bytes by file
-    name) keep their names: one that changes takes its place right before the manifest does.
+    A store of up to WHOLE_BYTES is one block; a larger one has blocks as `block_index.block_rows` says. Files carry
+    their content's hash in their names, so a store that is replaced stays whole for its readers until the new manifest
+    takes the old one's place in a single rename. When the body raises, nothing of it is left. Attachments (bytes by
+    file name) keep their names: one that changes takes its place right before the manifest does.
 
     Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
     ValueError for a name, of the store or an attachment, that leads to another folder.
@@ -244,10 +235,12 @@ class StoreWriter:
                 self._series.append(batch, most_rows=self._shard_rows)
                 return
             # Keep rows until they are more than one block may have; from then on write blocks.
-            for name, column in self._columns.items():
-                checked(name, column, batch[name])
-            self._held.append({name: as_array(values).copy() for name, values in batch.items()})
-            self._held_bytes += sum(values.nbytes for values in self._held[-1].values())
+            held = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
+            if batch.keys() != held.keys():
+                raise ValueError(f"a batch needs exactly the columns {sorted(held)}")
+            dtypes = {name: np.dtype(column.dtype) for name, column in self._columns.items()}
+            self._held.append({name: values.view(dtypes[name]).copy() for name, values in held.items()})
+            self._held_bytes += sum(values.nbytes for values in held.values())
             if self._held_bytes > WHOLE_BYTES:
                 self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
 

@@ -1,6 +1,6 @@
-"""Writing a store in place of an older one, plain or bucketed, and the difference that it makes.
+"""Writing a store in place of an older one, plain or bucketed (images of several sizes), and the difference it makes.
 
-A bucketed store is one whose images have several sizes. Imports neither torch nor pyarrow.
+Imports neither torch nor pyarrow.
 """
 
 from __future__ import annotations
@@ -79,11 +79,9 @@ def write_store(
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
 ) -> WrittenStore:
-    """Write a plain store in place of an older one, if any.
+    """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
 
-    A store of the same content is written again too: that repairs altered shards and costs less than a comparison.
-    Raises UserError for a bucketed store in the folder, and as
-    `StoreWriter` does.
+    Raises UserError for a bucketed store in the folder, and as `StoreWriter` does.
     """
     from ditlab.data.stores.store import Store
     from ditlab.data.stores.writer import StoreWriter
@@ -120,12 +118,9 @@ def place_buckets(
     """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
 
     They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
-    place in a single rename: until that happens, and whatever ends the import, the old store stays whole. Its folders
-    and those that killed imports have left are removed after that. A bucket that is there already stays, unless it is
-    damaged. `files` are lists for people, by name; they are no part of the fingerprint. Only one import at a time may
-    write to a folder.
-
-    Raises UserError for a folder that cannot be written.
+    place in a single rename: until then the old store stays whole. Its folders, and what killed imports have left, are
+    removed after that; only one import at a time may write to a folder. A bucket that is there already stays, unless it
+    is damaged. `files` are lists for people, by name. Raises UserError for a folder that cannot be written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
@@ -160,7 +155,17 @@ def place_buckets(
         fingerprint=buckets_fingerprint(buckets),
     )
     with writing_into(path):
-        moved = [_move(store, path / bucket.folder) for (_, store), bucket in zip(ordered, buckets, strict=True)]
+        has_moved = False
+        for (_, store), bucket in zip(ordered, buckets, strict=True):
+            folder = path / bucket.folder
+            with suppress(UserError):
+                there = store.open(folder, verify=False)
+                if there.fingerprint == store.fingerprint:
+                    there.verify()
+                    continue
+            shutil.rmtree(folder, ignore_errors=True)
+            store.path.rename(folder)
+            has_moved = True
         for file, content in (files or {}).items():
             write_durably(path / manifest.files[file], content)
         sync_folder(path)
@@ -174,26 +179,14 @@ def place_buckets(
         left.unlink(missing_ok=True)
     for file in set(before.files.values() if before else ()) - named:
         (path / file).unlink(missing_ok=True)
-    store = BucketedStore.open(path, verify=False)
+    placed = BucketedStore.open(path, verify=False)
     if before is None:
-        return WrittenStore(store, "written")
-    is_same = before.fingerprint == store.fingerprint and not any(moved)
-    return WrittenStore(store, "unchanged" if is_same else "replaced")
+        return WrittenStore(placed, "written")
+    is_same = before.fingerprint == placed.fingerprint and not has_moved
+    return WrittenStore(placed, "unchanged" if is_same else "replaced")
 
 
 def refuse_plain_store(path: Path) -> None:
     """Raise UserError where the folder holds a store without buckets, which one with buckets does not replace."""
     if (path / MANIFEST_NAME).exists():
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
-
-
-def _move(store: Store, folder: Path) -> bool:
-    """Move a store to a folder, unless that holds the same one intact. Return True if it was moved."""
-    with suppress(UserError):
-        there = store.open(folder, verify=False)
-        if there.fingerprint == store.fingerprint:
-            there.verify()
-            return False
-    shutil.rmtree(folder, ignore_errors=True)
-    store.path.rename(folder)
-    return True

@@ -17,7 +17,7 @@ from ditlab.data.loading.held_out import (
 )
 from ditlab.data.stores.block_index import BlockLayout
 
-layouts = st.builds(BlockLayout.of, st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 40))
+layouts = st.builds(BlockLayout, st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 40))
 shares = st.floats(0, 0.5)
 
 
@@ -73,7 +73,7 @@ def test_held_out_blocks_are_spread_evenly(total, share):
 
 def test_held_out_rows_are_the_same_for_good():
     """A change of these numbers changes the held-out samples of every run whose order is computed."""
-    _, held_out = hold_out_blocks(store_of(BlockLayout.of([300, 20], 100)), 0.05)
+    _, held_out = hold_out_blocks(store_of(BlockLayout([300, 20], 100)), 0.05)
     assert sorted(listed(held_out)) == [11, 38, 54, 76, 85, 102, 127, 153, 170, 184, 207, 221, 244, 267, 299, 318]
     assert listed(held_out)[:5] == [207, 244, 85, 38, 11]
     blocks = HeldOutBlocks.of_share(10**6, 0.1)
@@ -81,16 +81,16 @@ def test_held_out_rows_are_the_same_for_good():
 
 
 def test_small_stores_are_cut_finely_and_large_ones_by_their_blocks():
-    assert hold_out_layout(BlockLayout.of([100], 100)).block_rows == 1
-    middle = hold_out_layout(BlockLayout.of([60_000], 60_000))
+    assert hold_out_layout(BlockLayout([100], 100)).block_rows == 1
+    middle = hold_out_layout(BlockLayout([60_000], 60_000))
     assert middle.num_blocks >= FEWEST_BLOCKS and middle.block_rows >= FEWEST_ROWS
-    assert hold_out_layout(BlockLayout.of([2000], 2000)).block_rows == FEWEST_ROWS
-    large = BlockLayout.of([2000] * 10, 50)
+    assert hold_out_layout(BlockLayout([2000], 2000)).block_rows == FEWEST_ROWS
+    large = BlockLayout([2000] * 10, 50)
     assert hold_out_layout(large) is large
 
 
 def test_the_first_held_out_rows_are_a_sample_and_lie_in_few_blocks():
-    layout = BlockLayout.of([50_000] * 40, 500)  # 4,000 blocks, 400 held out
+    layout = BlockLayout([50_000] * 40, 500)  # 4,000 blocks, 400 held out
     _, held_out = hold_out_blocks(store_of(layout), 0.1)
     first = held_out[np.arange(1000)]
     blocks = layout.blocks_of(first)
@@ -100,7 +100,7 @@ def test_the_first_held_out_rows_are_a_sample_and_lie_in_few_blocks():
 
 
 def test_buckets_have_their_share_of_the_first_held_out_rows():
-    parts = [BlockLayout.of([30_000], 100), BlockLayout.of([90_000], 50)]
+    parts = [BlockLayout([30_000], 100), BlockLayout([90_000], 50)]
     _, held_out = hold_out_blocks(store_of(*parts), 0.1)
     first = held_out[np.arange(1200)]
     assert abs(np.count_nonzero(first >= 30_000) - 900) < 60
@@ -109,8 +109,8 @@ def test_buckets_have_their_share_of_the_first_held_out_rows():
 
 
 def test_blocks_of_ranges_leave_out_those_held_out():
-    layout = BlockLayout.of([1000, 970], 10)
-    train, _ = hold_out_blocks(store_of(layout, BlockLayout.of([400], 10)), 0.2)
+    layout = BlockLayout([1000, 970], 10)
+    train, _ = hold_out_blocks(store_of(layout, BlockLayout([400], 10)), 0.2)
     ((part, blocks),) = train.blocks(np.array([[0, 300], [300, train.bucket_counts[0]]]))
     kept = layout.blocks_of(train.parts[0][np.arange(train.bucket_counts[0])])
     assert part == 0 and set(blocks.tolist()) == set(kept.tolist())
@@ -122,7 +122,7 @@ def test_blocks_of_ranges_leave_out_those_held_out():
 def test_a_trillion_rows_take_no_memory():
     tracemalloc.start()
     try:
-        train, held_out = hold_out_blocks(store_of(BlockLayout.of([2 * 10**9] * 500, 2000)), 0.1)
+        train, held_out = hold_out_blocks(store_of(BlockLayout([2 * 10**9] * 500, 2000)), 0.1)
         assert len(train) + len(held_out) == 10**12 and abs(len(held_out) - 10**11) < 4000
         rows = train[np.array([0, 123_456_789_012, len(train) - 1])]
         assert train.parts[0].num_before(rows).tolist() == [0, 123_456_789_012, len(train) - 1]

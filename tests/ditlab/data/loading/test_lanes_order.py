@@ -17,7 +17,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 
 seeds = st.integers(0, 2**63 - 1)
-layouts = st.builds(BlockLayout.of, st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(1, 30))
+layouts = st.builds(BlockLayout, st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(1, 30))
 
 
 def view_of(*layouts: BlockLayout, share: float = 0.1) -> View:
@@ -75,7 +75,7 @@ def test_any_batches_and_columns_are_those_of_the_whole(parts, lanes, seed, data
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_workers_take_slices_of_one_order_and_their_own_lanes_alone(world):
-    order = order_of([BlockLayout.of([4000, 3000], 20)], 32, 5, 8, 4)
+    order = order_of([BlockLayout([4000, 3000], 20)], 32, 5, 8, 4)
     num = order.batches_per_epoch
     whole = order.batches(0, num)
     shares = np.split(np.arange(32), world)
@@ -90,7 +90,7 @@ def test_workers_take_slices_of_one_order_and_their_own_lanes_alone(world):
 
 def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
     """Rows of one window of three blocks lie in four at most, as its ends need not be a block's."""
-    layout = BlockLayout.of([10_000], 50)
+    layout = BlockLayout([10_000], 50)
     order = order_of([layout], 16, 1, 4, 3, share=0.0)
     lane = order.batches(0, order.batches_per_epoch, np.arange(4)).reshape(-1)
     windows = [layout.blocks_of(part) for part in np.split(lane, np.arange(1, 17) * 2500 // 17)]
@@ -106,7 +106,7 @@ def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
 def test_rows_are_announced_before_they_are_taken(parts, lanes, window, seed, data):
     """Also where a batch takes several windows."""
     assume(max(part.rows for part in parts) > 60)
-    parts = [*parts, BlockLayout.of([3], 2)]  # a bucket that fills no batch, or hardly one
+    parts = [*parts, BlockLayout([3], 2)]  # a bucket that fills no batch, or hardly one
     size = data.draw(st.sampled_from([2, 9])) * lanes
     order = order_of(parts, size, seed, lanes, window)
     columns = np.arange(size)[data.draw(st.integers(0, 1)) :: 2]
@@ -121,7 +121,7 @@ def test_rows_are_announced_before_they_are_taken(parts, lanes, window, seed, da
 
 
 def test_epochs_and_seeds_differ_and_depend_on_nothing_else():
-    parts = [BlockLayout.of([3000], 10)]
+    parts = [BlockLayout([3000], 10)]
     order, again = (order_of(parts, 20, 7, 4, 8) for _ in range(2))
     num = order.batches_per_epoch
     assert np.array_equal(order.batches(num, 3), again.batches(num, 3))
@@ -132,10 +132,10 @@ def test_epochs_and_seeds_differ_and_depend_on_nothing_else():
 
 def test_order_is_the_same_for_good():
     """A change of these numbers changes the next samples of every resumed run whose order is of lanes."""
-    order = order_of([BlockLayout.of([900, 330], 10)], 8, 3, 2, 4)
+    order = order_of([BlockLayout([900, 330], 10)], 8, 3, 2, 4)
     assert order.batches_per_epoch == 138
     assert order.batches(200, 1)[0].tolist() == [185, 565, 262, 610, 15, 1006, 1002, 1092]
-    order = order_of([BlockLayout.of([90], 10), BlockLayout.of([330], 5)], 8, 3, 2, 4)
+    order = order_of([BlockLayout([90], 10), BlockLayout([330], 5)], 8, 3, 2, 4)
     assert order.batches(60, 2).tolist() == [
         [280, 188, 331, 83, 190, 170, 339, 326],
         [84, 376, 346, 82, 103, 100, 192, 109],
@@ -144,7 +144,7 @@ def test_order_is_the_same_for_good():
 
 def test_small_stores_are_mixed_between_lanes_too():
     """A store of one block is cut: rows change lanes from epoch to epoch."""
-    order = order_of([BlockLayout.of([4000], 4000)], 8, 0, 4, 2, share=0.0)
+    order = order_of([BlockLayout([4000], 4000)], 8, 0, 4, 2, share=0.0)
     num = order.batches_per_epoch
     lanes = [set(order.batches(epoch * num, num, np.arange(2)).reshape(-1).tolist()) for epoch in (0, 1)]
     assert len(lanes[0] & lanes[1]) < 0.4 * 1000, "a quarter stays by chance"
@@ -155,7 +155,7 @@ def test_a_trillion_rows_answer_at_once():
     tracemalloc.start()
     begin = time.process_time()
     try:
-        order = order_of([BlockLayout.of([2 * 10**9] * 500, 2000)], 4096, 0, 64, 16)
+        order = order_of([BlockLayout([2 * 10**9] * 500, 2000)], 4096, 0, 64, 16)
         num = order.batches_per_epoch
         assert abs(num * 4096 - 0.9e12) < 1e6
         for batch in (0, num - 1, 3 * num + num // 2):

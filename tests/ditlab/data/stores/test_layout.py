@@ -8,7 +8,7 @@ from ditlab.data.stores.block_index import BLOCK_BYTES, BlockLayout, block_rows
 
 @pytest.mark.parametrize(("shard_rows", "size"), [([7, 3, 10, 1], 3), ([5], 5), ([4, 4], 1), ([1, 1, 1], 8)])
 def test_rows_and_blocks_are_those_written_out(shard_rows: list[int], size: int) -> None:
-    layout = BlockLayout.of(shard_rows, size)
+    layout = BlockLayout(shard_rows, size)
     blocks: list[list[int]] = []
     shard_of_block: list[int] = []
     start = 0
