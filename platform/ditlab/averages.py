@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -31,22 +30,6 @@ TINY = 1e-9
 """Coefficients below which an average is left out."""
 
 
-class AverageProfile(Protocol):
-    """Weight of each update's result in an average."""
-
-    @property
-    def label(self) -> str:
-        """Short name for tables and messages: `0.1`, `decay=0.999`."""
-        ...
-
-    def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
-        """Return the weight of all updates up to each of `edges` (whole numbers, from 0) in the average after `stop`.
-
-        0 at 0, and 1 from `stop` on.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class PowerProfile:
     """Power-function profile: the weight of update k is that of t^gamma between k - 1 and k.
@@ -60,7 +43,7 @@ class PowerProfile:
 
     @property
     def label(self) -> str:
-        """The length."""
+        """Short name for tables and messages: `0.1`."""
         return f"{self.length:g}"
 
     @cached_property
@@ -70,7 +53,10 @@ class PowerProfile:
         return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
     def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
-        """Return the weight of all updates up to each edge."""
+        """Return the weight of all updates up to each of `edges` (whole numbers, from 0) in the average after `stop`.
+
+        0 at 0, and 1 from `stop` on.
+        """
         found: np.ndarray = (np.minimum(edges, stop) / stop) ** (self.gamma + 1)
         return found
 
@@ -83,16 +69,21 @@ class ExponentialProfile:
 
     @property
     def label(self) -> str:
-        """The decay."""
+        """Short name for tables and messages: `decay=0.999`."""
         return f"decay={self.decay:g}"
 
     def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
-        """Return the weight of all updates up to each edge; what the initial weights have left is given to the rest."""
+        """Return the weight of all updates up to each of `edges`, as `PowerProfile` does; what the initial weights have
+        left is given to the rest."""
         number = np.arange(stop)
         logarithms = np.append(0.0, np.cumsum(np.log(np.minimum(self.decay, (1 + number) / (10 + number)))))
         kept = np.exp(logarithms[-1] - logarithms[np.minimum(edges, stop)])
         start = math.exp(logarithms[-1])
         return (kept - start) / (1 - start)
+
+
+AverageProfile = PowerProfile | ExponentialProfile
+"""Weight of each update's result in an average."""
 
 
 def field_of(length: float) -> str:
@@ -144,7 +135,11 @@ class Combination:
 
 def combine(kept: Sequence[KeptAverage], wanted: AverageProfile, stop: int) -> Combination:
     """Return the combination of `kept` averages for a profile that ends after `stop` updates, by least squares."""
-    edges = _edges([each.updates for each in kept], stop)
+    # ends of intervals of updates, whole numbers, finer in the beginning of a long run
+    edges = np.arange(stop + 1)
+    if stop > EVEN_EDGES:
+        even, fine = np.linspace(0, stop, EVEN_EDGES + 1), np.geomspace(1, stop, EVEN_EDGES // 4)
+        edges = np.unique(np.round([*even, *fine, *(each.updates for each in kept)]).astype(np.int64))
     scale = 1 / np.sqrt(np.diff(edges))  # of sums over intervals, to an integral of squares
     basis = np.stack(
         [np.diff(PowerProfile(each.length).cumulative(edges, each.updates)) * scale for each in kept], axis=1
@@ -156,12 +151,3 @@ def combine(kept: Sequence[KeptAverage], wanted: AverageProfile, stop: int) -> C
     coefficients[np.abs(coefficients) < TINY] = 0.0
     error = np.linalg.norm(basis @ coefficients - target) / np.linalg.norm(target)
     return Combination(coefficients, float(error))
-
-
-def _edges(stops: Sequence[int], stop: int) -> np.ndarray:
-    """Return ends of intervals of updates, whole numbers from 0 to `stop`, finer in the beginning of a long run."""
-    if stop <= EVEN_EDGES:
-        return np.arange(stop + 1)
-    fine = np.geomspace(1, stop, EVEN_EDGES // 4)
-    found = np.concatenate([np.linspace(0, stop, EVEN_EDGES + 1), fine, np.asarray(stops, dtype=float)])
-    return np.unique(np.round(found).astype(np.int64))

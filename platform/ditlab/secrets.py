@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from types import TracebackType
 from typing import NoReturn
 from urllib.parse import quote, quote_plus
@@ -74,19 +73,10 @@ def _values() -> list[str]:
         found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
     for name, value in os.environ.items():
         if len(value) >= _MIN_LENGTH and _NAMES.search(name) and not _HARMLESS.search(name):
-            found.update(_spellings(value))
+            # as it is, inside a URL, and escaped as in a `repr` or in JSON
+            found |= {value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1]}
+            found |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
     return sorted(found, key=lambda value: (-len(value), value))
-
-
-def _spellings(value: str) -> Iterator[str]:
-    """A value as it is, inside a URL, and escaped as in a `repr` or in JSON."""
-    yield value
-    yield quote(value, safe="")
-    yield quote(value)
-    yield quote_plus(value)
-    yield repr(value)[1:-1]
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
 
 
 def _print_hidden(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

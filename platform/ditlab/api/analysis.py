@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ditlab.api.pages import log_report, write_report
+from ditlab.api.pages import log_files, write_report
 from ditlab.api.run import Run, open_run
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
@@ -133,7 +133,7 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
                 warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
         run.log_figures([file for file in files if file.suffix in {".png", ".gif"}])
         if run.spec.tracking.report:  # written when training ended, before there were figures to show
-            log_report(run.home, run.folder, write_report(run.home, run.folder), warn)
+            log_files(run.home, run.folder, [write_report(run.home, run.folder)], warn)
     except KeyboardInterrupt:
         warn(f"figures were left at {len(files)} files; ditlab figures {run.id} draws them all.")
     except Exception as error:

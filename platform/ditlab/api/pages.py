@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,10 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
         raise UserError(f"{place} cannot be written ({error.strerror}); name another place with --out.") from error
 
 
-def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], None]) -> int:
-    """Log a run's page as its artifact; return how many of the run's records wait for MLflow.
+def log_files(
+    home: Home, folder: RunFolder, files: Sequence[Path], warn: Callable[[str], None], place: str = ""
+) -> int:
+    """Log files as a run's artifacts, below `place`; return how many of the run's records wait for MLflow.
 
     Raises UserError where what is added would go into the home from which this one was copied.
     """
@@ -45,7 +47,8 @@ def log_report(home: Home, folder: RunFolder, page: Path, warn: Callable[[str], 
     home.check_place()
     tracking = load_recorded_experiment(folder.spec).tracking
     with logged_records(RunTracker(folder, tracking.uri, home, warn=warn, budget=tracking.budget)) as tracker:
-        tracker.log_artifact(page)
+        for file in files:
+            tracker.log_artifact(file, place)
     return tracker.num_unsent
 
 

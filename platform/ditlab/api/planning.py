@@ -204,7 +204,7 @@ def draw_plan(plan: Plan, path: Path) -> Path:
         encoders = {"encoders": parts.pop("encoders")}
         bars[each.label] = {name.replace("optimizer", "optimiser"): size for name, size in parts.items()}
         bars[each.label] |= {"margin": each.margin} | (encoders if encoders["encoders"] else {})
-    recommended = next((each.label for each in plan.settings if chosen and chosen.is_like(each)), None)
+    recommended = chosen.label if chosen and chosen.label in bars else None
     title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):
         return save_figure(memory_figure(bars, recommended, plan.device.memory, title), path)

@@ -17,7 +17,6 @@ from ditlab.runs.forks import release_start
 from ditlab.runs.lineage import forks_by_parent
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.spec.start import parse_start
-from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import folder_size, sync_folder
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
@@ -157,31 +156,28 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
     """Raise UserError for the first run that must stay, of those that are to be `leaving` together; `known` are all."""
     staying = [record for record in known.records if record.run_id not in leaving]
     trial_of = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
+    users = {record.run_id: f"{record.run_id} ({record.name})" for record in staying}
+    users |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
     for record in staying:
         if record.trials:
             trials = SweepFolder(home.run(record.run_id)).planned_trials()
             trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
-    sweeps = {record.run_id: f"{record.run_id} ({record.name})" for record in staying if record.trials}
-    sweeps |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
-    users = {record.run_id: f"run {record.run_id} ({record.name})" for record in staying}
-    users |= {run_id: f"run {run_id}" for run_id in known.unreadable if run_id not in leaving}
     forks, texts = forks_by_parent(staying), list(_texts(home, users))
     for run_id in leaving:
         sweep_id, number = trial_of.get(run_id, ("", -1))
-        if sweep := sweeps.get(sweep_id):
+        if sweep_id in users:
             raise UserError(
-                f"run {run_id} is trial {number} of sweep {sweep}, whose ranking, report and best.yaml need it; delete "
-                "the sweep, and its trials go with it."
+                f"run {run_id} is trial {number} of sweep {users[sweep_id]}, whose ranking, report and "
+                "best.yaml need it; delete the sweep, and its trials go with it."
             )
         if below := forks.get(run_id):
             listed = ", ".join(
                 f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below[:8]
             )
             more = f" and {len(below) - 8} more" if len(below) > 8 else ""
-            forked, need = ("fork", "needs") if len(below) == 1 else (f"{len(below)} forks,", "need")
             raise UserError(
-                f"run {run_id} is the parent of {forked} {listed}{more}, which {need} its checkpoints; "
-                "delete those first."
+                f"run {run_id} is the parent of {listed}{more}, and forks need their parent's checkpoints; delete "
+                "those first."
             )
         # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
         named = re.compile(rf"(?<!\w){run_id}(?!\w)".encode())
@@ -195,11 +191,8 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
 
 def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Specs of runs, by their ids, and records of stores that may name a run, each with what it belongs to."""
-    for run_id, user in users.items():
-        for name in _SPECS:
-            with suppress(OSError):
-                yield user, read_plain(home.runs / run_id / name, MAX_BYTES)
-    for store in sorted(home.stores.iterdir()) if home.stores.is_dir() else ():
-        for path in sorted(store.glob("*.json")):
-            with suppress(OSError):
-                yield f"store {store.name}", read_plain(path, 16 * MIB)
+    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
+    places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
+    for user, path in places:
+        with suppress(OSError):
+            yield user, read_plain(path, 16 * MIB)

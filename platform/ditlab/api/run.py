@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
 
 import pyarrow as pa
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from ditlab.notebook_html import card, code, fold, never_failing, paragraph, pic
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.description import run_time
 from ditlab.runs.locks import is_locked
-from ditlab.spec.cards import differing_table, spec_fields
+from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from ditlab.runs.events import RunEvent
 
 _log = logging.getLogger("ditlab")
-PartT = TypeVar("PartT")
 MOST_RUNS = 30
 """Rows of a table of runs."""
 MOST_METRICS = 200
@@ -300,32 +300,34 @@ def _run_card(run: Run) -> Markup:
     """Status, last metrics, last samples, how to go on, and the spec on request."""
     notes: list[str] = []
 
-    def read(what: str, make: Callable[[], PartT], otherwise: PartT) -> PartT:
+    @contextmanager
+    def noted(what: str) -> Iterator[None]:
         try:
-            return make()
+            yield
         except (UserError, OSError, ValueError) as error:
             line = first_line(error)
             notes.append(line if isinstance(error, UserError) else f"{what} cannot be read ({line}).")
-            return otherwise
 
-    record = read("the run's record", lambda: read_record(run.folder), run.record)
-    content = read(str(run.folder.journal), lambda: read_content(run.folder.journal), JournalContent())
+    record, content = run.record, JournalContent()
+    with noted("the run's record"):
+        record = read_record(run.folder)
+    with noted(str(run.folder.journal)):
+        content = read_content(run.folder.journal)
     if content.num_damaged:
         notes.append(f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
-    none: list[Markup] = []
-    samples = read("the last samples", lambda: _last_samples(run.folder, content), none)
-    parts = [*_sentences(run, record), *samples]
-    metrics = [[name, points.values[-1], content.steps[points.rows[-1]]] for name, points in content.metrics.items()]
-    metrics = sorted((row for row in metrics if not str(row[0]).startswith(_ELSEWHERE)), key=lambda row: str(row[0]))
+    parts = list(_sentences(run, record))
+    with noted("the last samples"):
+        parts += _last_samples(run.folder, content)
+    metrics = [[name, points.values[-1], content.steps[points.rows[-1]]]
+               for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
     if metrics:
         parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
     if times := run_time(content):
         rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
         sentences = Markup("").join(map(paragraph, times.sentences()))
         parts.append(fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], rows) + sentences))
-    if spec := read("the spec", lambda: run.spec, None):
-        fields = [field for field in spec_fields(spec) if field.path != "name"]
-        parts.append(fold("spec", differing_table(fields)))
+    with noted("the spec"):
+        parts.append(fold("spec", differing_fields(run.spec)))
     parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
     return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
 
@@ -336,10 +338,9 @@ def _runs_table(runs: Sequence[Run]) -> Markup:
     for run in runs[:MOST_RUNS]:
         record, latest = run.record, recent_metrics(run.folder).latest
         # Held-out value of the heaviest loss component, else the first that was logged.
-        try:
+        weights: dict[str, float] = {}
+        with suppress(UserError, OSError):
             weights = run.spec.objective.weights.model_dump()
-        except (UserError, OSError):
-            weights = {}
         names = [f"eval/{name}" for name in sorted(weights, key=lambda name: -weights[name])]
         measured = next((name for name in [*names, *latest] if name in latest and name.startswith("eval/")), None)
         held_out = f"{measured.removeprefix('eval/')} {latest[measured]:.4g}" if measured else ""
@@ -376,16 +377,14 @@ def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
     if not images:
         return []
     newest = max(images, key=lambda event: event["step"])
-    path = run.path / newest["path"]
+    path, step = run.path / newest["path"], newest["step"]
     if not is_relative(newest["path"]) or not stays_below(run.path, path):
         raise ValueError("their path leads out of the run's folder")
-    heading = paragraph(f"Samples at step {newest['step']:,}:")
     if (text := path.with_suffix(".txt")).exists():
-        return [heading, code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])]
-    png = read_plain(path, _MOST_PICTURE)
-    if not png.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"{path.name} is no PNG")
-    return [heading, picture(png, f"samples of run {run.run_id} at step {newest['step']}")]
+        found = code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])
+    else:
+        found = picture(read_plain(path, _MOST_PICTURE), f"samples of run {run.run_id} at step {step}")
+    return [paragraph(f"Samples at step {step:,}:"), found]
 
 
 def _steps(record: RunRecord) -> str:

@@ -35,7 +35,7 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name; for a sweep, the path of its own page is printed. The file needs no
     network, no server and no other file. Training writes it at the end (tracking.report).
     """
-    from ditlab.api.pages import log_report, sweep_report, write_report
+    from ditlab.api.pages import log_files, sweep_report, write_report
 
     home, found = Home.from_environment(), options.find_noted(run)
     path = sweep_report(found) if found.record.trials else write_report(home, found.folder, out)
@@ -43,7 +43,7 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
         from ditlab.cli.progress import ProgressBars
 
         with ProgressBars("sending the page to MLflow") as progress:
-            num_unsent = log_report(home, found.folder, path, progress.say)
+            num_unsent = log_files(home, found.folder, [path], progress.say)
         output.say_delivery("the page is", found.record.run_id, num_unsent)
     output.print_line(output.short_path(path), as_json)
     output.emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)

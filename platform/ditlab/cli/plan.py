@@ -97,12 +97,12 @@ def plan_table(plan: Plan) -> Table:
     table = terminal_table(columns | dict.fromkeys(heads, "number"), title=title)
     chosen = plan.recommended
     for each in plan.settings:
-        peak, is_chosen = each.memory.peak, bool(chosen and chosen.is_like(each))
+        peak, is_chosen = each.memory.peak, bool(chosen and chosen.label == each.label)
         state = peak.parameters + peak.encoders + peak.gradients + peak.optimizer + peak.average
         sizes = (state, peak.activations, peak.workspace, each.total, each.memory.host)
         *parts, total, host = (format_number(size / 2**30) for size in sizes)
         table.add_row(
-            f"{each.zero.label}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no", *parts,
+            f"{each.zero}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no", *parts,
             total if each.fits else f">{total}", host, f"{each.micro:,}",
             f"{each.largest_micro:,}" if each.largest_micro else "none", format_number(1000 * each.seconds.total),
             style="bold" if is_chosen else "",

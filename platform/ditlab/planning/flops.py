@@ -10,7 +10,7 @@ import math
 import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -49,11 +49,8 @@ class StepFlops:
 def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
     """Count the operations of one optimiser step, whatever `engine` says of compilation and of checkpointing's means.
 
-    One micro-batch is traced, which takes as long for large ones as for small ones, and counts for all: a step's
-    micro-batches are alike up to the padding of their captions. The count is kept for the process. `data`: sizes that
-    the spec does not give; None assumes the largest.
-
-    Raises ValueError for a loss that does not fit its model.
+    One micro-batch is traced and counts for all: they are alike up to the padding of their captions. `data`: sizes that
+    the spec does not give; None assumes the largest. Raises ValueError for a loss that does not fit its model.
     """
     data, num = data or DataShape(), experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
@@ -98,28 +95,22 @@ def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
 
-    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, where one takes at most 0.2 s. Measured once a process for each
-    device and type; a second at most.
+    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which one takes 0.2 s. The fastest of three
+    products, as other work of the machine only slows them; measured once a process for each device and type.
     """
-    size = 256
-    seconds = _product_seconds(device, dtype, size)
-    while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:  # a larger one is no faster
+    noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
+    size, seconds = 128, 0.0
+    while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:
         size *= 2
-        seconds = _product_seconds(device, dtype, size)
+        # Random values: on GPUs the power that zeros would save becomes speed that no training has.
+        a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=noise) for _ in range(2))
+        product = partial(_multiply, a, b, torch.empty_like(a))
+        with torch.no_grad():
+            seconds = min(timeit.repeat(product, number=1, repeat=4)[1:])
     return 2 * size**3 / seconds
 
 
-def _product_seconds(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Seconds of the fastest of three products of matrices (size, size): other work of the machine only slows them."""
-    # Random values: on GPUs the power that zeros would save becomes speed that no training has.
-    noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
-    a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=noise) for _ in range(2))
-    out = torch.empty_like(a)
-
-    def product() -> None:
-        torch.mm(a, b, out=out)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    with torch.no_grad():
-        return min(timeit.repeat(product, number=1, repeat=4)[1:])
+def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    torch.mm(a, b, out=out)
+    if a.is_cuda:
+        torch.cuda.synchronize(a.device)

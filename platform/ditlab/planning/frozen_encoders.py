@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,45 +44,42 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
 
     Captions count with the model's longest. Raises UserError for a damaged configuration.
     """
-    counted, left_out = [], []
+    spec, found = experiment.encoders, EncoderWork()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
-    places = {"text": experiment.encoders.text, "image": experiment.encoders.image}
-    for kind, made in (("text", {*TEXT}), ("image", {IMAGE})):
-        option, place = f"encoders.{kind}", places[kind]
+    for kind, place, made in (("text", spec.text, {*TEXT}), ("image", spec.image, {IMAGE})):
+        option = f"encoders.{kind}"
         if place is None or not needed & made:
             continue
         if data.columns is None:
-            left_out.append(f"{option}, as whether a step runs it depends on the data, which are not here")
+            reason = ", as whether a step runs it depends on the data, which are not here"
+            found = replace(found, left_out=(*found.left_out, option + reason))
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
-            left_out.append(f"{option}={place}, which is not on this machine")
+            found = replace(found, left_out=(*found.left_out, f"{option}={place}, which is not on this machine"))
         else:
-            counted.append(_counted(experiment, data, kind, checkpoint))
-    return EncoderWork(
-        weights=sum(each.weights for each in counted),
-        pass_bytes=max((each.pass_bytes for each in counted), default=0),
-        flops=sum(each.flops for each in counted),
-        host=sum(each.host for each in counted),
-        left_out=tuple(left_out),
-    )
+            network = checkpoint.outline(DTYPES[spec.precision])
+            weights, pass_bytes, flops, features = _trace(network, experiment, data, kind)
+            found = EncoderWork(
+                found.weights + weights, max(found.pass_bytes, pass_bytes), found.flops + flops,
+                found.host + spec.cache * features, found.left_out,
+            )  # fmt: skip
+    return found
 
 
-def _counted(experiment: Experiment, data: DataShape, kind: str, checkpoint: EncoderCheckpoint) -> EncoderWork:
-    spec, shapes = experiment.encoders, data.of_experiment(experiment)
-    network = checkpoint.outline(DTYPES[spec.precision])
+def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:
+    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features."""
     if kind == "text":
         length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
         tokens = torch.empty(1, length, dtype=torch.int64, device="meta")
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
     else:
-        inputs = {"pixel_values": torch.empty(1, *shapes["image"], device="meta")}
+        inputs = {"pixel_values": torch.empty(1, *data.of_experiment(experiment)["image"], device="meta")}
     tensors = [*network.parameters(), *network.buffers()]
     tracker, counter = LiveBytes("meta"), FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
         with counter:
             network(**inputs)
+        tracker.add((tensors, inputs))
+        before = tracker.live
         with tracker, FusedAttention():
-            tracker.add_all((tensors, inputs))
-            before = tracker.live
             features = network(**inputs).last_hidden_state
-    weights = sum(each.nbytes for each in tensors)
-    return EncoderWork(weights, tracker.peak - before, counter.get_total_flops(), spec.cache * features.nbytes)
+    return sum(each.nbytes for each in tensors), tracker.peak - before, counter.get_total_flops(), features.nbytes

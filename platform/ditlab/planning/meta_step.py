@@ -5,7 +5,6 @@ Blocks are traced as they are: what compilation fuses is not known here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -50,11 +49,8 @@ class DataShape:
 
     def step_key(self, experiment: Experiment, size: int, *form: object) -> str:
         """Return what decides a step of `size` samples on the meta device, as a text: a key for what was counted."""
-        specs = [
-            each.model_dump(mode="json", serialize_as_any=True) for each in (experiment.model, experiment.objective)
-        ]
         text = self.text and (self.text.vocabulary, self.text.end, self.text.packing)
-        return json.dumps([specs, size, self.of_experiment(experiment), text, repr(form)])
+        return repr([experiment.model, experiment.objective, size, self.of_experiment(experiment), text, form])
 
 
 class MetaNoise:
@@ -64,9 +60,7 @@ class MetaNoise:
         """Return a tensor of a shape, float32."""
         return torch.empty(*shape, device="meta")
 
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Return a tensor of a shape, float32."""
-        return torch.empty(*shape, device="meta")
+    normal = uniform
 
 
 class AnsweredReads(TorchDispatchMode):
@@ -118,7 +112,6 @@ class MetaStep:
         counts. `recomputes`: activations of blocks are checkpointed. `offloads`: they wait in the host's memory.
         """
         family = experiment.family
-        self.dtype = dtype
         self.moved = 0
         """Bytes of activations that were copied to the host."""
         self.host = 0
@@ -138,22 +131,15 @@ class MetaStep:
         """Return the modules that are trained: the network, then the loss' own."""
         return [self.network, *([] if self._objective.modules is None else [self._objective.modules])]
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over all that is trained."""
-        for module in self.modules():
-            yield from module.parameters()
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Iterate over parameters and buffers."""
-        yield from self.parameters()
-        yield from self.network.buffers()
+    def tensors(self) -> list[Tensor]:
+        """Return all that is trained, and the network's buffers."""
+        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
 
     def batch(self, size: int) -> dict[str, Tensor]:
         """Return a batch of `size` samples, as the network and its loss take it."""
         fields = {each.name: getattr(torch, each.dtype) for each in self._experiment.batch_fields()}
-        return {
-            name: torch.empty(size, *shape, dtype=fields[name], device="meta") for name, shape in self._shapes.items()
-        }
+        shapes = self._shapes.items()
+        return {name: torch.empty(size, *shape, dtype=fields[name], device="meta") for name, shape in shapes}
 
     def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Compute the weighted sum of the loss components of a batch, to be run inside `reading`."""
@@ -171,7 +157,6 @@ class MetaStep:
 
     @contextmanager
     def _modes(self) -> Iterator[None]:
-        """Make tensors on the meta device inside, and compute attention as it should be."""
         with torch.device("meta"), FusedAttention() if self._has_fused_attention else nullcontext():
             yield
 

@@ -33,39 +33,32 @@ class LiveBytes(TorchDispatchMode):
         """Most bytes that were alive at once since the start, or `restart`."""
         self.operations = 0
         """Operations so far."""
-        self._storages: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._sizes: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def restart(self) -> None:
         """Begin the peak again, at what is alive."""
         self.peak = self.live
 
-    def add(self, tensor: Tensor) -> None:
-        """Count a tensor's storage, if it is not counted yet, or its new size."""
-        if tensor.device.type != self._device:
-            return
-        storage = tensor.untyped_storage()
-        key, size = id(storage), storage.nbytes()
-        reference, before = self._storages.get(key, (None, 0))
-        if reference is None:
-            reference = weakref.ref(storage, partial(self._freed, key))
-        self._storages[key] = reference, size
-        self.live += size - before
-        self.peak = max(self.peak, self.live)
-
-    def add_all(self, tree: Any) -> None:
-        """Count every tensor that a container holds."""
-        for value in tree_iter(tree):
-            if isinstance(value, Tensor):
-                self.add(value)
+    def add(self, tree: Any) -> None:
+        """Count the storage of every tensor that a container holds, if it is not counted yet, or its new size."""
+        for tensor in tree_iter(tree):
+            if not isinstance(tensor, Tensor) or tensor.device.type != self._device:
+                continue
+            storage = tensor.untyped_storage()
+            key, size = id(storage), storage.nbytes()
+            reference, before = self._sizes.get(key, (None, 0))
+            self._sizes[key] = reference or weakref.ref(storage, partial(self._freed, key)), size
+            self.live += size - before
+            self.peak = max(self.peak, self.live)
 
     def _freed(self, key: int, _: Any) -> None:
-        self.live -= self._storages.pop(key)[1]
+        self.live -= self._sizes.pop(key)[1]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations += 1
-        self.add_all((args, kwargs))
+        self.add((args, kwargs))
         result = function(*args, **(kwargs or {}))
-        self.add_all(result)
+        self.add(result)
         return result
 
 
@@ -110,21 +103,40 @@ def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool
     if key in _traces:
         return _traces[key]
     step = MetaStep(experiment, data, dtype, has_fused_attention=True, recomputes=recomputes, offloads=offloads)
-    tracker = _PassTracker()
-    for parameter in step.parameters():
-        parameter.register_post_accumulate_grad_hook(tracker.take)
+    tracker = _PassTracker("meta")
+    tracker.add(step.tensors())
+    before = tracker.live
+    for module in step.modules():
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(tracker.take)
     with step.reading(size), tracker:
-        tracker.begin(step)
         batch = step.batch(size)
-        tracker.add_all(batch)
+        tracker.add(batch)
         total = step.loss(batch)
-        activations = tracker.live - tracker.before
+        activations = tracker.live - before
         total.backward()
     _traces[key] = PassMemory(
-        activations, tracker.fresh, tracker.given_at_peak, tracker.peak - tracker.before, tracker.operations,
+        activations, tracker.most - before, tracker.taken_at_most, tracker.peak - before, tracker.operations,
         step.host, step.moved,
     )  # fmt: skip
     return _traces[key]
+
+
+class _PassTracker(LiveBytes):
+    """Count of live bytes without finished gradients, and of the most bytes with them."""
+
+    taken = most = taken_at_most = 0
+
+    def take(self, parameter: Tensor) -> None:
+        """Take a finished gradient away."""
+        assert parameter.grad is not None
+        self.taken += parameter.grad.nbytes
+        parameter.grad = None
+
+    def add(self, tree: Any) -> None:
+        super().add(tree)
+        if self.live + self.taken > self.most:
+            self.most, self.taken_at_most = self.live + self.taken, self.taken
 
 
 _evaluations: dict[str, int] = {}
@@ -140,40 +152,13 @@ def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int
     key = data.step_key(experiment, size, dtype)
     if key not in _evaluations:
         step = MetaStep(experiment, data, dtype, has_fused_attention=True)
-        tracker = _PassTracker()
+        tracker = LiveBytes("meta")
+        tracker.add(step.tensors())
+        before = tracker.live
         with step.reading(size), tracker, torch.no_grad():
-            tracker.begin(step)
             step.loss(step.batch(size))
             if not any(ANY in field.shape for field in experiment.batch_fields()):
                 inputs = experiment.family.example_inputs(experiment.model, size)
                 step.network(*(each.to(dtype) if each.is_floating_point() else each for each in inputs))
-        _evaluations[key] = tracker.fresh
+        _evaluations[key] = tracker.peak - before
     return _evaluations[key]
-
-
-class _PassTracker(LiveBytes):
-    """Count of live bytes with finished gradients taken away, and of both together."""
-
-    def __init__(self) -> None:
-        super().__init__("meta")
-        self.before = self.given = self.given_at_peak = self.fresh = 0
-
-    def begin(self, step: MetaStep) -> None:
-        """Count what is there between passes, and the peak from it on."""
-        for value in step.tensors():
-            self.add(value)
-        self.before = self.live
-        self.fresh = 0
-        self.restart()
-
-    def take(self, parameter: Tensor) -> None:
-        """Take a finished gradient away."""
-        assert parameter.grad is not None
-        self.given += parameter.grad.nbytes
-        parameter.grad = None
-
-    def add(self, tensor: Tensor) -> None:
-        super().add(tensor)
-        total = self.live - self.before + self.given
-        if total > self.fresh:
-            self.fresh, self.given_at_peak = total, self.given

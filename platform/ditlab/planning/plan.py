@@ -17,14 +17,7 @@ from ditlab.planning.hardware import GPUS, Device
 from ditlab.planning.meta_step import DTYPES, DataShape
 from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
-from ditlab.planning.worker_memory import (
-    WorkerMemory,
-    ZeroSetting,
-    checkpoint_bytes,
-    parameter_sizes,
-    setting_memory,
-    snapshot_bytes,
-)
+from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
@@ -75,11 +68,11 @@ class PlannedSetting:
     @property
     def label(self) -> str:
         """Short name for people: `stage 1`, `stage 3 cpu, checkpointing`."""
-        return f"stage {self.zero.label}{', checkpointing' if self.checkpointing else ''}"
+        return _label(self.zero, self.checkpointing)
 
-    def is_like(self, other: PlannedSetting) -> bool:
-        """Return True for a setting that differs in its micro-batch alone."""
-        return (self.zero, self.checkpointing) == (other.zero, other.checkpointing)
+
+def _label(zero: ZeroSetting, checkpointing: bool) -> str:
+    return f"stage {zero}{', checkpointing' if checkpointing else ''}"
 
 
 class Planner:
@@ -91,10 +84,9 @@ class Planner:
         """Raises ValueError for a loss that does not fit its model."""
         self._experiment, self.data, self.encoders = experiment, data, encoders
         self.device, self.rates = device, rates
-        self.sizes = parameter_sizes(experiment, data)
+        self.sizes = ParameterSizes.of_experiment(experiment, data)
         engines = (experiment.engine.model_copy(update={"activation_checkpointing": on}) for on in (False, True))
         self._with_checkpointing = [experiment.model_copy(update={"engine": engine}) for engine in engines]
-        self.offloads = experiment.optimizer.kind != "muon"  # which is refused with offload
         self.workers = experiment.resources.max_workers
         self.encoder_flops = encoders.flops * experiment.batch.size
         """Operations of frozen encoders in a step, over all workers."""
@@ -108,19 +100,21 @@ class Planner:
         zero = ZeroSetting(engine.zero.stage, engine.zero.offload, engine.zero.offload_parameters)
         return self.setting(zero, engine.activation_checkpointing, self._experiment.micro_size)
 
+    def forms(self) -> Iterator[tuple[ZeroSetting, bool]]:
+        """Yield the settings that the spec may have, each without and with activation checkpointing."""
+        for zero in SETTINGS:
+            if zero.offload == "none" or self._experiment.optimizer.kind != "muon":  # which is refused with offload
+                yield from ((zero, False), (zero, True))
+
     def settings(self) -> Iterator[PlannedSetting]:
         """Plan every setting at the experiment's micro-batch, or at the largest smaller one that fits."""
-        half = self._experiment.training.precision != "fp32"
-        for zero in SETTINGS:
-            if zero.stage == 0 and half:
+        for zero, checkpointing in self.forms():
+            if zero.stage == 0 and self._experiment.training.precision != "fp32":
                 continue  # which has no master weights
-            if zero.offload != "none" and not self.offloads:
-                continue
-            for checkpointing in (False, True):
-                found = self.setting(zero, checkpointing, self._experiment.micro_size)
-                if not found.fits and found.largest_micro:
-                    found = self.setting(zero, checkpointing, found.largest_micro)
-                yield found
+            found = self.setting(zero, checkpointing, self._experiment.micro_size)
+            if not found.fits and found.largest_micro:
+                found = self.setting(zero, checkpointing, found.largest_micro)
+            yield found
 
     def setting(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> PlannedSetting:
         """Plan one setting at a micro-batch of so many samples."""
@@ -233,15 +227,16 @@ class Plan:
 def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
     """Plan all settings and choose one."""
     own, settings, sizes = planner.own(), tuple(planner.settings()), planner.sizes
-    recommended, why = choose(own, settings, planner, experiment)
     averages, keep_every = experiment.training.averages, experiment.checkpoint.keep_every
-    snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if averages and steps else None
+    checkpoint, snapshot = saved_bytes(experiment, sizes)
+    snapshots: int | None = 0
+    if averages:
+        snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if steps else None
     return Plan(
-        experiment, planner.device, planner.rates, sizes.total, own, settings, recommended, why, steps, data_bytes,
-        checkpoint_bytes=checkpoint_bytes(experiment, sizes),
-        checkpoints=experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0),
-        snapshot_bytes=snapshot_bytes(experiment, sizes), snapshots=snapshots if averages else 0,
-        encoder_flops=planner.encoder_flops, optimizer_flops=sum(sizes.iterations), left_out=planner.left_out(),
+        experiment, planner.device, planner.rates, sizes.total, own, settings,
+        *choose(own, settings, planner, experiment), steps, data_bytes, checkpoint,
+        experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0), snapshot, snapshots,
+        planner.encoder_flops, sum(sizes.iterations), planner.left_out(),
     )  # fmt: skip
 
 
@@ -271,10 +266,7 @@ def what_would_fit(planner: Planner, experiment: Experiment) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
     smallest, there = planner.micro_sizes[0], planner.device.memory
     least, label = min(
-        (planner.memory(zero, on, smallest)[2], f"stage {zero.label}{', checkpointing' if on else ''}")
-        for zero in SETTINGS[1:]
-        if zero.offload == "none" or planner.offloads
-        for on in (False, True)
+        (planner.memory(zero, on, smallest)[2], _label(zero, on)) for zero, on in planner.forms() if zero.stage
     )
     larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
     ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and planner.device.is_gpu else []
@@ -282,12 +274,8 @@ def what_would_fit(planner: Planner, experiment: Experiment) -> str:
         resources = experiment.resources.model_copy(update={"workers": workers})
         batch = experiment.batch.model_copy(update={"micro": 1})
         changed = experiment.model_copy(update={"resources": resources, "batch": batch})
-        if (
-            Planner(changed, planner.data, planner.device, planner.rates, planner.encoders).memory(
-                ZeroSetting(3), True, 1
-            )[2]
-            <= there
-        ):
+        more = Planner(changed, planner.data, planner.device, planner.rates, planner.encoders)
+        if more.memory(ZeroSetting(3), True, 1)[2] <= there:
             ways.append(f"--gpus {workers} with stage 3 and checkpointing")
             break
     ways.append("a smaller network, or smaller images or shorter sequences")

@@ -41,7 +41,7 @@ class StepSeconds:
 
     @property
     def total(self) -> float:
-        """All three."""
+        """Seconds of all three."""
         return self.passes + self.reduction + self.update
 
 
@@ -78,29 +78,19 @@ def step_seconds(
     if device.is_gpu and not rates.is_measured:
         passes = max(passes, OPERATION * memory.operations * accumulation)
         passes += 2 * memory.moved * accumulation / device.host_link  # there and back, as if nothing overlapped
+    # Bytes that a worker sends: rings of all-reduce, or reduce-scatter and all-gather. Stage 3 gathers for both passes
+    # and scatters once, in every micro-batch.
+    sent = {3: 3 * accumulation, 2: accumulation + 1}.get(setting.stage, 2) * compute * sizes.total
     link = device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
-    reduction = _moved_bytes(sizes, setting, workers, accumulation, compute) / link
+    reduction = sent * (workers - 1) / workers / link
     if setting.offload == "none":
         update = UPDATE_BYTES * share / rates.update
     else:
-        moved = 2 * compute * share / device.host_link if device.is_gpu else 0.0
-        update = UPDATE_BYTES * share / min(HOST_UPDATE, rates.update if not device.is_gpu else HOST_UPDATE) + moved
-        if setting.offload == "nvme":
-            update += 24 * share / NVME
+        update = UPDATE_BYTES * share / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
+        update += 2 * compute * share / device.host_link if device.is_gpu else 0.0
+        update += 24 * share / NVME if setting.offload == "nvme" else 0.0
     if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
         update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops
     if setting.offload_parameters != "none" and device.is_gpu:
         reduction += 2 * accumulation * compute * sizes.total / workers / device.host_link
     return StepSeconds(passes, reduction, update)
-
-
-def _moved_bytes(sizes: ParameterSizes, setting: ZeroSetting, workers: int, accumulation: int, compute: int) -> float:
-    """Bytes that a worker sends in a step: rings of all-reduce, or reduce-scatter and all-gather."""
-    if workers == 1:
-        return 0.0
-    whole = compute * sizes.total * (workers - 1) / workers
-    if setting.stage == 3:
-        return 3 * accumulation * whole  # gathered for both passes, scattered once: in every micro-batch
-    if setting.stage == 2:
-        return (accumulation + 1) * whole
-    return 2 * whole

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from denoisers.parameters import parameter_roles
 from ditlab.planning.flops import newton_schulz_flops
@@ -46,9 +46,8 @@ class ZeroSetting:
     offload: Offload = "none"
     offload_parameters: Offload = "none"
 
-    @property
-    def label(self) -> str:
-        """Short name for tables: `3 cpu`; `3 cpu all` where parameters are offloaded too."""
+    def __str__(self) -> str:
+        """Write `3 cpu`; `3 cpu all` where parameters are offloaded too."""
         offload = "" if self.offload == "none" else f" {self.offload}"
         return f"{self.stage}{offload}{'' if self.offload_parameters == 'none' else ' all'}"
 
@@ -72,28 +71,30 @@ class ParameterGroup:
         return math.ceil(sum(self.sizes) / (2 * workers)) * 2
 
 
-@dataclass(frozen=True)
 class ParameterSizes:
-    """Sizes of everything that is trained."""
+    """Sizes of everything that is trained, in values."""
 
-    groups: Sequence[ParameterGroup]
-    iterations: Sequence[int] = ()
-    """Operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises."""
-
-    @property
-    def total(self) -> int:
-        """All values."""
-        return sum(sum(group.sizes) for group in self.groups)
-
-    @property
-    def largest(self) -> int:
-        """Values of the largest parameter."""
-        return max(max(group.sizes) for group in self.groups)
-
-    @property
-    def small(self) -> int:
+    def __init__(self, groups: Sequence[ParameterGroup], iterations: Sequence[int] = ()) -> None:
+        """`iterations`: operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises."""
+        self.groups, self.iterations = groups, iterations
+        sizes = [size for group in groups for size in group.sizes]
+        self.total, self.largest = sum(sizes), max(sizes)
+        self.small = sum(size for size in sizes if size < KEPT_GATHERED)
         """Values of parameters that ZeRO-3 keeps whole."""
-        return sum(size for group in self.groups for size in group.sizes if size < KEPT_GATHERED)
+
+    @classmethod
+    def of_experiment(cls, experiment: Experiment, data: DataShape) -> ParameterSizes:
+        """Build everything that is trained on the meta device, and return its sizes."""
+        groups: dict[GroupRates, list[int]] = {}
+        iterations: list[int] = []
+        for module in MetaStep(experiment, data).modules():
+            roles = parameter_roles(module)
+            for name, parameter in module.named_parameters():
+                rates = experiment.optimizer.rates(roles[name].role)
+                groups.setdefault(rates, []).append(parameter.numel())
+                if rates.is_orthogonalised:
+                    iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
+        return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
 
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partitions, padding included; of all at stage 0."""
@@ -102,20 +103,6 @@ class ParameterSizes:
     def moment_bytes(self, stage: Stage, workers: int) -> int:
         """Return the bytes of one worker's moments."""
         return sum(MASTER * group.moments * group.share(stage, workers) for group in self.groups)
-
-
-def parameter_sizes(experiment: Experiment, data: DataShape) -> ParameterSizes:
-    """Return the sizes of everything that is trained, on the meta device."""
-    groups: dict[GroupRates, list[int]] = {}
-    iterations: list[int] = []
-    for module in MetaStep(experiment, data).modules():
-        roles = parameter_roles(module)
-        for name, parameter in module.named_parameters():
-            rates = experiment.optimizer.rates(roles[name].role)
-            groups.setdefault(rates, []).append(parameter.numel())
-            if rates.is_orthogonalised:
-                iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
-    return ParameterSizes([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ class MemoryParts:
 
     @property
     def total(self) -> int:
-        """All together."""
+        """Bytes of all parts."""
         return sum(astuple(self))
 
     def plus(self, **more: int) -> MemoryParts:
@@ -160,8 +147,7 @@ class WorkerShape:
     on_gpu: bool
 
 
-@dataclass(frozen=True)
-class StateMemory:
+class StateMemory(NamedTuple):
     """Bytes of the state of one worker, between two steps."""
 
     device: MemoryParts
@@ -215,14 +201,15 @@ class WorkerMemory:
     """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when it is blocking."""
 
     @property
-    def peak(self) -> MemoryParts:
-        """The largest of the three."""
-        return max((self.passes, self.update, self.evaluation), key=lambda parts: parts.total)
+    def peak_phase(self) -> str:
+        """Name of the largest of the three peaks."""
+        return max(("passes", "update", "evaluation"), key=lambda name: getattr(self, name).total)
 
     @property
-    def peak_phase(self) -> str:
-        """Name of the largest of the three."""
-        return next(name for name in ("passes", "update", "evaluation") if getattr(self, name) is self.peak)
+    def peak(self) -> MemoryParts:
+        """The largest of the three peaks."""
+        parts: MemoryParts = getattr(self, self.peak_phase)
+        return parts
 
 
 def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, shape: WorkerShape) -> MemoryParts:
@@ -232,7 +219,6 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
     bucket = compute * min(sizes.total, LARGEST_BUCKET)
     # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous bucket.
     contiguous = stage in (1, 2) and (shape.on_gpu or shape.setting.offload != "none")
-    fresh = peak_during(state, passes.peak, passes.gradients_at_peak, passes.activations)
     dropped = peak_during(state, passes.peak_without_gradients, 0, passes.activations)
     if stage == 3:
         gathered = _gathered(sizes, shape) if several or shape.setting.offload_parameters != "none" else 0
@@ -242,7 +228,7 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
     if stage == 2 and contiguous:
         reduced = peak_during(state, gradients, gradients, 0)
         return larger_parts(dropped, reduced).plus(gradients=kept, workspace=bucket)
-    candidates = [fresh]
+    candidates = [peak_during(state, passes.peak, passes.gradients_at_peak, passes.activations)]
     if stage < 2 and shape.accumulates:
         candidates.append(dropped.plus(gradients=gradients))
     if several or (stage == 2 and shape.accumulates):
@@ -278,8 +264,7 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
 
 def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
     """Bytes of parameters that ZeRO-3 gathers: whole ones, and the flat buffers of those on their way."""
-    values = sizes.total - sizes.small
-    largest = sizes.largest if sizes.largest >= KEPT_GATHERED else 0
+    values, largest = sizes.total - sizes.small, sizes.largest if sizes.largest >= KEPT_GATHERED else 0
     return shape.compute * (min(values, MOST_GATHERED) + min(values, PREFETCHED + largest))
 
 
@@ -294,21 +279,13 @@ def larger_parts(*candidates: MemoryParts) -> MemoryParts:
     return max(candidates, key=lambda parts: parts.total)
 
 
-def num_averages(experiment: Experiment) -> int:
-    """Return the number of averages of the weights that are kept while training."""
-    training = experiment.training
-    return (training.ema is not None) + (len(training.averages.lengths) if training.averages else 0)
-
-
-def checkpoint_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
-    """Return the size of one checkpoint: master weights, moments and averages, of all workers together."""
-    return MASTER * sizes.total * (1 + num_averages(experiment)) + sizes.moment_bytes(0, 1)
-
-
-def snapshot_bytes(experiment: Experiment, sizes: ParameterSizes) -> int:
-    """Return the size of one snapshot of averages, of all workers together; 0 where none are kept."""
+def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int]:
+    """Return the sizes of one checkpoint (master weights, moments and averages of all workers together) and of one
+    snapshot of averages, 0 where none are kept."""
     averages = experiment.training.averages
-    return MASTER * sizes.total * len(averages.lengths) if averages else 0
+    snapshot = MASTER * sizes.total * len(averages.lengths) if averages else 0
+    ema = MASTER * sizes.total if experiment.training.ema else 0
+    return MASTER * sizes.total + ema + snapshot + sizes.moment_bytes(0, 1), snapshot
 
 
 def setting_memory(
@@ -319,11 +296,12 @@ def setting_memory(
     workers, evaluation = experiment.resources.max_workers, experiment.evaluation
     compute = DTYPES[experiment.training.precision].itemsize
     shape = WorkerShape(setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
-    state = state_memory(sizes, shape, num_averages(experiment))
+    averages = experiment.training.averages
+    num_averages = bool(experiment.training.ema) + (len(averages.lengths) if averages else 0)
+    state = state_memory(sizes, shape, num_averages)
     copy = 0
     if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
-        copy = checkpoint_bytes(experiment, sizes) + snapshot_bytes(experiment, sizes)
-        copy //= workers if setting.stage else 1
+        copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
     evaluated = MemoryParts()
     if evaluation.every is not None:  # of held-out batches, or of the samples of the grid
         guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
@@ -333,12 +311,13 @@ def setting_memory(
             pass_bytes += _gathered(sizes, shape)
         exchanged = min(MASTER * sizes.share(setting.stage, workers), EXCHANGED) if experiment.training.ema else 0
         evaluated = peak_during(state, max(exchanged, pass_bytes))
-    peaks = [passes_peak(sizes, state, passes, shape), update_peak(sizes, state, shape), evaluated]
+    in_passes, update = passes_peak(sizes, state, passes, shape), update_peak(sizes, state, shape)
     host = state.host.total + copy + passes.host
     if encoders is not None and encoders.weights:
         encoding = encoders.pass_bytes * encoders.at_once(micro, on_gpu)
-        peaks[0] = larger_parts(peaks[0], peak_during(state, encoding))
-        peaks = [replace(parts, encoders=encoders.weights) for parts in peaks]
+        in_passes = larger_parts(in_passes, peak_during(state, encoding))
+        in_passes, update, evaluated = (
+            replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)
+        )
         host += encoders.host
-    in_passes, in_update, in_evaluation = peaks
-    return WorkerMemory(in_passes, in_update, in_evaluation, host, state, copy)
+    return WorkerMemory(in_passes, update, evaluated, host, state, copy)

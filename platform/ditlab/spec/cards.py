@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from ditlab.notebook_html import card, code, fold, shown, table
+from ditlab.notebook_html import card, code, fold, table
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,6 @@ class SpecField:
     value: Any
     default: Any
     """The value that it has where nothing sets it; `PydanticUndefined` where something must."""
-    meaning: str
 
     @property
     def differs(self) -> bool:
@@ -53,55 +51,34 @@ def spec_fields(spec: BaseModel, default: Any = PydanticUndefined, prefix: str =
         if isinstance(value, BaseModel):
             found += spec_fields(value, standard, f"{prefix}{name}.")
         else:
-            found.append(SpecField(f"{prefix}{name}", value, standard, " ".join((info.description or "").split())))
+            found.append(SpecField(f"{prefix}{name}", value, standard))
     return found
 
 
-def experiment_card(spec: BaseModel, name: str, about: str) -> Markup:
-    """Fields that differ from the defaults, and all fields by section on request."""
-    fields = [field for field in spec_fields(spec) if field.path != "name"]
-    sections = groupby(fields, lambda field: field.path.partition(".")[0])
-    folded = Markup("").join(fold(section, field_list(list(own))) for section, own in sections)
-    return card(name, about, [differing_table(fields), fold("all fields", folded)])
-
-
-def differing_table(fields: Sequence[SpecField]) -> Markup:
-    """The fields that differ from the defaults, a row each."""
+def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> Markup:
+    """The fields that differ from the defaults, a row each; but for those of the sections `without`."""
+    fields = [field for field in spec_fields(spec) if field.path.partition(".")[0] not in without]
     rows = [[field.path, *field.texts()] for field in fields if field.differs]
     return table(["field", "value", "default"], rows, f"{len(rows)} of {len(fields)} fields differ from the defaults:")
 
 
-def field_list(fields: Sequence[SpecField]) -> Markup:
-    """A line a field: path, value, and its meaning."""
-    line = Markup("<li><code>{}</code>: {}<br><small>{}</small></li>")
-    lines = (line.format(shown(field.path), shown(field.texts()[0]), shown(field.meaning)) for field in fields)
-    return Markup("<ul>{}</ul>").format(Markup("").join(lines))
-
-
 def sweep_card(sweep: BaseModel, base: Mapping[str, Any], fixed: Mapping[str, Any], axes: Mapping[str, Any]) -> Markup:
     """Axes, fixed fields, and the rest of the sweep; its base on request."""
-    fields = [field for field in spec_fields(sweep) if field.path not in ("name", "base", "fixed", "space")]
-    parts = [table(["axis", "kind", "values", "only when"], list(_axis_rows(axes)))]
-    if fixed:
-        pairs = [[path, value_text(value)] for path, value in fixed.items()]
-        parts.append(table(["field of every trial", "value"], pairs))
-    parts.append(differing_table(fields))
-    lines = "\n".join(f"{key}: {value_text(value)}" for key, value in base.items())
-    parts.append(fold(f"base: {base.get('name', '')}", code(lines)))
-    parts.append(fold("all fields", field_list(fields)))
-    return card(getattr(sweep, "name", ""), f"sweep over {len(axes)} axes", parts)
-
-
-def _axis_rows(axes: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Path, kind, values and condition of each axis."""
+    rows = []
     for path, axis in axes.items():
         values = axis.model_dump(mode="json", serialize_as_any=True, exclude_none=True)
         kind, when, low, high = (values.pop(name, None) for name in ("kind", "when", "low", "high"))
         parts = [f"{value_text(low)} to {value_text(high)}"] if low is not None else []
-        parts += [
-            value_text(value) if name == "values" else f"{name} {value_text(value)}" for name, value in values.items()
-        ]
-        yield [path, kind or "", ", ".join(parts), value_text(when) if when else ""]
+        parts += [f"{'' if name == 'values' else name + ' '}{value_text(value)}" for name, value in values.items()]
+        rows.append([path, kind, ", ".join(parts), value_text(when) if when else ""])
+    tables = [table(["axis", "kind", "values", "only when"], rows)]
+    if fixed:
+        pairs = [[path, value_text(value)] for path, value in fixed.items()]
+        tables.append(table(["field of every trial", "value"], pairs))
+    lines = "\n".join(f"{key}: {value_text(value)}" for key, value in base.items())
+    tables.append(differing_fields(sweep, ("name", "base", "fixed", "space")))
+    tables.append(fold(f"base: {base.get('name', '')}", code(lines)))
+    return card(getattr(sweep, "name", ""), f"sweep over {len(axes)} axes", tables)
 
 
 def value_text(value: Any) -> str:

@@ -7,7 +7,6 @@ from ditlab.spec.experiment import Experiment
 
 MEASURED_FROM = (2, 13)
 """Oldest torch, by major and minor number, whose compiled steps were measured against eager ones."""
-EAGER = "eager"
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,13 @@ def compile_decision(experiment: Experiment, device_type: str, torch_version: st
     `torch_version` is the installed torch's by default. Never looks at time, load or what is installed beside torch:
     the same spec gives the same bits on every machine of a kind, or an error.
     """
-    torch_version = (torch_version or version("torch")).split("+")[0]
-    is_compiled, reason = _decide(experiment, torch_version)
-    numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else EAGER
+    torch_version, asked = (torch_version or version("torch")).split("+")[0], experiment.engine.compile
+    is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
+    if asked == "auto" and tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM:
+        is_compiled = False
+        reason += f": torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
+    numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else "eager"
     return CompileDecision(is_compiled, reason, numbers)
-
-
-def _decide(experiment: Experiment, torch_version: str) -> tuple[bool, str]:
-    spec = experiment.engine
-    if spec.compile != "auto":
-        return spec.compile, f"engine.compile={str(spec.compile).lower()}"
-    if tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM:
-        return False, f"engine.compile=auto: torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
-    return True, "engine.compile=auto"
 
 
 def compiled_warning(written: str, present: str) -> str:

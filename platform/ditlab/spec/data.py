@@ -1,8 +1,9 @@
 """Data of an experiment (`data`)."""
 
+from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.uris import refuse_storage
@@ -63,18 +64,17 @@ def order_of(data: Spec) -> FullOrderSpec | LanesOrderSpec:
 def check_order(data: Spec, batch_size: int, workers: int) -> None:
     """Raise ValueError where the lanes of the data divide no batch of this size, or are fewer than the workers."""
     order = order_of(data)
-    if not isinstance(order, LanesOrderSpec):
-        return
-    if batch_size % order.lanes:
-        divisors = [n for n in range(workers, min(batch_size, 2**16) + 1) if batch_size % n == 0] or [batch_size]
-        nearest = min(divisors, key=lambda n: abs(n - order.lanes))
+    lanes, size = getattr(order, "lanes", workers), batch_size
+    if isinstance(order, LanesOrderSpec) and size % lanes:
+        divisors = [n for n in range(workers, min(size, 2**16) + 1) if size % n == 0] or [size]
+        nearest = min(divisors, key=lambda n: abs(n - lanes))
         raise ValueError(
-            f"data.order.lanes={order.lanes} does not divide batch.size={batch_size}, of which each lane fills an "
-            f"equal slice; set data.order.lanes to a divisor, such as {nearest}, or change batch.size."
+            f"data.order.lanes={lanes} does not divide batch.size={size}, of which each lane fills an equal slice; set "
+            f"data.order.lanes to a divisor, such as {nearest}, or change batch.size."
         )
-    if order.lanes < workers:
+    if lanes < workers:
         raise ValueError(
-            f"data.order.lanes={order.lanes} is fewer than the {workers} workers that resources.workers allows; set "
+            f"data.order.lanes={lanes} is fewer than the {workers} workers that resources.workers allows; set "
             f"data.order.lanes to {workers} or more, or lower resources.workers."
         )
 
@@ -119,7 +119,7 @@ class ArrowData(Spec):
 
     kind: Literal["arrow"] = "arrow"
     """An Arrow store by path, name or URI."""
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1), AfterValidator(partial(refuse_storage, "data.path"))]
     """Folder of the store, from the working directory on; or the name of one under DITLAB_HOME/stores, where no store
     of this name lies in the working directory. Or a URI, as checkpoint.storage takes them (s3://bucket/prefix, gs://,
     abfs://, hdfs://, file://), where `ditlab data upload` put the store: each node copies it once to
@@ -142,23 +142,13 @@ class ArrowData(Spec):
     """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document
     it is of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
 
-    @field_validator("path")
-    @classmethod
-    def _is_a_place(cls, path: str) -> str:
-        refuse_storage("data.path", path)
-        return path
-
     @model_validator(mode="after")
-    def _streams_in_lanes(self) -> "ArrowData":
+    def _lanes_fit(self) -> "ArrowData":
         if self.access == "stream" and isinstance(self.order, FullOrderSpec):
             raise ValueError(
                 "data.access=stream needs data.order.kind=lanes, as the full order takes each batch from everywhere; "
                 "set data.order to {kind: lanes, lanes: 64}, or data.access to copy."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _held_out_by_blocks(self) -> "ArrowData":
         if isinstance(self.order, LanesOrderSpec) and isinstance(self.hold_out, HoldOutClasses):
             raise ValueError(
                 f"data.hold_out.column={self.hold_out.column} would read every sample of the store, which "

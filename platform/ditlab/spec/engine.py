@@ -1,8 +1,9 @@
 """Engine, checkpoints, evaluation and tracking of a run."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
 from ditlab.spec.optimization import Count
@@ -11,15 +12,15 @@ from ditlab.spec.values import format_value
 
 LARGEST_BUCKET = 500_000_000
 """Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""
+_Storage = Annotated[str, Field(min_length=1), AfterValidator(partial(refuse_storage, "checkpoint.storage"))]
 _GridSamples = Annotated[int, Field(ge=0, le=10**6)]
 _QualitySamples = Annotated[int, Field(ge=0, le=50_000)]
 
 
 def _zero_for_null(value: Any) -> Any:
-    return 0 if value is None else value
+    return 0 if value is None else value  # as null switches the other fields of the section off
 
 
-# Null is 0, as null switches the other fields of the section off.
 GridSamples = Annotated[_GridSamples, BeforeValidator(_zero_for_null, json_schema_input_type=_GridSamples | None)]
 QualitySamples = Annotated[
     _QualitySamples, BeforeValidator(_zero_for_null, json_schema_input_type=_QualitySamples | None)
@@ -40,8 +41,7 @@ class Zero(Spec):
     """Folder on a fast local disk for `offload: nvme`; null is the run's own. What is put there goes with the run."""
 
     @model_validator(mode="after")
-    def offload_fits_stage(self) -> "Zero":
-        """Refuse offloading of state that is not partitioned."""
+    def _offload_fits_stage(self) -> "Zero":
         if self.offload == "cpu" and self.stage == 0:
             raise ValueError(
                 "engine.zero.offload=cpu moves partitioned optimiser state, and engine.zero.stage=0 has none; "
@@ -90,8 +90,7 @@ class DeepSpeedEngine(Spec):
 
     @field_validator("compile", mode="before")
     @classmethod
-    def known_compile(cls, value: Any) -> Any:
-        """Two alternatives would give two sentences for one mistake."""
+    def _known_compile(cls, value: Any) -> Any:
         if isinstance(value, bool) or value == "auto":
             return value
         raise ValueError(f"engine.compile={format_value(value)} must be true, false or auto.")
@@ -107,7 +106,7 @@ class Checkpoint(Spec):
     keep_every: Count | None = None
     """Beside the newest, the first checkpoint of every stretch of so many steps is kept for good, from which `ditlab
     replay` rebuilds the steps after it: with 10000 that of step 10000, of 20000, and so on. Null: none."""
-    storage: Annotated[str, Field(min_length=1)] | None = None
+    storage: _Storage | None = None
     """Folder or store of checkpoints, with a folder for each run; null is the run's own folder. A folder's path, which
     all nodes must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with
     &endpoint_override=host:port and &scheme=http), gs://bucket/prefix,
@@ -118,14 +117,6 @@ class Checkpoint(Spec):
     """`background`: a step waits for a copy of the state in host memory (once more each worker's share of weights,
     moments and average), which is written beside the next steps. `blocking`: steps wait until all is on disk, and no
     such memory is taken."""
-
-    @field_validator("storage")
-    @classmethod
-    def refuse_unusable(cls, storage: str | None) -> str | None:
-        """A URI that cannot be parsed, or holds a secret."""
-        if storage is not None:
-            refuse_storage("checkpoint.storage", storage)
-        return storage
 
 
 class Evaluation(Spec):
@@ -143,9 +134,8 @@ class Evaluation(Spec):
 
     @field_validator("quality")
     @classmethod
-    def enough_for_quality(cls, quality: int) -> int:
-        """Fewer samples than features give figures of chance."""
-        if 0 < quality < 100:
+    def _enough_for_quality(cls, quality: int) -> int:
+        if 0 < quality < 100:  # fewer samples than features give figures of chance
             raise ValueError(f"evaluation.quality={quality} samples are too few; set it to at least 100, or to 0.")
         return quality
 
@@ -170,8 +160,7 @@ class Tracking(Spec):
 
     @field_validator("experiment")
     @classmethod
-    def printable(cls, experiment: str) -> str:
-        """It is shown to people, and its artifacts' folder is named after it."""
+    def _is_printable(cls, experiment: str) -> str:
         if any(ord(character) < 32 or ord(character) == 127 for character in experiment):
             raise ValueError(f"tracking.experiment={format_value(experiment)} holds a control character; rename it.")
         return experiment

@@ -10,18 +10,18 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
+from pydantic_core import to_jsonable_python
 
 from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.extensions import extended_objective, fully_extended_objective, kinds_of
-from denoisers.families import AnyFamily, families, family_names, family_of, find_family
+from denoisers.extensions import extended_objective, kinds_of
+from denoisers.families import AnyFamily, family_names, family_of, find_family
 from denoisers.plugins import PluginError
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import never_failing
-from ditlab.spec.cards import experiment_card
+from ditlab.notebook_html import card, never_failing
+from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
@@ -196,7 +196,7 @@ class Experiment(Spec):
 
     def replace_all(self, values: Mapping[str, Any]) -> Experiment:
         """As `replace`, for several fields at once: only the result must be valid."""
-        plain = {path: _plain(value) for path, value in values.items()}
+        plain = to_jsonable_python(dict(values), serialize_as_any=True, fallback=str)
         changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in plain.items()]
         return validate_experiment(assign(self.to_dict(), changes, class_for))
 
@@ -215,16 +215,7 @@ class Experiment(Spec):
     def _repr_html_(self) -> str:
         length = f"{self.training.steps:,} steps" if self.training.steps else f"{self.training.epochs} epochs"
         about = f"family {self.model.family}, {length} of {self.batch.size:,} samples, content {self.content_hash()}"
-        return experiment_card(self, self.name, about)
-
-
-def _plain(value: Any) -> Any:
-    """A value in the types of YAML."""
-    if isinstance(value, Spec):
-        return value.model_dump(mode="json", serialize_as_any=True)
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+        return card(self.name, about, [differing_fields(self)])
 
 
 @cache
@@ -245,12 +236,6 @@ def experiment_class(
         fields["data"] = (with_sources(sources), data)
     doc = f"A training run of the family {family.name}."
     return create_model(f"{family.name}-experiment", __base__=Experiment, __doc__=doc, **fields)
-
-
-def all_classes() -> list[type[Experiment]]:
-    """Return the experiment of every family, with all parts of other packages, for the JSON schema."""
-    data = tuple(DATA_SOURCES.load_all().values())
-    return [experiment_class(each, fully_extended_objective(each.objective), data) for each in families().values()]
 
 
 def class_for(mapping: Any) -> type[Experiment]:

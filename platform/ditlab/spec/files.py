@@ -5,7 +5,6 @@ The last line of a kept spec is its hash, so that an edit by hand is noticed, an
 
 from __future__ import annotations
 
-import codecs
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,9 @@ def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
     return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
 
 
+_parsed = lru_cache(maxsize=64)(parse_yaml)  # a command reads a spec and its parents several times over
+
+
 def read_with_parents(path: Path) -> dict[str, Any]:
     """The file's mapping, merged over that of the file that its `extends` names, and so on up.
 
@@ -48,11 +50,6 @@ def spec_files(path: Path) -> list[Path]:
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
-@lru_cache(maxsize=64)  # a command reads a spec and its parents several times over, at some 10 ms a file
-def _parsed(text: str, source: str) -> Any:
-    return parse_yaml(text, source)
-
-
 def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
     """Read the mapping of one YAML file, without its parents. Raises UserError for anything but a regular file of UTF-8
     text of a bounded size, and for one that holds no mapping.
@@ -68,10 +65,8 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
         if isinstance(error, FileNotFoundError):
             problem = "names no file" if named_by else "no such file"
         elif isinstance(error, UnicodeDecodeError):
-            utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            reason = "UTF-16, save it as UTF-8" if utf_16 else f"no UTF-8: {error.reason}"
-            problem = f"cannot be read as text ({reason})"
-        remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML"
+            problem = f"cannot be read as text (no UTF-8: {error.reason})"
+        remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
     warn_of_edit(path, content)
     mapping = copy.deepcopy(_parsed(text, shown))
@@ -86,7 +81,11 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     current, named_by = path, ""
     while True:
         mapping = read_mapping(current, named_by)
-        chain.append((Path(os.path.realpath(current)), mapping))
+        file, known = Path(os.path.realpath(current)), [file for file, _ in chain]
+        if file in known:
+            loop = " -> ".join(printable_sentence(each.name) for each in [*known[known.index(file) :], file])
+            raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
+        chain.append((file, mapping))
         parent = mapping.pop("extends", None)
         if isinstance(mapping.get("base"), str):
             mapping["base"] = str(current.parent / mapping["base"])
@@ -96,12 +95,6 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
             raise UserError(f"{printable_sentence(current)}: extends={format_value(parent)} must be one file name.")
         named_by = f"{printable_sentence(current)}: extends={printable_sentence(parent)}"
         current = current.parent / parent
-        # A parent among the files that lead to it is refused.
-        known = [file for file, _ in chain]
-        resolved = None if "\0" in str(current) else Path(os.path.realpath(current))
-        if resolved in known:
-            loop = " -> ".join(printable_sentence(entry.name) for entry in [*known[known.index(resolved) :], resolved])
-            raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -110,22 +103,17 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises UserError, naming file and field, for anything wrong in them.
     """
     mapping = read_with_parents(path)
-    _refuse_sweep(mapping, str(path))
-    return build_experiment(apply_overrides(mapping, overrides, class_for), str(path))
+    return build_experiment(mapping if is_sweep(mapping) else apply_overrides(mapping, overrides, class_for), str(path))
 
 
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
-    _refuse_sweep(mapping, source)
+    if is_sweep(mapping):
+        raise UserError(f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`.")
     try:
         return validate_experiment(mapping)
     except UserError as error:
         raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
-
-
-def _refuse_sweep(mapping: Mapping[str, Any], source: str) -> None:
-    if is_sweep(mapping):
-        raise UserError(f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`.")
 
 
 def encode_recorded(mapping: Mapping[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """Options of each importer of `ditlab data import`: the flags of its command, in the order that they have."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,16 +24,11 @@ def _plain(name: str) -> str:
 FolderName = Annotated[str, AfterValidator(_plain)]
 
 
-def _source(source: str) -> str:
-    refuse_storage("--source", source)
-    return source
-
-
-def _text(source: object) -> object:
-    return str(source) if isinstance(source, Path) else source
-
-
-SourcePlace = Annotated[str, BeforeValidator(_text), AfterValidator(_source)]
+SourcePlace = Annotated[
+    str,
+    BeforeValidator(lambda source: str(source) if isinstance(source, Path) else source),
+    AfterValidator(partial(refuse_storage, "--source")),
+]
 """File, folder, pattern such as `shards/*.tar`, or URI of one of them."""
 
 
@@ -142,19 +138,13 @@ class ImagesOptions(Spec):
         return origin
 
     @model_validator(mode="after")
-    def _square_has_one_size(self) -> "ImagesOptions":
-        given = [flag for flag in ("step", "min_side", "max_side") if getattr(self, flag) is not None]
-        if self.sizes == "square" and given:
-            flag = given[0].replace("_", "-")
-            raise ValueError(f"--{flag}={getattr(self, given[0])} is of --sizes aspect; leave it out.")
-        if self.sizes == "square":
-            check_multiple("--resolution", self.resolution, self.patch, f"--patch={self.patch}")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_are_patches(self) -> "ImagesOptions":
-        if self.step is not None:
-            check_multiple("--step", self.step, self.patch, f"--patch={self.patch}")
+    def _sizes_fit(self) -> "ImagesOptions":
+        for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
+            if (value := getattr(self, flag)) is not None:
+                raise ValueError(f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out.")
+        side, size = ("--resolution", self.resolution) if self.sizes == "square" else ("--step", self.step)
+        if size is not None:
+            check_multiple(side, size, self.patch, f"--patch={self.patch}")
         return self
 
 

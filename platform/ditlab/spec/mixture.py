@@ -52,45 +52,39 @@ class MixtureData(Spec):
         if not parts:
             raise ValueError("data.parts={} names no source; give at least one, such as {a: {kind: digits}}.")
         for name in parts:
-            if name in ("kind", "family"):  # keys by which mappings of a spec are told apart and replaced
-                raise ValueError(f"data.parts holds the name {name}, which is a field's; rename that part.")
-            if not PART_NAME.fullmatch(name):
+            if not PART_NAME.fullmatch(name) or name in ("kind", "family"):  # fields that tell mappings apart
                 raise ValueError(
-                    f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric; "
-                    "begin with a letter, then letters, digits, '-' and '_' (at most 40)."
+                    f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric, or "
+                    "is a field's; begin with a letter, then letters, digits, '-' and '_' (at most 40)."
                 )
         return parts
 
     @model_validator(mode="after")
     def _a_weight_for_each(self) -> MixtureData:
-        for name in self.parts:
-            if name not in self.weights:
-                raise ValueError(f"data.weights gives part '{name}' no weight; set data.weights.{name} above 0.")
-        for name, weight in self.weights.items():
-            if name not in self.parts:
-                raise ValueError(
-                    f"data.weights.{name}={weight:g} is the weight of no part (data.parts has "
-                    f"{', '.join(self.parts)}); remove it, or add the part."
-                )
+        if without := [name for name in self.parts if name not in self.weights]:
+            raise ValueError(
+                f"data.weights gives part '{without[0]}' no weight; set data.weights.{without[0]} above 0."
+            )
+        if extra := [name for name in self.weights if name not in self.parts]:
+            raise ValueError(
+                f"data.weights.{extra[0]}={self.weights[extra[0]]:g} is the weight of no part (data.parts has "
+                f"{', '.join(self.parts)}); remove it, or add the part."
+            )
         return self
 
     def check_length(self, training: Training, schedule: ScheduleSpec) -> None:
         """Raise ValueError for a length in epochs, which a mixture has none of."""
-        no_epoch = "data.kind=mixture, each of whose parts has epochs of its own"
+        given = remedy = ""
         if training.epochs is not None:
-            raise ValueError(
-                f"training.epochs={training.epochs} is no length for {no_epoch}; set training.steps, and "
-                "training.epochs to null."
-            )
-        if isinstance(schedule, SteppedCosineRestartSchedule):
+            given, remedy = f"training.epochs={training.epochs}", "set training.steps, and training.epochs to null"
+        elif isinstance(schedule, SteppedCosineRestartSchedule):
             if schedule.cycle is None:
-                raise ValueError(
-                    f"schedule.cycle=null is one epoch, and there is none for {no_epoch}; give it in steps."
-                )
+                given, remedy = "schedule.cycle=null, one epoch,", "give it in steps"
         elif schedule.warmup_epochs:
+            given, remedy = f"schedule.warmup_epochs={schedule.warmup_epochs:g}", "set schedule.warmup, in steps"
+        if given:
             raise ValueError(
-                f"schedule.warmup_epochs={schedule.warmup_epochs:g} is no length for {no_epoch}; set schedule.warmup, "
-                "in steps."
+                f"{given} is no length for data.kind=mixture, each of whose parts has epochs of its own; {remedy}."
             )
 
     @property
@@ -110,22 +104,20 @@ DataSpec = Annotated[SourceSpec | MixtureData, Field(discriminator="kind")]
 
 def with_sources(sources: Collection[type[Spec]]) -> Any:
     """Return the annotation of `data` with sources of other packages, as the data themselves and as parts."""
-    parts: Any = (dict[str, with_kinds(SourceSpec, sources)], Field(description=_PARTS))  # type: ignore[misc]
+    field = Field(description=MixtureData.model_fields["parts"].description)
+    parts: Any = (dict[str, with_kinds(SourceSpec, sources)], field)  # type: ignore[misc]
     mixture = create_model("MixtureData", __base__=MixtureData, __doc__=MixtureData.__doc__, parts=parts)
     return with_kinds(SourceSpec, [*sources, mixture])
-
-
-_PARTS = MixtureData.model_fields["parts"].description
 
 
 def source_kinds(data: Any) -> list[str]:
     """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that are no text are left
     out."""
-    parts = data.get("parts") if isinstance(data, Mapping) and data.get("kind") == "mixture" else {"": data}
-    found = (
-        [part.get("kind") for part in parts.values() if isinstance(part, Mapping)] if isinstance(parts, Mapping) else []
-    )
-    return sorted({kind for kind in found if isinstance(kind, str)})
+    own = data if isinstance(data, Mapping) else {}
+    parts = own.get("parts") if own.get("kind") == "mixture" else {"": own}
+    listed = parts.values() if isinstance(parts, Mapping) else ()
+    kinds = (part.get("kind") for part in listed if isinstance(part, Mapping))
+    return sorted({kind for kind in kinds if isinstance(kind, str)})
 
 
 def check_orders(data: Spec, batch_size: int, workers: int) -> None:
@@ -150,14 +142,13 @@ def packing_of(data: Spec) -> Packing:
     """Return the packing of an experiment's data; of parts, that of all. Raises ValueError for parts that differ."""
     if not isinstance(data, MixtureData):
         return data.packing if isinstance(data, ArrowData | TextData) else "joined"
-    found = {name: packing_of(data.parts[name]) for name in data.names}
-    masked, joined = ([name for name in data.names if found[name] == kind] for kind in ("masked", "joined"))
-    if masked and joined:
+    found = {packing_of(data.parts[name]): name for name in reversed(data.names)}
+    if len(found) > 1:
         raise ValueError(
-            f"data.parts.{masked[0]}.packing=masked and data.parts.{joined[0]}.packing=joined cannot be mixed, as one "
-            "network reads both; set the packing of all parts to one of them."
+            f"data.parts.{found['masked']}.packing=masked and data.parts.{found['joined']}.packing=joined cannot be "
+            "mixed, as one network reads both; set the packing of all parts to one of them."
         )
-    return "masked" if masked else "joined"
+    return next(iter(found))
 
 
 def check_packing(data: Spec, model: ModelSpec) -> None:

@@ -151,12 +151,12 @@ class Muon(_ByRole):
         return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
 
 
-def _adamw_without_kind(value: Any) -> Any:
-    """Take fields without a `kind` for AdamW's, the default."""
-    return {"kind": "adamw", **value} if isinstance(value, Mapping) else value
-
-
-OptimizerSpec = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(_adamw_without_kind)]
+OptimizerSpec = Annotated[
+    AdamW | Muon,
+    Field(discriminator="kind"),
+    BeforeValidator(lambda value: {"kind": "adamw", **value} if isinstance(value, Mapping) else value),
+]
+"""An optimiser; fields without a `kind` are AdamW's."""
 
 
 class _Rising(Spec):
@@ -294,13 +294,11 @@ class Averages(Spec):
 
     @field_validator("lengths")
     @classmethod
-    def ascending(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
-        """Each length once."""
-        if list(lengths) != sorted(set(lengths)):
-            shown = ", ".join(f"{length:g}" for length in lengths)
+    def _ascending(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        if (once := sorted(set(lengths))) != list(lengths):
             raise ValueError(
-                f"training.averages.lengths=[{shown}] must name each length once, the shortest first; set them to "
-                f"[{', '.join(f'{length:g}' for length in sorted(set(lengths)))}]."
+                f"training.averages.lengths={list(lengths)} must name each length once, the shortest first; set them "
+                f"to {once}."
             )
         return lengths
 
@@ -334,8 +332,7 @@ class Training(Spec):
     """Averages that are kept for rebuilding others after the run; null for none."""
 
     @model_validator(mode="after")
-    def one_length(self) -> Training:
-        """Steps or epochs, not both."""
+    def _one_length(self) -> Training:
         if self.steps is None and self.epochs is None:
             raise ValueError("training.steps and training.epochs are both null; give one of them.")
         if self.steps is not None and self.epochs is not None:

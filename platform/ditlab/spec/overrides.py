@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
@@ -56,6 +57,11 @@ class Assignment:
         return self.path.split(".")
 
 
+def is_below(path: str, above: str) -> bool:
+    """Return True if a path is another one or leads to a field in it."""
+    return f"{path}.".startswith(f"{above}.")
+
+
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` over `below`: mappings merge, lists replace; another `family` or `kind` replaces the whole mapping."""
     if any(key in above and key in below and above[key] != below[key] for key in SELECTORS):
@@ -89,12 +95,8 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
 def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Return the assignments in an order in which none undoes another: a mapping before its kind, its kind before its
     other fields."""
-
-    def depth(assignment: Assignment) -> tuple[int, bool]:
-        is_selector = assignment.keys[-1] in SELECTORS
-        return len(assignment.keys) - is_selector, is_selector
-
-    return sorted(assignments, key=depth)
+    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
+    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
 
 
 def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
@@ -107,12 +109,11 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
         keys, value = assignment.keys, assignment.value
         mapping = _with_default_kinds(mapping, assignment, class_of)
         if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
-            for earlier in done:
-                if earlier.keys[:-1] == keys[:-1] and earlier.keys[-1] not in SELECTORS:
-                    raise UserError(
-                        f"{assignment.source} would undo {earlier.source}, given before it; give {assignment.path} "
-                        "first."
-                    )
+            beside = (each for each in done if each.keys[:-1] == keys[:-1] and each.keys[-1] not in SELECTORS)
+            if earlier := next(beside, None):
+                raise UserError(
+                    f"{assignment.source} would undo {earlier.source}, given before it; give {assignment.path} first."
+                )
         mapping = merge(mapping, nested(keys, value))
         done.append(assignment)
     return mapping
@@ -184,11 +185,10 @@ def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | N
     """The spec class that a mapping is written for: by its `kind` or `family`, else that of the default, else the first
     that the annotation allows."""
     found = options(annotation)
-    for option in found if isinstance(mapping, Mapping) else ():
-        for selector in SELECTORS:
-            field = option.model_fields.get(selector)
-            if field and selector in mapping and mapping[selector] in get_args(field.annotation):
-                return option
+    for option, selector in product(found, SELECTORS):
+        field = option.model_fields.get(selector)
+        if field and isinstance(mapping, Mapping) and mapping.get(selector) in get_args(field.annotation):
+            return option
     return type(default) if isinstance(default, Spec) else next(iter(found), None)
 
 
@@ -241,18 +241,18 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
     return keys
 
 
-def _added_names(cls: type[Spec], keys: Sequence[str]) -> list[str]:
-    """Return the names that installed packages add at a path of an experiment: weights, or kinds."""
+def _known_names(cls: type[Spec], keys: Sequence[str], own: Iterable[str]) -> list[str]:
+    """Return `own`, and the names that installed packages add at a path of an experiment: weights, or kinds."""
     field = cls.model_fields.get("objective")
     compares = field is not None and getattr(field.annotation, "component_prediction", None) is not None
     match list(keys):
         case ["objective", "weights"] if compares:
-            return LOSS_COMPONENTS.names()
+            return [*own, *LOSS_COMPONENTS.names()]
         case ["objective", "time"]:
-            return TIME_DENSITIES.names()
+            return [*own, *TIME_DENSITIES.names()]
         case ["data"] | ["data", "parts", _]:
-            return DATA_SOURCES.names()
-    return []
+            return [*own, *DATA_SOURCES.names()]
+    return [*own]
 
 
 def _unknown_field(
@@ -260,11 +260,10 @@ def _unknown_field(
 ) -> str:
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    known, name = [*fields, *_added_names(cls, keys[:-1])], f"{shorten(key)}{value}"
+    remedy, name = nearest(key, _known_names(cls, keys[:-1], fields)), f"{shorten(key)}{value}"
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:
-        return f"{above + '.' if above else ''}{name} is no known field; {nearest(key, known)}"
-    remedy = nearest(key, known)
+        return f"{above + '.' if above else ''}{name} is no known field; {remedy}"
     for other in options(field_at(cls, mapping, keys[:-1]).annotation):
         if key in other.model_fields and selector in other.model_fields:
             remedy = f"set {above}.{selector} to {other.model_fields[selector].default} first."
@@ -279,12 +278,10 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
         keys = _plain_path(detail["loc"], cls, mapping)
         annotation = field_at(cls, mapping, keys).annotation
         alternatives = [member for member in members(annotation) if member is not type(None)]
-        if (
-            0 < len(options(annotation)) < len(alternatives)
-        ):  # number or mapping: mistakes are those of what was written
-            other = WANTED if isinstance(detail.get("input"), Mapping) else MAPPING_WANTED
-            if detail["type"] in other:
-                continue
+        other = WANTED if isinstance(detail.get("input"), Mapping) else MAPPING_WANTED
+        # number or mapping: mistakes are those of what was written
+        if 0 < len(options(annotation)) < len(alternatives) and detail["type"] in other:
+            continue
         sentence = _sentence(detail, keys, cls, mapping)
         if keys[:2] == ["data", "parts"] and len(keys) > 2:  # a source's sentence names `data.path`
             part = chosen(values_of(field_at(cls, mapping, keys[:2]).annotation), value_at(mapping, keys[:3]))
@@ -308,8 +305,8 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return f"{path} is missing; give it a value."
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         selector = str(context["discriminator"]).strip("'")
-        known = [str(option.model_fields[selector].default) for option in options(field.annotation)]
-        known += _added_names(cls, keys)
+        own = (str(option.model_fields[selector].default) for option in options(field.annotation))
+        known = _known_names(cls, keys, own)
         if kind == "union_tag_not_found":
             return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
         return f"{path}.{selector}={context['tag']!r} is unknown; {nearest(str(context['tag']), known)}"

@@ -51,18 +51,19 @@ DATA_SOURCES: PluginGroup[type[DataSource]] = PluginGroup(
 
 
 def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the version of each other package that the parts of a resolved experiment come from, by name, sorted.
-
-    Empty for an experiment of built-in parts alone.
-    """
-    found = dict(_package(plugin) for plugin in _plugins(spec) if plugin.package != BUILT_IN)
-    return dict(sorted(found.items()))
+    """Return the version of each other package that the parts of a resolved experiment come from, by name, sorted."""
+    name = spec["model"]["family"]
+    plugins, family = [FAMILIES.find(name)], find_family(name)
+    if family is not None:
+        plugins += added_parts(family.objective, spec["objective"])
+    plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
+    return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
 
 def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the tag `ditlab.plugins` of a tracked run, `wavelets 1.2, textures 0.3`; none without other packages."""
-    packages = plugin_packages(spec)
-    return {"ditlab.plugins": ", ".join(f"{name} {version}" for name, version in packages.items())} if packages else {}
+    packages = ", ".join(f"{name} {version}" for name, version in plugin_packages(spec).items())
+    return {"ditlab.plugins": packages} if packages else {}
 
 
 def check_installed(packages: Mapping[str, str], what: str) -> None:
@@ -87,15 +88,6 @@ def installed_version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _plugins(spec: Mapping[str, Any]) -> list[Plugin]:
-    name = spec["model"]["family"]
-    plugins, family = [FAMILIES.find(name)], find_family(name)
-    if family is not None:
-        plugins += added_parts(family.objective, spec["objective"])
-    plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
-    return [plugin for plugin in plugins if plugin]
 
 
 def _package(plugin: Plugin) -> tuple[str, str]:

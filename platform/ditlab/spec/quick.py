@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,7 +11,16 @@ from typing import Any, Generic, TypeVar
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment
-from ditlab.spec.overrides import Assignment, apply_overrides, assign, merge, nested, parse_overrides, value_at
+from ditlab.spec.overrides import (
+    Assignment,
+    apply_overrides,
+    assign,
+    is_below,
+    merge,
+    nested,
+    parse_overrides,
+    value_at,
+)
 from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
 from ditlab.spec.sweep_axes import combinations
 from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, crossed_axes, experiment_for
@@ -72,28 +81,21 @@ def shorten_experiment(
     samples that quality figures keep. Raises UserError where a length that was given does not fit the others.
     """
     given, before, short = dict(given or {}), experiment.to_dict(), experiment
-    groups = list(_changes(before, given, every, quality))
-    for changes in groups:
-        is_length = "training.steps" in changes
-        try:
-            # the number of steps that was given goes along: without it, a length in epochs could not be taken away
-            short = short.replace_all(
-                {path: new for path, new in changes.items() if path == "training.steps" or not is_given(path, given)}
-            )
-        except UserError:
-            if is_length:
-                raise
-    after, changed = short.to_dict(), {}
-    for path in (path for changes in groups for path in changes if not is_given(path, given)):
-        was, new = (value_at(plain, path.split(".")) for plain in (before, after))
-        if was != new:
-            changed[path] = (was, new)
-    return Quick(short, changed)
+    paths: list[str] = []
+    for changes in _changes(before, given, every, quality):
+        free = [path for path in changes if not is_given(path, given)]
+        # the number of steps that was given goes along: without it, a length in epochs could not be taken away
+        with nullcontext() if "training.steps" in changes else suppress(UserError):
+            short = short.replace_all({path: changes[path] for path in changes if path in (*free, "training.steps")})
+        paths += free
+    after = short.to_dict()
+    found = {path: (value_at(before, path.split(".")), value_at(after, path.split("."))) for path in paths}
+    return Quick(short, {path: (was, new) for path, (was, new) in found.items() if was != new})
 
 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
     """Return True if a path, one above it or one below it has been set."""
-    return any(f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.") for other in given)
+    return any(is_below(path, other) or is_below(other, path) for other in given)
 
 
 def _changes(
@@ -133,13 +135,12 @@ def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
     """Steps of the short run; None where its length in epochs was given."""
     own: dict[str, Any] = {}
     for path, value in given.items():
-        if path.split(".")[0] == "training":
-            own = merge(own, nested(path.split("."), value))
+        own = merge(own, nested(path.split("."), value)) if is_below(path, "training") else own
     if (steps := value_at(own, ["training", "steps"])) is not None:
         return steps if isinstance(steps, int) else None
     if value_at(own, ["training", "epochs"]) is not None:
         return None
-    start = before.get("start")
+    start = before["start"]
     first = start["step"] if start and start["state"] == "all" else 0
     return min(before["training"]["steps"] or first + STEPS, first + STEPS)
 
@@ -163,7 +164,17 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     kept |= {path for path in sweep.space if is_given(f"space.{path}", given)}
     without = [path for path in lengths if path not in kept] if len(lengths) < len(sweep.space) else []
     changes: Changes = {"name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)}
-    changes |= _shorter_trials(sweep, given, without)
+    ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
+    axes = dict.fromkeys(path for path in sweep.space if path not in without)
+    try:
+        trial = experiment_for(sweep, {})
+    except UserError:  # what was set by hand alone may not fit, such as a length
+        fixed = {path: value for path, value in sweep.fixed.items() if path not in ours}
+        trial = experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
+    every = None if sweep.scheduler.kind == "none" else RHYTHM
+    quality = 100 if any(metric.startswith("quality/") for metric in sweep.metrics) else 0
+    of_trials = shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality).changes
+    changes |= {f"fixed.{path}": change for path, change in of_trials.items()}
     if sweep.scheduler.kind != "none":  # its milestones lie within the short trials
         field = "interval" if sweep.scheduler.kind == "pbt" else "grace"
         if not is_given(f"scheduler.{field}", given):
@@ -184,21 +195,6 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     check_sweep(short, source)
     changes["trials"] = (sweep.trials, short.trials)
     return Quick(short, {path: (was, new) for path, (was, new) in changes.items() if was != new})
-
-
-def _shorter_trials(sweep: Sweep, given: Mapping[str, Any], without: Sequence[str]) -> Changes:
-    """Find what `fixed` changes of each trial, by path; `without` are axes that are left out."""
-    ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
-    axes = dict.fromkeys(path for path in sweep.space if path not in without)
-    every = None if sweep.scheduler.kind == "none" else RHYTHM
-    quality = 100 if any(metric.startswith("quality/") for metric in sweep.metrics) else 0
-    try:
-        trial = experiment_for(sweep, {})
-    except UserError:  # what was set by hand alone may not fit, such as a length
-        fixed = {path: value for path, value in sweep.fixed.items() if path not in ours}
-        trial = experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
-    short = shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality)
-    return {f"fixed.{path}": change for path, change in short.changes.items()}
 
 
 def _with_few_trials(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:

@@ -44,8 +44,8 @@ class WorkerNetwork(Spec):
 
     @field_validator("interface")
     @classmethod
-    def plain_interface(cls, interface: str | None) -> str | None:
-        """One name, as Linux allows it: NCCL and gloo read lists and patterns differently."""
+    def _is_one_name(cls, interface: str | None) -> str | None:
+        # as Linux allows it: NCCL and gloo read lists and patterns differently
         if interface is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", interface):
             raise ValueError(
                 f"resources.network.interface={format_value(interface)} is no name of a network interface; write one "
@@ -55,23 +55,20 @@ class WorkerNetwork(Spec):
 
     @field_validator("nccl")
     @classmethod
-    def only_other_variables(cls, nccl: dict[str, str | int]) -> dict[str, str | int]:
-        """NCCL's, set once, and fit to be shown."""
-        for name, value in nccl.items():
+    def _other_variables(cls, nccl: dict[str, str | int]) -> dict[str, str | int]:
+        for name, text in nccl.items():
+            problem = ""
             if not re.fullmatch(r"NCCL_[A-Z0-9_]+", name):
+                problem = "is no variable of NCCL, whose names begin with NCCL_; put it"
+            elif hide(str(text)) != str(text) or "\0" in str(text):
+                problem = "holds a secret, which would be written into the run's records; put it"
+            if problem:
                 raise ValueError(
-                    f"resources.network.nccl.{name} is no variable of NCCL; their names begin with NCCL_, and others "
-                    "belong into the environment that the nodes are started in."
+                    f"resources.network.nccl.{name} {problem} into the environment that the nodes are started in."
                 )
             if field := NAMED.get(name):
                 raise ValueError(
                     f"resources.network.nccl.{name} is set by resources.network.{field}; set that instead."
-                )
-            text = str(value)
-            if hide(text) != text or "\0" in text:
-                raise ValueError(
-                    f"resources.network.nccl.{name} holds a secret, which would be written into the run's records; put "
-                    "it into the environment that the nodes are started in."
                 )
         return nccl
 
@@ -99,8 +96,7 @@ class ElasticWorkers(Spec):
     """Seconds between looks for room for more workers; taking them in goes back to the last checkpoint."""
 
     @model_validator(mode="after")
-    def ordered(self) -> ElasticWorkers:
-        """A range, from the smaller to the larger."""
+    def _is_a_range(self) -> ElasticWorkers:
         if self.min > self.max:
             raise ValueError(
                 f"resources.workers={{min: {self.min}, max: {self.max}}} is no range; "
@@ -130,21 +126,15 @@ class Resources(Spec):
     """Network between the workers."""
 
     @model_validator(mode="after")
-    def watched_before_it_times_out(self) -> Resources:
-        """A collective that gave up first could not say whom it waited for."""
+    def _fits_together(self) -> Resources:
         timeout, hang = self.network.timeout, self.hang_timeout
-        if timeout is not None and timeout <= hang:
+        if timeout is not None and timeout <= hang:  # a collective that gave up first could not say whom it waited for
             raise ValueError(
                 f"resources.network.timeout={timeout} is not longer than resources.hang_timeout={hang:g}, whose watch "
                 f"names the worker that hangs; set resources.network.timeout above {hang:g}, or resources.hang_timeout "
                 f"below {timeout}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def whole_gpus_together(self) -> Resources:
-        """NCCL wants a GPU for each worker of a run."""
-        if 0 < self.gpus_per_worker < 1 and self.max_workers > 1:
+        if 0 < self.gpus_per_worker < 1 and self.max_workers > 1:  # NCCL wants a GPU for each worker of a run
             raise ValueError(
                 f"resources.gpus_per_worker={self.gpus_per_worker:g} shares a GPU, and workers of one run need one "
                 "each; set resources.workers to 1, or resources.gpus_per_worker to 1."

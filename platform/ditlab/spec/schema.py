@@ -6,13 +6,19 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.spec.experiment import all_classes
+from denoisers.extensions import fully_extended_objective
+from denoisers.families import families
+from ditlab.spec.experiment import experiment_class
+from ditlab.spec.plugins import DATA_SOURCES
 from ditlab.spec.sweep import Sweep
 
 
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
-    classes: list[Any] = all_classes()
+    data = tuple(DATA_SOURCES.load_all().values())
+    classes: list[Any] = [
+        experiment_class(each, fully_extended_objective(each.objective), data) for each in families().values()
+    ]
     schema = _finished(TypeAdapter(reduce(or_, classes)).json_schema(), "DiTLab experiment")
     for cls in classes:
         _allow_parent(schema["$defs"][cls.__name__])

@@ -2,8 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -29,8 +28,7 @@ class Start(Spec):
 
     @field_validator("run")
     @classmethod
-    def plain_id(cls, run: str) -> str:
-        """It names a folder."""
+    def _names_a_folder(cls, run: str) -> str:
         if not re.fullmatch(_RUN, run):
             raise ValueError(f"start.run={format_value(run)} is no id of a run; `ditlab runs` lists them.")
         return run
@@ -55,14 +53,11 @@ def first_step(start: Start | None) -> int:
     return start.first_step if start else 0
 
 
-@dataclass(frozen=True)
-class NamedStart:
-    """Run and step as `--from` names them."""
+class NamedStart(NamedTuple):
+    """Id, name or prefix of an id of a run, and step as `--from` names them; None for the newest checkpoint."""
 
     run: str
-    """Id, name or prefix of an id."""
     step: int | None
-    """None for the newest checkpoint."""
 
 
 def parse_start(text: str) -> NamedStart:

@@ -19,7 +19,7 @@ from ditlab.spec.cards import sweep_card
 from ditlab.spec.experiment import check_name
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, assign, explain, parse_overrides
+from ditlab.spec.overrides import assign, explain, parse_overrides
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import refuse_secrets
 from ditlab.spec.values import format_value, printable_sentence
@@ -153,9 +153,8 @@ class Sweep(Spec):
 
     @field_validator("base", mode="before")
     @classmethod
-    def resolved(cls, base: Any) -> Any:
-        """A file's name has become its content by now."""
-        if not isinstance(base, dict):
+    def _is_resolved(cls, base: Any) -> Any:
+        if not isinstance(base, dict):  # a file's name has become its content by now
             raise ValueError(
                 f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
             )
@@ -163,32 +162,28 @@ class Sweep(Spec):
 
     @field_validator("space")
     @classmethod
-    def some_axis(cls, space: dict[str, Any]) -> dict[str, Any]:
-        """Without one, all trials would be the same."""
+    def _some_axis(cls, space: dict[str, Any]) -> dict[str, Any]:
         if not space:
             raise ValueError("space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}.")
         return space
 
     @field_validator("metric", "mode", mode="before")
     @classmethod
-    def word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
-        """Different names of metrics, and directions: one sentence, not one for each alternative."""
-        field, words = info.field_name, value if isinstance(value, list) else [value]
-        if field == "mode" and (not words or not all(word in ("min", "max") for word in words)):
-            raise ValueError(
-                f"mode={format_value(value)} must be min or max, or a list with one of them for each metric."
-            )
-        if field == "metric" and (not words or not all(isinstance(word, str) and word for word in words)):
-            raise ValueError(
-                f"metric={format_value(value)} must be the name of a metric, such as eval/velocity, or several."
-            )
-        if field == "metric" and len(set(words)) < len(words):
-            raise ValueError(f"metric={format_value(value)} names a metric twice; keep one of the two.")
+    def _word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
+        words = value if isinstance(value, list) else [value]
+        problem = ""
+        if info.field_name == "mode" and not (words and all(word in ("min", "max") for word in words)):
+            problem = "must be min or max, or a list with one of them for each metric"
+        if info.field_name == "metric" and not (words and all(isinstance(word, str) and word for word in words)):
+            problem = "must be the name of a metric, such as eval/velocity, or several"
+        elif info.field_name == "metric" and len(set(words)) < len(words):
+            problem = "names a metric twice; keep one of the two"
+        if problem:
+            raise ValueError(f"{info.field_name}={format_value(value)} {problem}.")
         return value
 
     @model_validator(mode="after")
-    def mode_for_each_metric(self) -> Sweep:
-        """As many modes as metrics, or one for all."""
+    def _mode_for_each_metric(self) -> Sweep:
         if isinstance(self.mode, list) and len(self.mode) != len(self.metrics):
             raise ValueError(
                 f"mode={format_value(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
@@ -235,26 +230,24 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         if override.keys[0] == "base":
             instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
-    entries = [override for override in given if override.path.startswith(("space.", "fixed."))]
-    mapping = assign(mapping, [override for override in given if override not in entries], lambda _: Sweep)
-    for override in entries:
+    entered = [override for override in given if override.path.startswith(("space.", "fixed."))]
+    mapping = assign(mapping, [override for override in given if override not in entered], lambda _: Sweep)
+    for override in entered:
         top, below = override.path.split(".", 1)
-        mapping = {**mapping, top: _with_entry(dict(mapping.get(top) or {}), below, override)}
+        entries = dict(
+            mapping.get(top) or {}
+        )  # of `fixed` a field of the experiment, of `space` an axis, null for none
+        if top == "fixed" or isinstance(override.value, dict):
+            entries[below] = override.value
+        elif override.value is not None:
+            raise UserError(
+                f"{override.source}: an axis is set as a whole, such as 'space.{below}={{kind: choice, values: "
+                f"[1, 2]}}'; for one value in every trial set fixed.{below}, to remove the axis give null."
+            )
+        elif entries.pop(below, None) is None:
+            raise UserError(f"{override.source}: there is no such axis to remove; {nearest(below, list(entries))}")
+        mapping = {**mapping, top: entries}
     return build_sweep(mapping, str(path))
-
-
-def _with_entry(entries: dict[str, Any], path: str, override: Assignment) -> dict[str, Any]:
-    """`fixed` or `space` with `fixed.P=V`, one of the experiment, or `space.P={...}`, an axis, null for none."""
-    if override.keys[0] == "fixed" or isinstance(override.value, dict):
-        return {**entries, path: override.value}
-    if override.value is not None:
-        raise UserError(
-            f"{override.source}: an axis is set as a whole, such as 'space.{path}={{kind: choice, values: [1, 2]}}'; "
-            f"for one value in every trial set fixed.{path}, to remove the axis give null."
-        )
-    if path not in entries:
-        raise UserError(f"{override.source}: there is no such axis to remove; {nearest(path, list(entries))}")
-    return {name: axis for name, axis in entries.items() if name != path}
 
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:

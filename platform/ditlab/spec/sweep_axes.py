@@ -57,14 +57,13 @@ class RangeAxis(AxisSpec):
     """Largest value."""
 
     @model_validator(mode="after")
-    def ordered(self) -> Self:
-        """A range, from the smaller to the larger."""
+    def _ordered(self) -> Self:
         if self.low >= self.high:
             raise ValueError("low must be below high; swap them, or write the one value under `fixed`.")
         return self
 
     def ends(self) -> Sequence[float]:
-        """Both."""
+        """Both ends."""
         return (self.low, self.high)
 
 
@@ -111,8 +110,7 @@ class Integer(RangeAxis):
     when: When = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def end_is_reached(self) -> Self:
-        """The last step ends at `high`."""
+    def _end_is_reached(self) -> Self:
         if over := (self.high - self.low) % self.step:
             remedy = f"set high to {self.high - over}" if self.high - over > self.low else "lower step"
             raise ValueError(f"high is no whole number of steps above low; {remedy}.")
@@ -133,8 +131,7 @@ class ListAxis(AxisSpec):
 
     @field_validator("values")
     @classmethod
-    def some_and_distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """At least one value, none of them twice."""
+    def _some_and_distinct(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         if not values:
             raise ValueError("there is no value in it; give at least one.")
         for one, other in itertools.combinations(values, 2):
@@ -169,12 +166,6 @@ def same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-def accepted(axis: Axis, condition: Any) -> list[Any]:
-    """The values of an axis that fulfil a condition on it: the value itself, or those of a list."""
-    wanted = condition if isinstance(condition, list) and not axis.takes(condition) else [condition]
-    return [value for value in wanted if axis.takes(value)]
-
-
 def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
     """Return True if an axis exists in a trial, by the values of the axes that its `when` names."""
     for path, condition in axis.when.items():
@@ -197,6 +188,11 @@ def in_order(space: Mapping[str, Axis]) -> list[str]:
     return order
 
 
+def asked_values(axis: Axis, condition: Any) -> list[Any]:
+    """The values that a condition on an axis asks for: the value itself, or those of a list."""
+    return condition if isinstance(condition, list) and not axis.takes(condition) else [condition]
+
+
 def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
     """Return the values of other axes under which one exists, by path, through every `when`.
 
@@ -204,7 +200,8 @@ def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
     """
     found: dict[str, list[Any]] = {}
     for name, condition in space[path].when.items():
-        for other, values in {**fulfilled(space, name), name: accepted(space[name], condition)}.items():
+        own = [value for value in asked_values(space[name], condition) if space[name].takes(value)]
+        for other, values in {**fulfilled(space, name), name: own}.items():
             known = found.get(other, values)
             found[other] = [value for value in values if any(same(value, one) for one in known)]
     return found
@@ -215,19 +212,20 @@ def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
 
     An axis whose `when` does not hold is left out, and no combination comes twice.
     """
-    order, values = in_order(space), {path: axis.listed() or () for path, axis in space.items()}
+    order = in_order(space)
+    values = {path: axis.listed() or () for path, axis in space.items()}
 
-    def chosen(places: Mapping[str, int]) -> dict[str, Any]:
-        return {path: values[path][places[path]] for path in space if path in places}
+    def chosen(found: Mapping[str, int]) -> dict[str, Any]:
+        return {path: values[path][found[path]] for path in space if path in found}
 
-    def extended(places: dict[str, int], depth: int) -> Iterator[dict[str, int]]:
-        if depth == len(order):
-            yield places
-        elif holds(space[order[depth]], chosen(places)):
-            for place in range(len(values[order[depth]])):
-                yield from extended({**places, order[depth]: place}, depth + 1)
+    def extended(found: dict[str, int], paths: Sequence[str]) -> Iterator[dict[str, int]]:
+        if not paths:
+            yield found
+        elif holds(space[paths[0]], chosen(found)):
+            for place in range(len(values[paths[0]])):
+                yield from extended({**found, paths[0]: place}, paths[1:])
         else:
-            yield from extended(places, depth + 1)
+            yield from extended(found, paths[1:])
 
-    found = list(itertools.islice(extended({}, 0), most))
-    return [chosen(places) for places in sorted(found, key=lambda one: [one.get(path, -1) for path in space])]
+    found = itertools.islice(extended({}, order), most)
+    return [chosen(one) for one in sorted(found, key=lambda one: [one.get(path, -1) for path in space])]

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
-from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, outermost_first
+from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below, outermost_first
 from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Sweep
-from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, combinations, fulfilled, holds, in_order
+from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
 # What decides the values of trials and their ranking; how many train at once and for how long does not.
@@ -112,8 +112,7 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     if problem := next(chain(_path_problems(sweep), _condition_problems(sweep)), None):
         raise UserError(f"{source}: {problem}")
     reference = _build(sweep, {}, f"{source}: base with `fixed`")
-    problems = chain(_number_problems(sweep), _ranking_problems(sweep), _scheduler_problems(sweep, reference))
-    if problem := next(problems, None):
+    if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
@@ -127,21 +126,16 @@ def _path_problems(sweep: Sweep) -> Iterator[str]:
     if "name" in sweep.fixed:
         yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
     for path in sweep.space:
-        if inside := next((name for name in sweep.fixed if _is_below(name, path)), None):
+        if inside := next((name for name in sweep.fixed if is_below(name, path)), None):
             yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
-        if inside := next((name for name in sweep.space if name != path and _is_below(name, path)), None):
+        if inside := next((name for name in sweep.space if name != path and is_below(name, path)), None):
             yield (
                 f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
                 f"write the values of {path} out with that field, or make axes of its single fields."
             )
         for field, reason in COMMON.items():
-            if _is_below(path, field) or _is_below(field, path):
+            if is_below(path, field) or is_below(field, path):
                 yield f"space.{path} cannot vary, as {reason}."
-
-
-def _is_below(path: str, above: str) -> bool:
-    """Return True if a path is another one or leads to a field in it."""
-    return f"{path}.".startswith(f"{above}.")
 
 
 def _condition_problems(sweep: Sweep) -> Iterator[str]:
@@ -158,7 +152,7 @@ def _condition_problems(sweep: Sweep) -> Iterator[str]:
                     f"{where} waits for one value of a range that meets none exactly (kind {space[name].kind}); "
                     "name an axis of kind choice, grid or int."
                 )
-            asked = condition if isinstance(condition, list) and not space[name].takes(condition) else [condition]
+            asked = asked_values(space[name], condition)
             if not asked or not all(map(space[name].takes, asked)):
                 values = f"{listed[0]} to {listed[-1]}" if isinstance(listed, range) else format_value(listed)
                 yield f"{where} asks for a value that {name} never has; its values are {values}."
@@ -173,9 +167,27 @@ def _condition_problems(sweep: Sweep) -> Iterator[str]:
             )
 
 
-def _number_problems(sweep: Sweep) -> Iterator[str]:
-    """Why `trials` does not fit the search and its combinations."""
-    search, trials, crossed = sweep.search.kind, sweep.trials, crossed_axes(sweep)
+def _search_problems(sweep: Sweep) -> Iterator[str]:
+    """Why the search cannot rank by the metric, or `trials` does not fit it and its combinations."""
+    search, scheduler, trials, crossed = sweep.search.kind, sweep.scheduler.kind, sweep.trials, crossed_axes(sweep)
+    if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
+        yield (
+            f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
+            f"other (it is {search}), and scheduler.kind={scheduler} ranks by one; name one metric, or set search.kind "
+            "to optuna and scheduler.kind to none."
+        )
+    for metric in sweep.metrics:
+        if scheduler != "none" and metric.startswith(("time/", "perf/")):
+            yield (
+                f"metric={metric} is measured over a whole trial and not at its evaluations, by which "
+                f"scheduler.kind={scheduler} would stop it; set scheduler.kind to none."
+            )
+        for path in sweep.space if metric.startswith("train/") else ():
+            if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
+                yield (
+                    f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
+                    "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
+                )
     if search != "grid" and trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
     if search == "optuna":
@@ -207,29 +219,6 @@ def _number_problems(sweep: Sweep) -> Iterator[str]:
         )
 
 
-def _ranking_problems(sweep: Sweep) -> Iterator[str]:
-    """Why the search cannot rank by the metric, or the metric says nothing."""
-    search, scheduler = sweep.search.kind, sweep.scheduler.kind
-    if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
-        yield (
-            f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
-            f"other (it is {search}), and scheduler.kind={scheduler} ranks by one; name one metric, or set search.kind "
-            "to optuna and scheduler.kind to none."
-        )
-    for metric in sweep.metrics:
-        if scheduler != "none" and metric.startswith(("time/", "perf/")):
-            yield (
-                f"metric={metric} is measured over a whole trial and not at its evaluations, by which "
-                f"scheduler.kind={scheduler} would stop it; set scheduler.kind to none."
-            )
-        for path in sweep.space if metric.startswith("train/") else ():
-            if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
-                yield (
-                    f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
-                    "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
-                )
-
-
 def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
     """Why a scheduler would never act, or act on trials that it cannot compare.
 
@@ -242,7 +231,7 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
     steps, every = reference.training.steps, reference.evaluation.every
     for path in sweep.space:
         for rhythm in ("training.steps", "training.epochs", "evaluation.every"):
-            if _is_below(rhythm, path):
+            if is_below(rhythm, path):
                 yield (
                     f"space.{path} gives trials a rhythm of their own, and scheduler.kind={kind} compares them at the "
                     f"same step; set fixed.{rhythm}, or set scheduler.kind to none."
@@ -272,35 +261,21 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             f"scheduler.interval={value} is no multiple of evaluation.every={every}, at which trials are compared; set "
             f"scheduler.interval to {below} or {below + every}, or fixed.evaluation.every to {math.gcd(value, every)}."
         )
-    if sweep.search.kind != "random":
+    too_few = sweep.trials is not None and sweep.trials < SMALLEST_POPULATION
+    if sweep.search.kind != "random" or too_few or sweep.concurrent not in (None, sweep.trials):
         yield (
-            f"search.kind={sweep.search.kind} cannot start the population of scheduler.kind=pbt; "
-            "set search.kind to random."
-        )
-    if sweep.trials is not None and sweep.trials < SMALLEST_POPULATION:
-        yield (
-            f"trials={sweep.trials} are no population for scheduler.kind=pbt; "
-            f"set trials to {SMALLEST_POPULATION} or more."
-        )
-    if sweep.concurrent not in (None, sweep.trials):
-        yield (
-            f"concurrent={sweep.concurrent} of trials={sweep.trials} would train, and the population of "
-            f"scheduler.kind=pbt trains at once; set concurrent to null or {sweep.trials}."
+            f"search.kind={sweep.search.kind}, trials={format_value(sweep.trials)}, concurrent="
+            f"{format_value(sweep.concurrent)} make no population for scheduler.kind=pbt, which trains at once; set "
+            f"search.kind to random, trials to {SMALLEST_POPULATION} or more, and concurrent to null."
         )
     for path, axis in sweep.space.items():
-        if axis.when:
-            yield (
-                f"space.{path}.when={format_value(axis.when)} would make it come and go as scheduler.kind=pbt varies "
-                "trials; remove `when`, or set scheduler.kind to asha."
-            )
-        if isinstance(axis, Grid):
-            yield f"space.{path}.kind=grid cannot be varied by scheduler.kind=pbt; use kind: choice."
         is_part = isinstance(axis, ListAxis) and any(isinstance(value, dict) for value in axis.values)
-        if is_part or path.split(".")[-1] in SELECTORS or not path.startswith(PBT_AREAS):
+        is_field = path.startswith(PBT_AREAS) and path.split(".")[-1] not in SELECTORS and not is_part
+        if axis.when or isinstance(axis, Grid) or not is_field:
             yield (
                 f"space.{path} cannot change in the middle of a run, as scheduler.kind=pbt needs; vary single fields "
-                f"under {', '.join(area.rstrip('.') for area in PBT_AREAS)}, and no kind, or set scheduler.kind to "
-                "asha."
+                f"under {', '.join(area.rstrip('.') for area in PBT_AREAS)}, and no kind, without `when` or kind: "
+                "grid, or set scheduler.kind to asha."
             )
 
 

@@ -34,8 +34,9 @@ def refuse_secret(field: str, value: str) -> None:
         )
 
 
-def refuse_storage(field: str, place: str) -> None:
-    """Raise ValueError for a URI that cannot be parsed or holds a secret, which would be written into every record."""
+def refuse_storage(field: str, place: str) -> str:
+    """Return a place; raise ValueError for a URI that cannot be parsed or holds a secret, which every record would
+    show."""
     refuse_secret(field, place)
     try:
         scheme = urlsplit(place).scheme
@@ -48,6 +49,7 @@ def refuse_storage(field: str, place: str) -> None:
             f"{field}={place if place.isprintable() else ascii(place)} is neither a path nor a URI; write "
             "scheme://bucket/prefix, or ./ before a folder's name."
         )
+    return place
 
 
 def refuse_secrets(value: Any, path: str = "") -> Any:

@@ -25,17 +25,13 @@ def shorten(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text with escapes for what is not printed: a terminal would obey control characters in it."""
-    return text if text.isprintable() else "".join(_escaped(character) for character in text)
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def printable_sentence(text: object) -> str:
     """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the value that it
     refuses."""
     return printable(re.sub(r"\S{201,}", lambda word: f"{word[0][:150]}... ({len(word[0])} characters)", str(text)))
-
-
-def _escaped(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _flow(value: Any) -> str:

@@ -41,7 +41,7 @@ MISTAKES = {
     "endless grid": ({"search": {"kind": "grid"}}, "has no end of values for search.kind=grid"),
     "no end": ({"trials": None}, "trials=null leaves search.kind=random without an end"),
     "no trial": ({"trials": 0}, "trials=0 must be at least 1"),
-    "small population": ({"scheduler": {"kind": "pbt", "interval": 2}, "trials": 2}, "are no population"),
+    "small population": ({"scheduler": {"kind": "pbt", "interval": 2}, "trials": 2}, "make no population"),
     "late grace": ({"scheduler": {"kind": "asha", "grace": 50}}, "scheduler.grace=50 leaves nothing"),
     "no such kind": ({"scheduler": {"kind": "ahsa", "grace": 2}}, "did you mean 'asha'?"),
     "no time": ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time"),

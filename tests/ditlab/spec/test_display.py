@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import PydanticUndefined
 
 import ditlab
 from ditlab.notebook_html import never_failing, shown
@@ -45,16 +44,13 @@ def test_every_field_is_listed(file):
     spec = ditlab.load(file)
     fields = {field.path for field in spec_fields(spec)}
     assert leaves(spec.to_dict(), fields) == fields
-    assert all(field.meaning for field in spec_fields(spec) if field.default is not PydanticUndefined)
 
 
 def test_an_experiment_is_shown():
     spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
     page = PlainHtml(spec._repr_html_())
     assert page.text.startswith("digits-dit-class : family dit, 2,400 steps of 128 samples")
-    first, _, rest = page.text.partition("all fields")
-    assert "model.num_classes 10 null" in first and "weight_decay" not in first
-    assert "optimizer.weight_decay" in rest and "Decides initial weights" in rest  # with the meaning of each
+    assert "model.num_classes 10 null" in page.text and "weight_decay" not in page.text
 
 
 def test_values_are_text():
@@ -66,7 +62,7 @@ def test_values_are_text():
         }
     )
     page = PlainHtml(spec._repr_html_())
-    assert page.text.count("<script>alert(1)") >= 2 and "u202edesrever" in page.text and "\u202e" not in page.text
+    assert page.text.count("<script>alert(1)") == 2 and "u202edesrever" in page.text and "\u202e" not in page.text
     long = spec.replace("tracking.experiment", "x" * 10_000)._repr_html_()
     assert "9,700 more characters" in long and "x" * 301 not in long
 

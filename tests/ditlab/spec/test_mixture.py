@@ -55,7 +55,7 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
         ({"parts": {"a": 7}}, "data.parts.a=7 must be a mapping of fields"),
         ({"parts": {"a": TWO}}, "data.parts.a.kind=mixture is a mixture in a mixture; write its parts here."),
         ({"parts": {"a/b": DIGITS}}, "data.parts holds the name 'a/b'"),
-        ({"parts": {"kind": DIGITS}}, "data.parts holds the name kind, which is a field's"),
+        ({"parts": {"kind": DIGITS}}, "data.parts holds the name 'kind', which cannot be"),
         ({"parts": {"a": MOTIFS}}, "data.parts.a.hold_out.values=[]: names no class; name one or more, or give da"),
         ({"parts": {"a": {"kind": "motifs", "peaks": 100_000, "motifs": 1000, "chromosomes": 100}}},
          "data.parts.a.chromosomes=100, data.parts.a.peaks=100000 and data.parts.a.motifs=1000 give"),
@@ -87,7 +87,7 @@ def test_lanes_of_a_part(small, lanes, message):
     [
         ({"training": {"epochs": 2}}, "training.epochs=2 is no length for data.kind=mixture"),
         ({"schedule": {"kind": "constant", "warmup_epochs": 0.5}}, "schedule.warmup_epochs=0.5 is no length for data."),
-        ({"schedule": {"kind": "stepped_cosine_restart"}}, "schedule.cycle=null is one epoch, and there is none for"),
+        ({"schedule": {"kind": "stepped_cosine_restart"}}, "schedule.cycle=null, one epoch, is no length for data."),
     ],
 )
 def test_a_length_in_epochs(small, changes, message):

@@ -60,7 +60,7 @@ def refusal(file: Path) -> str:
     return str(error.value)
 
 
-def test_fields_of_a_newer_version_are_refused_as_such(spec: Path) -> None:
+def test_fields_of_a_newer_version_are_refused(spec: Path) -> None:
     written = load_experiment(spec).to_dict()
     for section, change in (
         ("training", {"looks_ahead": 3}),
@@ -88,11 +88,11 @@ def test_no_link_is_read_in_its_place(spec: Path) -> None:
     assert "no such file" in refusal(spec)
 
 
-def test_a_sweep_of_a_newer_version_is_refused_as_such(tmp_path: Path) -> None:
+def test_a_sweep_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     written = load_sweep(Path("experiments/digits/sweep_schedule.yaml")).to_dict()
     folder = SweepFolder(RunFolder(tmp_path))
     folder.spec.write_bytes(encode_recorded(written))
     assert folder.load_sweep().name == "digits-schedule"
     folder.spec.write_bytes(encode_recorded({**written, "scheduler": {"kind": "hyperband"}}))
-    with pytest.raises(UserError, match=r"newer than those here \(scheduler\.kind='hyperband' is unknown\)"):
+    with pytest.raises(UserError, match=r"scheduler\.kind='hyperband' is unknown"):
         folder.load_sweep()

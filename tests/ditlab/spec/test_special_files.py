@@ -11,7 +11,7 @@ from ditlab.errors import UserError
 from ditlab.spec.files import load_experiment, spec_files
 from ditlab.spec.sweep import load_sweep
 
-SPEC = "give the path of an experiment's YAML."
+SPEC = "give the path of an experiment's YAML, in UTF-8."
 PARENT = "give a path relative to this file."
 SPECIAL = {
     "pipe": "cannot be read as text (a named pipe, no plain file)",
@@ -21,7 +21,7 @@ SPECIAL = {
     "ring": "cannot be read as text (a link in a circle)",
     "socket": "cannot be read as text (no plain file)",
     "huge": "cannot be read as text (1,099,511,627,776 bytes, more than 1,048,576)",
-    "utf-16": "cannot be read as text (UTF-16, save it as UTF-8)",
+    "utf-16": "cannot be read as text (no UTF-8: invalid start byte)",
     "latin-1": "cannot be read as text (no UTF-8: invalid continuation byte)",
     "plain/below": "cannot be read as text (Not a directory)",
     "x" * 300: "characters) cannot be read as text (File name too long)",

@@ -51,7 +51,7 @@ def test_trials_on_ray_go_on_from_the_same_checkpoint(ray, home, parent):
         alone = train(folder.spec, ["name=alone", "tracking.uri=http://127.0.0.1:9"], local=True, warn=print)
         assert same_state(newest(folder.checkpoints), newest(alone.folder / "checkpoints"))
         remove_runs(alone.run_id)
-    with pytest.raises(UserError, match=rf"run {parent} is the parent of 2 forks"):
+    with pytest.raises(UserError, match=rf"run {parent} is the parent of "):
         plan_removal([parent])
     remove_runs(result.sweep_id)
     assert recorded_checkpoints(home.run(parent)).held_digest(3, result.sweep_id) is None

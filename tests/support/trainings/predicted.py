@@ -6,7 +6,7 @@ from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.worker_memory import WorkerMemory, ZeroSetting, parameter_sizes, setting_memory
+from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 from ditlab.spec.experiment import Experiment
 
 
@@ -17,4 +17,5 @@ def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:
     setting = ZeroSetting(zero.stage, zero.offload, zero.offload_parameters)
     size = experiment.micro_size
     passes = pass_memory(experiment, shape, size, on_gpu=False)
-    return setting_memory(experiment, shape, setting, size, False, parameter_sizes(experiment, shape), passes)
+    sizes = ParameterSizes.of_experiment(experiment, shape)
+    return setting_memory(experiment, shape, setting, size, False, sizes, passes)

@@ -37,20 +37,20 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family,
     with pytest.raises(UserError) as caught:
         plan_removal(["base"])
     assert str(caught.value) == (
-        f"run {base} is the parent of 2 forks, {middle} (middle, from step 3), {other} (other, from step 6), which "
-        "need its checkpoints; delete those first."
+        f"run {base} is the parent of {middle} (middle, from step 3), {other} (other, from step 6), and forks "
+        "need their parent's checkpoints; delete those first."
     )
     said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
     assert said.code == 2 and home.run(middle).path.is_dir()
     assert said.err.splitlines()[-1] == (
-        f"ditlab: run {middle} is the parent of fork {last} (last, from step 6), which needs its checkpoints; "
-        "delete those first."
+        f"ditlab: run {middle} is the parent of {last} (last, from step 6), and forks need their parent's "
+        "checkpoints; delete those first."
     )
     assert remove_runs("last", "middle") == [last, middle]
     assert store.prune(1, 6) == [3]  # nobody needs it any more
     plan = plan_removal(["base", "other"])
     late = create_run(home, "late", family="dit", spec_hash="", start=f"{base}@6")
-    with pytest.raises(UserError, match=rf"run {base} is the parent of fork {late.run_id} \(late, from step 6\)"):
+    with pytest.raises(UserError, match=rf"run {base} is the parent of {late.run_id} \(late, from step 6\)"):
         plan.remove()
     assert remove_runs("late", "base", "other") and list_runs(home) == []
 

@@ -175,18 +175,19 @@ SCHEDULERS = [
     ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "pbt", "interval": 150}},
      "scheduler.interval=150 is no multiple of evaluation.every=100, at which trials are compared; set "
      "scheduler.interval to 100 or 200, or fixed.evaluation.every to 50."),
-    ({"optimizer.lr": LR}, {**PBT, "search": {"kind": "optuna"}}, "search.kind=optuna cannot start the population"),
-    ({"optimizer.lr": LR}, {**PBT, "trials": 3}, "trials=3 are no population for scheduler.kind=pbt; set trials to 4"),
+    ({"optimizer.lr": LR}, {**PBT, "search": {"kind": "optuna"}}, "concurrent=null make no population"),
+    ({"optimizer.lr": LR}, {**PBT, "trials": 3}, "trials=3, concurrent=null make no population"),
     ({"optimizer.lr": LR}, {**PBT, "concurrent": 4},
-     "concurrent=4 of trials=8 would train, and the population of scheduler.kind=pbt trains at once; set concurrent "
-     "to null or 8."),
-    ({"optimizer.lr": {"kind": "grid", "values": [0.1, 0.2]}}, PBT, "space.optimizer.lr.kind=grid cannot be varied"),
-    ({"optimizer.lr": {**LR, "when": {"optimizer.eps": 0.1}}, "optimizer.eps": choice(0.1)}, PBT, "come and go"),
+     "search.kind=random, trials=8, concurrent=4 make no population for scheduler.kind=pbt, which trains at once; set "
+     "search.kind to random, trials to 4 or more, and concurrent to null."),
+    ({"optimizer.lr": {"kind": "grid", "values": [0.1, 0.2]}}, PBT, "space.optimizer.lr cannot change in the middle"),
+    ({"optimizer.lr": {**LR, "when": {"optimizer.eps": 0.1}}, "optimizer.eps": choice(0.1)}, PBT,
+     "cannot change in the middle"),
     ({"schedule.kind": KIND}, PBT, "space.schedule.kind cannot change in the middle of a run"),
     ({"objective.time": TIMES}, PBT, "space.objective.time cannot change in the middle of a run"),
     ({"batch.size": choice(64, 128)}, PBT,
      "vary single fields under optimizer, schedule, objective, training.clip, training.ema, sampling, and no kind, "
-     "or set scheduler.kind to asha."),
+     "without `when` or kind: grid, or set scheduler.kind to asha."),
     ({"training.ema": choice(None, {"decay": 0.9})}, PBT, "space.training.ema cannot change in the middle of a run"),
 ]  # fmt: skip
 
