@@ -147,14 +147,14 @@ def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
     fetch(fetcher, range(2))
     server.fault = lambda asked: "500"
     with pytest.raises(StorageOutage) as caught:
-        fetch(fetcher, range(4))
+        fetch(fetcher, range(3))
     text = str(caught.value)
     place = re.escape(f"data.path=s3://bucket/store?{server.query}")
     assert re.match(rf"{place} has not given 0\.arrow for \d s \(AWS Error INTERNAL", text)
     assert text.endswith("); check the network and the credentials in the environment, and resume the run.")
     assert caught.value.kind == "storage_unreachable" and caught.value.exit_code == 1
     server.fault = lambda asked: None
-    fetch(fetcher, range(4))
+    fetch(fetcher, range(3))
 
 
 @pytest.mark.slow
