@@ -7,10 +7,10 @@ whose score entropy has a closed form. Numbers are in nats a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -55,10 +55,21 @@ class DLMEvaluator:
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
         sums: dict[str, float] = {}
-        counts, by_time = np.zeros(vocabulary, np.int64), _ByTime(network, schedule)
+        counts, by_time, evaluations = np.zeros(vocabulary, np.int64), np.zeros(NUM_TIMES), 0
+
+        def record(x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None) -> TokenLosses:
+            # Metrics evaluate the network at noise levels of all t; their mean over evaluations is the integral.
+            nonlocal evaluations
+            losses: TokenLosses = network(x, sigma, targets, documents=documents)
+            part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
+            weighted = len(x) * losses.per_token * targets.weight
+            by_time[:] += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)
+            evaluations += len(x)
+            return losses
+
         for part in held_out.batches(batch_size):
             tokens: Tensor = part.batch["tokens"]
-            for name, value in objective.metrics(by_time, part.batch, part.noise).items():
+            for name, value in objective.metrics(cast(nn.Module, record), part.batch, part.noise).items():
                 sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
@@ -92,43 +103,15 @@ class DLMEvaluator:
             "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), frequencies),
         }
         tables = {"likelihood": table, "bound_in_nats": parts_table(summary, known, schedule, vocabulary)}
-        figure_of_bound = draw_bound(summary, by_time.losses(), exact, known, schedule, bytes_per_token)
+        model_losses = (by_time / evaluations).tolist()
+        figure_of_bound = draw_bound(summary, model_losses, exact, known, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
-
-
-class _ByTime(nn.Module):
-    """The network, with a record of its losses' share of the bound's integral, by equal parts of t.
-
-    The objective's metrics evaluate the network at noise levels of all t, and their mean over evaluations is the
-    integral.
-    """
-
-    def __init__(self, network: nn.Module, schedule: SigmaSchedule) -> None:
-        super().__init__()
-        self._network, self._schedule = network, schedule
-        self._sums, self._rows = np.zeros(NUM_TIMES), 0
-
-    def forward(self, x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None = None) -> TokenLosses:
-        losses: TokenLosses = self._network(x, sigma, targets, documents=documents)
-        part = (self._schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
-        weighted = len(x) * losses.per_token * targets.weight
-        self._sums += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)
-        self._rows += len(x)
-        return losses
-
-    def losses(self) -> tuple[float, ...]:
-        """Return the integral over each part of t, a mean over rows."""
-        return tuple((self._sums / self._rows).tolist())
 
 
 def parts_table(
     summary: Mapping[str, float], known: Mapping[str, KnownScores], schedule: SigmaSchedule, vocabulary: int
 ) -> Table:
-    """Make a row for each part of the bound in nats a token, from the least noise to the most, and one for their sum.
-
-    They are the cost of the clean token given the one at sigma_min; the integrals of the loss over sigma by quarter of
-    t; the error of the sampler's uniform start at sigma_max. A column for the model, and one for each of `known`.
-    """
+    """Make a row for each part of the bound (last draw, loss by quarter of t, prior) in nats a token, and their sum."""
     prior = kl_from_uniform(schedule.sigma_max, vocabulary)
     last_draw = summary["bound"] - summary["score_entropy"] - prior
     losses = {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS]}
@@ -150,9 +133,8 @@ def parts_table(
 class KnownScores:
     """The true scores of text whose tokens are drawn independently from `probabilities`, on another text.
 
-    Two texts become more alike as noise grows: their KL falls, per unit of sigma, by the loss (the chain rule of
-    `objective`, from any sigma on). With uniform probabilities these are the all-zero log scores of an untrained
-    network.
+    Two texts become more alike as noise grows: their KL falls, per unit of sigma, by the loss. With uniform
+    probabilities these are the all-zero log scores of an untrained network.
     """
 
     probabilities: np.ndarray
@@ -226,12 +208,7 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Baselines:
 
     The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3):
     the mass discounted from pairs goes to the share of all different pairs that a token ends, and from there to
-    uniform. It is a strong baseline: on the documentation of Python 3.11 it gives 3.918 bits a byte with bytes and
-    2.031 with 4,096 tokens of BPE (rows of 256, a tenth held out); Witten and Bell's gives 3.921 and 2.049, and
-    weights by the context's count, fitted on a tenth of the training rows (Jelinek and Mercer), 3.921 and 2.055.
-
-    Memory grows with the different pairs, not with the rows: pairs are buffered, as many as are counted, and then
-    merged into the counts, so that each is moved few times.
+    uniform. Memory grows with the different pairs, not with the rows.
     """
     tokens = np.zeros(vocabulary, np.int64)
     codes = counts = np.zeros(0, np.int64)
@@ -276,8 +253,7 @@ def _unigram(counts: np.ndarray) -> Unigram:
 def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
     """Interpolate the counts of pairs with those of their second tokens.
 
-    Pairs that occur once, twice, and more often are discounted (Chen and Goodman 1999, equation 26). Where too few
-    pairs occur so often for an estimate, it is half of that number.
+    Pairs are discounted by Chen and Goodman 1999, equation 26; by half of their number where too few occur so often.
     """
     vocabulary = len(unigram.probabilities)
     ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
@@ -301,7 +277,7 @@ def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
 
 def draw_bound(
     summary: Mapping[str, float],
-    model_losses: tuple[float, ...],
+    model_losses: Sequence[float],
     exact: Mapping[str, float],
     known: Mapping[str, KnownScores],
     schedule: SigmaSchedule,
@@ -311,11 +287,10 @@ def draw_bound(
 
     Exact likelihoods are level lines. Units are bits a byte if the bytes of a token are known, else nats a token.
     """
-    unit, scale = "nats a token", 1.0
-    if bytes_per_token:
-        unit, scale = "bits a byte", 1 / (math.log(2) * bytes_per_token)
+    unit, scale = ("bits a byte", 1 / (math.log(2) * bytes_per_token)) if bytes_per_token else ("nats a token", 1.0)
     num = len(model_losses)
-    losses = {"model": model_losses} | {name: scores.losses(schedule, num) for name, scores in known.items()}
+    losses: dict[str, Sequence[float]] = {"model": model_losses}
+    losses |= {name: scores.losses(schedule, num) for name, scores in known.items()}
     rest = summary["bound"] - summary["score_entropy"]
     edges = np.linspace(0, 1, num + 1)
     by_time, sums = [], []

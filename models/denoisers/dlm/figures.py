@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import Samples, TextCodec
+from denoisers.contract import TextCodec
 from denoisers.dlm.network import DLM, TokenNoise, dense_mask
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_kinds.attention import (
@@ -22,7 +22,7 @@ from denoisers.figure_kinds.attention import (
 from denoisers.figure_kinds.embeddings import rotary_figure, time_figure
 from denoisers.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
-from denoisers.figures import Curve, Figure, Heatmap, Lines, Text, evenly_spaced
+from denoisers.figures import Curve, Figure, Heatmap, Lines, evenly_spaced
 from denoisers.layers.adaln import split_six
 from denoisers.processes.score_entropy import expected_zero_score_entropy, log_scores
 from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_probability, posterior, sigma_schedule
@@ -30,8 +30,6 @@ from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_proba
 NUM_LEVELS = 16
 ROUNDS = 2
 """Draws of each sequence at each level."""
-EXCERPT = 1200
-"""Characters shown of a frame: about twelve lines, so that eight frames fit a panel."""
 NUM_SAMPLES = 4
 MAX_TOKENS = 40
 """Columns of a table of tokens."""
@@ -79,8 +77,7 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside log scores of 0.
 
     A curve's area in the first panel is the integral in the bound, in nats a token. Bands are two standard errors over
-    sequences. Each level is the middle of an equal part of t. Sigma has a logarithmic axis, as most schedules spend
-    most of t near 0.
+    sequences.
     """
     x0 = inputs.batch["tokens"]
     t = (torch.arange(NUM_LEVELS, dtype=torch.float32, device=x0.device) + 0.5) / NUM_LEVELS
@@ -107,30 +104,6 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
     title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
     return Figure(panels, title=title)
-
-
-def sample_figure(samples: Samples, text: TextCodec | None, in_blocks: bool) -> Figure:
-    """Show all samples, and the first one's `frames` (see `Frames.fields`) if there are any; token ids without `text`.
-
-    Frames `in_blocks` leave out later blocks; long ones show their end, other long frames their beginning.
-    """
-
-    def read(tokens: Tensor) -> str:
-        ids = tokens.tolist()
-        return " ".join(map(str, ids)) if text is None else text.decode(ids)
-
-    panels = [Text([read(tokens) for tokens in samples.values], title="Samples")]
-    if "frames" in samples.fields:
-        passages = []
-        for tokens, noise, written in zip(
-            *(samples.fields[key] for key in ("frames", "noise", "written")), strict=True
-        ):
-            passage = read(tokens[: int(written)])
-            if len(passage) > EXCERPT:
-                passage = f"... {passage[-EXCERPT:]}" if in_blocks else f"{passage[:EXCERPT]} ..."
-            passages.append(f"[sigma {float(noise):.3g}] {passage}")
-        panels.append(Text(passages, title="How noise becomes the first sample"))
-    return Figure(panels, columns=1)
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:
@@ -170,7 +143,6 @@ def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
 
 def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | None) -> Figure:
     """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every place."""
-    network = inputs.trained(DLM)
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
     rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -178,10 +150,10 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
     for time in DENOISING_TIMES:
         inputs.generator.set_state(state)  # a token that has moved stays so as noise rises
         sigma = noise.schedule.sigma_at(time)
-        noised = noise_sequence(network, x0, sigma, noise.schedule, inputs.generator)
-        output = network(noised.x, noised.sigma, documents=noise.documents(x0))
-        shown = slice(noised.first, noised.first + min(MAX_TOKENS, x0.shape[1] - noised.first))
-        x, clean = noised.x[0, shown], x0[0, shown]
+        noised, levels, first = noise_sequence(inputs, x0, sigma, noise.schedule)
+        output = inputs.network(noised, levels, documents=noise.documents(x0))
+        shown = slice(first, first + min(MAX_TOKENS, x0.shape[1] - first))
+        x, clean = noised[0, shown], x0[0, shown]
         scores = log_scores(output[0, shown].float(), x, noise.score)
         likeliest = posterior(scores, x, torch.tensor(sigma).to(scores)).argmax(-1)
         rows.append(((x == clean).float().cpu().numpy(), (likeliest == clean).float().cpu().numpy()))
@@ -230,9 +202,9 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
-    noised = noise_sequence(network, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule, inputs.generator)
+    noised, levels, _ = noise_sequence(inputs, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule)
     attentions = [each.attention for each in network.transformer_blocks()]
-    return catch_attention(attentions, lambda: network(noised.x, noised.sigma, documents=noise.documents(x0)))
+    return catch_attention(attentions, lambda: network(noised, levels, documents=noise.documents(x0)))
 
 
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -269,29 +241,21 @@ def attention_mask_figure(spec: DLMSpec) -> Figure:
     return Figure(panels, title=f"Block-causal attention, model.block_size={spec.block_size}")
 
 
-class NoisedSequence(NamedTuple):
-    """One noised sequence: L tokens, N segments with a noise level of their own."""
-
-    x: Tensor
-    """Tokens (1, L)."""
-    sigma: Tensor
-    """Noise levels (1, N)."""
-    first: int
-    """First token with the noise level in question; those before are context."""
-
-
 def noise_sequence(
-    network: DLM, x0: Tensor, sigma: float, schedule: SigmaSchedule, generator: torch.Generator
-) -> NoisedSequence:
-    """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones."""
-    length = x0.shape[1]
-    block = min(network.spec.block_size or length, length)
-    move, jump = torch.rand(2, *x0.shape, generator=generator, device=generator.device).to(x0.device)
+    inputs: FigureInputs, x0: Tensor, sigma: float, schedule: SigmaSchedule
+) -> tuple[Tensor, Tensor, int]:
+    """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones.
+
+    Returns its tokens (1, L), the noise levels (1, N) of its N segments, and the first noised place.
+    """
+    spec, length = inputs.trained(DLM).spec, x0.shape[1]
+    block = min(spec.block_size or length, length)
+    move, jump = torch.rand(2, *x0.shape, generator=inputs.generator, device=inputs.generator.device).to(x0.device)
     levels = torch.full((1, length // block), schedule.sigma_min, device=x0.device)
     levels[:, -1] = sigma
-    noised = corrupt(x0, levels[:, -1:], move, jump, network.spec.vocabulary)
+    noised = corrupt(x0, levels[:, -1:], move, jump, spec.vocabulary)
     first = length - block
-    return NoisedSequence(torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first)
+    return torch.cat((x0[:, :first], noised[:, first:]), dim=1), levels, first
 
 
 def token_texts(tokens: Tensor, text: TextCodec | None) -> list[str]:

@@ -9,19 +9,12 @@ at sigma_max, then the reverse rates that the network's scores give) followed by
     -ln p(x_0) <= KL(q(path | x_0) || p(path)) + E[-ln p(x_0 | x_s)],
     KL(q(path | x_0) || p(path)) = integral over t in [0, 1] of d sigma/dt E[loss] + KL(q(x_T | x_0) || uniform).
 
-The left KL is split by the chain rule: paths under q and p differ in their states at sigma_max, and in their reverse
-rates. All scores 1 (log scores 0) make p's path the forward process from uniform tokens: q and p then differ in x_s
-alone, and the KL is KL(q(x_s | x_0) || uniform), 10.80618 at V = 50257, sigma_min = 1e-3: a test of the whole loss.
-
-The last draw is needed as sigma_min > 0: integral and prior alone are no bound on -ln p(x_0). It is taken to be
-p(x_0 | x_s) = q(x_s | x_0), which sums to 1 over x_0 as well, as q is symmetric. Its part is the entropy of
-q(x_s | x_0): a constant, 0.01872 nats at these settings. All log scores 0 then give ln V exactly, the perplexity V,
-whatever the schedule. A last draw by the network's scores, as samplers do it, may be better than that one, but costs
-infinitely much wherever scores make a probability negative and it is set to 0.
+The last draw, needed as sigma_min > 0, is taken to be p(x_0 | x_s) = q(x_s | x_0), which sums to 1 over x_0 as well, as
+q is symmetric. Its part is the entropy of q(x_s | x_0), a constant. All log scores 0 then give ln V exactly, whatever
+the schedule. A last draw by the network's scores would cost infinitely much where they make a probability negative.
 
 In a block-causal network the bound of each block is conditional on the true blocks before it; their sum bounds the
-whole sequence. Where attention stays within documents (`data.packing: masked`) the bound is conditional on where these
-end, which the mask shows, and on nothing outside of them.
+whole sequence. Where attention stays within documents (`data.packing: masked`) it is conditional on where these end.
 """
 
 from __future__ import annotations
@@ -76,14 +69,9 @@ class DLMObjective(FigureDrawer):
 
         `score_entropy` is then the integral over sigma of the bound. Every sample is seen at two antithetic
         noise levels in each quarter, so that all figures are means over the whole batch, whatever its size. Within a
-        quarter u = arctan(sqrt(sigma)) is uniform and losses count by d sigma/du = 2 sqrt(sigma) (1 + sigma). Where
-        sigma is small, most of the variance comes from the few tokens that have moved, about sigma of them with a loss
-        near ln(V/sigma)/sigma: its root mean square falls like 1/sqrt(sigma), for which u is the best choice. Where
-        sigma is large the loss falls like e^-sigma in theory, but a network's error need not: the weights stay small
-        enough there for an error that does not fall at all. The pair takes out most of the rest, the variation of the
-        integrand within a quarter. Of a sequence of 1024 tokens, V = 50257, log scores 0, the integral's estimate has a
-        standard deviation of 0.25 nats a token (0.70 at sigma from 1e-4 to 20), with eight stratified uniform times
-        0.51 (2.06). Costs eight forward passes.
+        quarter u = arctan(sqrt(sigma)) is uniform and losses count by d sigma/du = 2 sqrt(sigma) (1 + sigma): about
+        half the standard deviation of uniform times, as a loss at small sigma varies like 1/sqrt(sigma). Costs eight
+        forward passes.
         """
         x0 = batch["tokens"]
         quarters = []

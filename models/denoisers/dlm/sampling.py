@@ -6,19 +6,17 @@ drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section 3)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from denoisers.checks import check_no_label
 from denoisers.contract import DEFAULT_REQUEST, Prompt, SampleRequest, Samples, TextCodec
-from denoisers.dlm.figures import sample_figure
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-from denoisers.figures import Figure, evenly_spaced
+from denoisers.figures import Figure, Text, evenly_spaced
 from denoisers.layers.attention import KVCache
 from denoisers.processes.draws import SampleDraws, check_noise_shape
 from denoisers.processes.score_entropy import ScoreName, log_scores
@@ -32,55 +30,13 @@ MAX_OUTPUT_VALUES = 2**29
 """Values of the network's output for one batch: 2 GiB in float32, ten sequences of 1024 tokens out of 50257."""
 NUM_FRAMES = 8
 """Frames of the first sample."""
+FRAME_FIELDS = ("frames", "noise", "written")
+EXCERPT = 1200
+"""Characters shown of a frame: about twelve lines, so that eight frames fit a panel."""
 NAME_LENGTH = 40
 """Characters of a prompt that messages show."""
 TransitionProbabilities = Callable[[Tensor, Tensor], Tensor]
 """Weights of every next token, (N, V), with any positive sum, from the network's output (N, V) and tokens (N,)."""
-
-
-@dataclass(frozen=True)
-class Clamp:
-    """Tokens of a sample that stay fixed."""
-
-    tokens: Tensor
-    """(B, L) int64; meaningless where the mask is false."""
-    mask: Tensor
-    """(B, L) bool: true where a token stays fixed."""
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Return x (B, L) with the fixed tokens in their places."""
-        return torch.where(self.mask, self.tokens, x)
-
-    def part(self, first: int, end: int) -> Clamp:
-        """Return the clamp of tokens first .. end - 1."""
-        return Clamp(self.tokens[:, first:end], self.mask[:, first:end])
-
-    @property
-    def whole(self) -> bool:
-        """True if every token stays fixed."""
-        return bool(self.mask.all())
-
-
-def clamp_prompts(prompts: Sequence[Prompt], text: TextCodec | None, length: int, option: str, num: int) -> Clamp:
-    """Clamp the prompts' tokens in each of `num` samples of `length` tokens, the value of `option`.
-
-    Raises ValueError for a prompt that cannot be read or does not fit, and for an overlap.
-    """
-    tokens, mask = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.bool)
-    placed = sorted(
-        (_place(prompt, text, length, f"{option}={length}") for prompt in prompts), key=lambda each: each[0]
-    )
-    for first, prompt, _ in placed:
-        tokens[first : first + len(prompt)] = torch.tensor(prompt)
-        mask[first : first + len(prompt)] = True
-    for (first, prompt, name), (next_first, next_prompt, next_name) in pairwise(placed):
-        end = first + len(prompt)
-        if next_first < end:
-            raise ValueError(
-                f"{name} (tokens {first} to {end - 1}) and {next_name} (tokens {next_first} to "
-                f"{next_first + len(next_prompt) - 1}) overlap; set the position of the second to {end} or more."
-            )
-    return Clamp(tokens.repeat(num, 1), mask.repeat(num, 1))
 
 
 def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tuple[int, list[int], str]:
@@ -100,11 +56,9 @@ def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tu
             f"position={prompt.position} of {name} lies outside a sample ({length}); "
             f"set it to a number from {-size} to {size - 1}."
         )
-    if len(tokens) > size:
-        raise ValueError(
-            f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size} or fewer."
-        )
     first = prompt.position % size
+    if len(tokens) > size:
+        raise ValueError(f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size}.")
     if first + len(tokens) > size:
         raise ValueError(
             f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample has {size - first} left "
@@ -113,8 +67,7 @@ def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tu
     return first, tokens, name
 
 
-@dataclass(frozen=True)
-class ReverseStep:
+class ReverseStep(NamedTuple):
     """One evaluation of the network, and the draw of tokens from its output."""
 
     sigma: float
@@ -166,9 +119,7 @@ def analytic_probabilities(step: float, score: ScoreName) -> TransitionProbabili
 def categorical_probabilities(output: Tensor, x: Tensor) -> Tensor:
     """softmax(output), whatever x: a heuristic, no reverse process.
 
-    With log scores it is a token's law given all others, at the noise level of the evaluation: all tokens are redrawn
-    at once, each given the others' previous values. One alone would be a Gibbs step. The drawn tokens hold that noise;
-    no step removes it.
+    With log scores it is a token's law given all others, at the noise level of the evaluation, which no step removes.
     """
     return output.softmax(-1)
 
@@ -177,8 +128,7 @@ def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tenso
     """Draw tokens (B, T) from the network's output (B, T, V), tokens x and U[0, 1), (B, T) each.
 
     By the inverse of the cumulative sum, in float64: of 50,257 tokens most have a probability of 1e-8 or less in a
-    step, and float32 sums to 1 by steps of 6e-8. In chunks of tokens, so that no second tensor as large as `output` is
-    held. Never draws a token of probability 0.
+    step, and float32 sums to 1 by steps of 6e-8. Never draws a token of probability 0.
     """
     size = max(1, CHUNK_ENTRIES // output.shape[-1])
     drawn = []
@@ -214,9 +164,21 @@ class DLMSampler:
         check_no_label(request)
         if not request.prompts:
             return {}
-        option = "sampling.length" if self._spec.length else "model.length"
-        clamp = clamp_prompts(request.prompts, self._text, self._length, option, num)
-        return {"tokens": clamp.tokens, "given": clamp.mask}
+        size = self._length
+        length = f"{'sampling.length' if self._spec.length else 'model.length'}={size}"
+        placed = sorted((_place(each, self._text, size, length) for each in request.prompts), key=lambda each: each[0])
+        tokens, given = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
+        for first, prompt, _ in placed:
+            tokens[first : first + len(prompt)] = torch.tensor(prompt)
+            given[first : first + len(prompt)] = True
+        for (first, prompt, name), (next_first, next_prompt, next_name) in pairwise(placed):
+            end = first + len(prompt)
+            if next_first < end:
+                raise ValueError(
+                    f"{name} (tokens {first} to {end - 1}) and {next_name} (tokens {next_first} to "
+                    f"{next_first + len(next_prompt) - 1}) overlap; set the position of the second to {end} or more."
+                )
+        return {"tokens": tokens.repeat(num, 1), "given": given.repeat(num, 1)}
 
     @torch.no_grad()
     def sample(
@@ -234,10 +196,6 @@ class DLMSampler:
         `noise` (num, L) int64, tokens in place of the uniform ones, stands around the prompts. `fields` hold at most
         eight frames of the first sample, evenly spaced over all steps: `frames` (F, L), the sigma of the active tokens
         `noise` (F,), and the number of active and finished tokens `written` (F,).
-
-        A prompt's tokens stand among noisy ones, and the network is evaluated at the noise level of these: its scores
-        are those of noisy sequences that hold the prompt, and only towards sigma = 0 those of sequences that began with
-        it (as in arXiv:2310.16834). In finished blocks, whose noise level is sigma_min, they are exact.
         """
         device = next(network.parameters()).device
         draws = SampleDraws(num, generator, device)
@@ -245,30 +203,35 @@ class DLMSampler:
         if noise is not None:
             x = starting_tokens(noise, x, self._model.vocabulary)
         conditions = {name: values.to(device) for name, values in conditions.items()}
-        clamp = Clamp(torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool))
-        if conditions:
-            clamp = Clamp(conditions["tokens"], conditions["given"])
-        x = clamp.apply(x)
-        size = self._length if self._spec.block is None else self._model.block_size
+        tokens, given = conditions.get("tokens", x), conditions.get("given", torch.zeros_like(x, dtype=torch.bool))
+        x = torch.where(given, tokens, x)
+        blocks, size = self._spec.block, self._length if self._spec.block is None else self._model.block_size
         assert size is not None, "a model without blocks is not sampled block by block"
-        parts = {first: clamp.part(first, first + size) for first in range(0, self._length, size)}
-        to_draw = [first for first, part in parts.items() if self._spec.block is None or not part.whole]
-        frames = Frames(len(self._steps) * len(to_draw), trajectory)
-        frames.add(x, self._steps[0].sigma, self._length)
+        is_drawn = [blocks is None or not bool(part.all()) for part in given.split(size, dim=1)]
+        shown_steps = evenly_spaced(len(self._steps) * sum(is_drawn), NUM_FRAMES)
+        frames, shown = [x], [(x[0].clone(), self._steps[0].sigma, self._length)]
+        step_number = 0
         cache = KVCache(self._model.depth, self._length)
-        for first, part in parts.items():
+        for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
-            for step in self._steps if first in to_draw else ():
-                block = x[:, first:end]
+            for step in self._steps if drawn else ():
+                block, fixed = x[:, first:end], given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
                 output = self._evaluate(network, x, first, end, step.sigma, cache)
-                block = part.apply(draw_tokens(step.probabilities, output, block, uniform))
+                block = tokens[:, first:end].where(fixed, draw_tokens(step.probabilities, output, block, uniform))
                 del output  # (B, T, V): nothing holds it when the next one is computed
                 x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
-                frames.add(x, step.sigma_after, end)
-            if self._spec.block is not None and self._spec.block.cache and end < self._length:
+                step_number += 1
+                if trajectory:
+                    frames.append(x)
+                if step_number in shown_steps:  # on its device: a copy to the host would wait for it
+                    shown.append((x[0].clone(), step.sigma_after, end))
+            if blocks is not None and blocks.cache and end < self._length:
                 self._commit(network, x[:, first:end], cache)
-        return Samples(x, conditions, frames.trajectory(), dict(frames.fields()))
+        of_first, sigmas, written = zip(*shown, strict=True)
+        noise_levels = torch.tensor(sigmas, dtype=torch.float64)
+        fields = {"frames": torch.stack(of_first).cpu(), "noise": noise_levels, "written": torch.tensor(written)}
+        return Samples(x, conditions, torch.stack(frames) if trajectory else None, fields)
 
     def _evaluate(self, network: nn.Module, x: Tensor, first: int, end: int, sigma: float, cache: KVCache) -> Tensor:
         """Evaluate the network at tokens first .. end - 1 of x, behind finished ones if it samples block by block."""
@@ -285,8 +248,27 @@ class DLMSampler:
         network(finished, constant_sigma(network, len(finished), self._sigma_min), cache=cache, commit=True)
 
     def show(self, samples: Samples) -> Figure:
-        """Show the samples as text, and the frames of the first one."""
-        return sample_figure(samples, self._text, in_blocks=self._spec.block is not None)
+        """Show the samples as text, or as token ids without a tokeniser, and the frames of the first one if it has any.
+
+        Frames of blocks leave out later blocks; long ones show their end, other long frames their beginning.
+        """
+
+        def read(tokens: Tensor) -> str:
+            ids = tokens.tolist()
+            return " ".join(map(str, ids)) if self._text is None else self._text.decode(ids)
+
+        panels = [Text([read(tokens) for tokens in samples.values], title="Samples")]
+        if samples.fields:
+            passages = []
+            for tokens, noise, written in zip(*(samples.fields[key] for key in FRAME_FIELDS), strict=True):
+                passage = read(tokens[: int(written)])
+                if len(passage) > EXCERPT:
+                    passage = (
+                        f"... {passage[-EXCERPT:]}" if self._spec.block is not None else f"{passage[:EXCERPT]} ..."
+                    )
+                passages.append(f"[sigma {float(noise):.3g}] {passage}")
+            panels.append(Text(passages, title="How noise becomes the first sample"))
+        return Figure(panels, columns=1)
 
 
 def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
@@ -308,33 +290,3 @@ def constant_sigma(network: nn.Module, num: int, sigma: float) -> Tensor:
     """One sigma for every sample, (num,), in float32 or the network's better dtype, on its device."""
     parameter = next(network.parameters())
     return torch.full((num,), sigma, dtype=torch.promote_types(parameter.dtype, torch.float32), device=parameter.device)
-
-
-class Frames:
-    """Recorder of the initial noise and of the tokens after every step."""
-
-    def __init__(self, num_steps: int, trajectory: bool) -> None:
-        self._recorded_steps = evenly_spaced(num_steps, NUM_FRAMES)
-        self._step = 0
-        self._all: list[Tensor] | None = [] if trajectory else None
-        self._first: list[tuple[Tensor, float, int]] = []
-
-    def add(self, x: Tensor, sigma: float, num_written: int) -> None:
-        """Record tokens (num, L), the sigma of the active ones, and the number of active and finished tokens."""
-        if self._all is not None:
-            self._all.append(x)
-        if self._step in self._recorded_steps:
-            self._first.append(
-                (x[0].clone(), sigma, num_written)
-            )  # on its device: a copy to the host would wait for it
-        self._step += 1
-
-    def trajectory(self) -> Tensor | None:
-        """Return all frames (frames, num, L) int64, if they were requested."""
-        return None if self._all is None else torch.stack(self._all)
-
-    def fields(self) -> dict[str, Tensor]:
-        """Return the first sample's arguments of `add`: `frames` (F, L), `noise` (F,) and `written` (F,), F <= 8."""
-        tokens, sigma, written = zip(*self._first, strict=True)
-        noise = torch.tensor(sigma, dtype=torch.float64)
-        return {"frames": torch.stack(tokens).cpu(), "noise": noise, "written": torch.tensor(written)}

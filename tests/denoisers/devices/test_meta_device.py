@@ -18,8 +18,10 @@ READS: dict[str, AllowedRead] = {
     "processes/draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),
     "processes/draws.py:starting_noise": AllowedRead("once a sampling run: noise of a caller must be finite"),
     "dlm/sampling.py:starting_tokens": AllowedRead("once a sampling run: tokens of a caller must exist"),
-    "dlm/sampling.py:Clamp.whole": AllowedRead("once a block: one that prompts fill is not denoised", lambda _: False),
-    "dlm/sampling.py:Frames.fields": AllowedRead("once a sampling run: eight frames of one sample"),
+    "dlm/sampling.py:DLMSampler.sample": AllowedRead(
+        "once a block: one that prompts fill is not denoised; once a sampling run: eight frames of one sample",
+        lambda values: False if values.dtype == torch.bool else 0,
+    ),
     "pixelhdm/sampling.py:PixelHDMSampler.sample": AllowedRead(
         "once a sampling run: seeds, size and strength of the request",
         lambda values: 0.5 if values.is_floating_point() else SIDE,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from denoisers.dlm.family import FAMILY
-from denoisers.dlm.figures import EXCERPT
+from denoisers.dlm.sampling import EXCERPT
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec
 from denoisers.figures import Text
 from support.models.letters import letters

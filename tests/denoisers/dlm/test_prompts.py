@@ -39,9 +39,9 @@ def test_prompts_may_touch_and_fill_a_sample():
         ([("",)], {}, "prompt='' holds no token; give it text, or leave it out."),
         ([("...", 3)], {}, "prompt='...' holds no token; give it text, or leave it out."),
         ([("a" * 13,)], {}, "prompt='aaaaaaaaaaaaa' has 13 tokens, more than a sample (model.length=12); shorten it to "
-         "12 or fewer."),
+         "12."),
         ([("a" * 9,)], {"length": 8}, "prompt='aaaaaaaaa' has 9 tokens, more than a sample (sampling.length=8); "
-         "shorten it to 8 or fewer."),
+         "shorten it to 8."),
         ([("abcd", 9)], {}, "prompt='abcd' has 4 tokens, and from position=9 a sample has 3 left (model.length=12); "
          "set its position to 8 (or -4, from the end), or shorten it."),
         ([("abcd", -3)], {}, "prompt='abcd' has 4 tokens, and from position=-3 a sample has 3 left (model.length=12); "
