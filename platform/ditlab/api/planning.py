@@ -1,7 +1,4 @@
-"""Memory, time and cost of an experiment before it runs, and profiles of its steps.
-
-They are what `ditlab plan` and `ditlab profile` call, for notebooks and scripts.
-"""
+"""Plans of experiments and profiles of their steps: what `ditlab plan` and `ditlab profile` call."""
 
 from __future__ import annotations
 

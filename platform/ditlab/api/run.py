@@ -185,13 +185,9 @@ class Run:
 
         Raises UserError as `check_writable` does.
         """
-        self.check_writable()
-        from ditlab.analysis.opened_run import logged_records
+        from ditlab.api.pages import log_files
 
-        with logged_records(self._opened().tracker()) as tracker:
-            for file in files:
-                tracker.log_artifact(file, "figures")
-        return tracker.num_unsent
+        return log_files(self.home, self.folder, files, self.warn, "figures")
 
     def export(self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None) -> ExportedWeights:
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
@@ -238,7 +234,39 @@ class Run:
 
     @never_failing
     def _repr_html_(self) -> str:
-        return _run_card(self)
+        """Status, last metrics, last samples, how to go on, and the spec on request."""
+        notes: list[str] = []
+
+        @contextmanager
+        def noted(what: str) -> Iterator[None]:
+            try:
+                yield
+            except (UserError, OSError, ValueError) as error:
+                line = first_line(error)
+                notes.append(line if isinstance(error, UserError) else f"{what} cannot be read ({line}).")
+
+        record, content = self.record, JournalContent()
+        with noted("the run's record"):
+            record = read_record(self.folder)
+        with noted(str(self.folder.journal)):
+            content = read_content(self.folder.journal)
+        if content.num_damaged:
+            notes.append(f"{self.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
+        parts = list(_sentences(self, record))
+        with noted("the last samples"):
+            parts += _last_samples(self.folder, content)
+        metrics = [[name, points.values[-1], content.steps[points.rows[-1]]]
+                   for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
+        if metrics:
+            parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
+        if times := run_time(content):
+            rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
+            sentences = Markup("").join(map(paragraph, times.sentences()))
+            parts.append(fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], rows) + sentences))
+        with noted("the spec"):
+            parts.append(fold("spec", differing_fields(self.spec)))
+        parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
+        return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
 
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
@@ -293,63 +321,24 @@ class FoundRuns(list[Run]):
 
     @never_failing
     def _repr_html_(self) -> str:
-        return _runs_table(self)
-
-
-def _run_card(run: Run) -> Markup:
-    """Status, last metrics, last samples, how to go on, and the spec on request."""
-    notes: list[str] = []
-
-    @contextmanager
-    def noted(what: str) -> Iterator[None]:
-        try:
-            yield
-        except (UserError, OSError, ValueError) as error:
-            line = first_line(error)
-            notes.append(line if isinstance(error, UserError) else f"{what} cannot be read ({line}).")
-
-    record, content = run.record, JournalContent()
-    with noted("the run's record"):
-        record = read_record(run.folder)
-    with noted(str(run.folder.journal)):
-        content = read_content(run.folder.journal)
-    if content.num_damaged:
-        notes.append(f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
-    parts = list(_sentences(run, record))
-    with noted("the last samples"):
-        parts += _last_samples(run.folder, content)
-    metrics = [[name, points.values[-1], content.steps[points.rows[-1]]]
-               for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
-    if metrics:
-        parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
-    if times := run_time(content):
-        rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
-        sentences = Markup("").join(map(paragraph, times.sentences()))
-        parts.append(fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], rows) + sentences))
-    with noted("the spec"):
-        parts.append(fold("spec", differing_fields(run.spec)))
-    parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
-    return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
-
-
-def _runs_table(runs: Sequence[Run]) -> Markup:
-    """A row a run, the newest first: at most 30."""
-    rows: list[list[object]] = []
-    for run in runs[:MOST_RUNS]:
-        record, latest = run.record, recent_metrics(run.folder).latest
-        # Held-out value of the heaviest loss component, else the first that was logged.
-        weights: dict[str, float] = {}
-        with suppress(UserError, OSError):
-            weights = run.spec.objective.weights.model_dump()
-        names = [f"eval/{name}" for name in sorted(weights, key=lambda name: -weights[name])]
-        measured = next((name for name in [*names, *latest] if name in latest and name.startswith("eval/")), None)
-        held_out = f"{measured.removeprefix('eval/')} {latest[measured]:.4g}" if measured else ""
-        rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
-                     latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
-    left = len(runs) - len(rows)
-    caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}" + (f", {left:,} older ones not shown" if left else "")
-    columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
-    return card("Runs", caption, [table(columns, rows)] if rows else [])
+        """A row a run, the newest first: at most 30."""
+        rows: list[list[object]] = []
+        for run in self[:MOST_RUNS]:
+            record, latest = run.record, recent_metrics(run.folder).latest
+            # Held-out value of the heaviest loss component, else the first that was logged.
+            weights: dict[str, float] = {}
+            with suppress(UserError, OSError):
+                weights = run.spec.objective.weights.model_dump()
+            names = [f"eval/{name}" for name in sorted(weights, key=lambda name: -weights[name])]
+            measured = next((name for name in [*names, *latest] if name in latest and name.startswith("eval/")), None)
+            held_out = f"{measured.removeprefix('eval/')} {latest[measured]:.4g}" if measured else ""
+            rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
+                         latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
+        left = len(self) - len(rows)
+        caption = f"{len(self):,} run{'' if len(self) == 1 else 's'}"
+        caption += f", {left:,} older ones not shown" if left else ""
+        columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
+        return card("Runs", caption, [table(columns, rows)] if rows else [])
 
 
 def _sentences(run: Run, record: RunRecord) -> Iterator[Markup]:

@@ -15,13 +15,13 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing
 from ditlab.progress import ignore
-from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
+from ditlab.runs.launch import RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.access import redact
-from ditlab.training.reporting import RunOutcome, TrainingProgress
+from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
@@ -158,7 +158,21 @@ def train(
             server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):
             say(line)
-        outcome = _train(launch, local, on_progress or ignore, warn)
+        lifecycle = RunLifecycle(launch)
+        callbacks = RunCallbacks(on_progress or ignore, warn, lifecycle.record_attempt_failure)
+        timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
+        with lock_run(launch.folder, timeout, warn):
+            lifecycle.start(launch.plan.total_steps)
+            with lifecycle.recording_failure():
+                if local:
+                    from ditlab.runs.local import train_in_process
+
+                    outcome = train_in_process(launch, callbacks)
+                else:
+                    from ditlab.cluster.launch import train_on_ray
+
+                    outcome = train_on_ray(launch, callbacks)
+            lifecycle.end(outcome)
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
         redact(launch.tracking_uri), launch.folder.path,
@@ -206,25 +220,3 @@ def _cluster(local: bool, address: str | None) -> str | None:
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     return None if local else cluster_address(address)
-
-
-def _train(
-    launch: Launch, local: bool, on_progress: Callable[[TrainingProgress], None], warn: Callable[[str], None]
-) -> RunOutcome:
-    """Train under the run's lock, and record how the run ended."""
-    lifecycle = RunLifecycle(launch)
-    callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure)
-    timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
-    with lock_run(launch.folder, timeout, warn):
-        lifecycle.start(launch.plan.total_steps)
-        with lifecycle.recording_failure():
-            if local:
-                from ditlab.runs.local import train_in_process
-
-                outcome = train_in_process(launch, callbacks)
-            else:
-                from ditlab.cluster.launch import train_on_ray
-
-                outcome = train_on_ray(launch, callbacks)
-        lifecycle.end(outcome)
-    return outcome

@@ -34,10 +34,6 @@ class EncoderWork:
     left_out: tuple[str, ...] = ()
     """Encoders that are not counted, and why."""
 
-    def at_once(self, micro: int, on_gpu: bool) -> int:
-        """Return the samples of one pass of a micro-batch."""
-        return min(micro, AT_ONCE) if on_gpu else 1
-
 
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
     """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.

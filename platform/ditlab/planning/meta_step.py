@@ -77,10 +77,7 @@ class AnsweredReads(TorchDispatchMode):
 
 
 class FusedAttention(TorchFunctionMode):
-    """Attention by the fused kernel that CPUs have; GPUs' keep as much.
-
-    The meta device would compute queries by keys as a matrix and keep it.
-    """
+    """Attention by CPUs' fused kernel, which keeps as much as GPUs' and not the matrix of queries by keys."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is nn.functional.scaled_dot_product_attention:

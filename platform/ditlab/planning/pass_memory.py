@@ -1,7 +1,4 @@
-"""Memory of a forward and a backward pass, traced on the meta device tensor by tensor.
-
-The bytes of the tensors that are alive, and their peak, are counted on any device.
-"""
+"""Memory of a forward and a backward pass, traced on the meta device tensor by tensor."""
 
 from __future__ import annotations
 

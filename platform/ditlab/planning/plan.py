@@ -160,11 +160,8 @@ class Planner:
         return memory, margin, peak + margin
 
     def _passes(self, experiment: Experiment, micro: int) -> PassMemory:
-        """Return the memory of a micro-batch's passes: traced, or for those above the spec's own on a line.
-
-        The line goes through its own and the next sizes up to FARTHEST times as large. Memory is a maximum of straight
-        lines, so that nothing between the two takes more.
-        """
+        """Return the memory of a micro-batch's passes: traced, or above the spec's own on a line through two traces."""
+        # Memory is a maximum of straight lines in the samples, so that nothing between the two takes more.
         own, is_gpu = experiment.micro_size, self.device.is_gpu
         if micro <= own:
             return pass_memory(experiment, self.data, micro, is_gpu)

@@ -1,7 +1,4 @@
-"""Memory of one worker at its peak: in the passes, in the update, in an evaluation; and of its host.
-
-Its state is weights, gradients, optimiser and averages, and what ZeRO adds to them.
-"""
+"""Memory of one worker at its peak: in the passes, in the update, in an evaluation; and of its host."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from denoisers.parameters import parameter_roles
 from ditlab.planning.flops import newton_schulz_flops
-from ditlab.planning.frozen_encoders import EncoderWork
+from ditlab.planning.frozen_encoders import AT_ONCE, EncoderWork
 from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.planning.pass_memory import PassMemory, evaluation_memory
 from ditlab.spec.engine import LARGEST_BUCKET
@@ -314,7 +311,7 @@ def setting_memory(
     in_passes, update = passes_peak(sizes, state, passes, shape), update_peak(sizes, state, shape)
     host = state.host.total + copy + passes.host
     if encoders is not None and encoders.weights:
-        encoding = encoders.pass_bytes * encoders.at_once(micro, on_gpu)
+        encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
         in_passes = larger_parts(in_passes, peak_during(state, encoding))
         in_passes, update, evaluated = (
             replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)

@@ -25,7 +25,7 @@ from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
-from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, check_packing, source_kinds, with_sources
+from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
 from ditlab.spec.optimization import LATER, AdamW, Batch, ConstantSchedule, OptimizerSpec, ScheduleSpec, Training
 from ditlab.spec.overrides import Assignment, assign, explain
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
@@ -155,7 +155,12 @@ class Experiment(Spec):
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
         self.encoders.check(self.batch_fields(), self.model.family)
-        check_packing(self.data, self.model)
+        if packing_of(self.data) == "masked" and not self.model.masks_documents:
+            raise ValueError(
+                "data.packing=masked keeps attention within documents of tokens, and model.family="
+                f"{self.model.family} reads no documents; set data.packing to joined, or train a model of tokens such "
+                "as dlm."
+            )
         return self
 
     @property

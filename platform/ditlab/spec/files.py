@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ditlab.errors import UserError, first_line
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
-from ditlab.spec.overrides import apply_overrides, merge
+from ditlab.spec.overrides import assign, merge, parse_overrides
 from ditlab.spec.values import format_value, printable_sentence
 from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml, warn_of_edit
 from ditlab.storage.files import is_as_stamped, stamped
@@ -103,7 +103,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises UserError, naming file and field, for anything wrong in them.
     """
     mapping = read_with_parents(path)
-    return build_experiment(mapping if is_sweep(mapping) else apply_overrides(mapping, overrides, class_for), str(path))
+    if not is_sweep(mapping):
+        mapping = assign(mapping, parse_overrides(overrides), class_for)
+    return build_experiment(mapping, str(path))
 
 
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
@@ -129,8 +131,7 @@ def load_recorded_experiment(path: Path) -> Experiment:
 def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
     """Load a spec of a run with `load`. Logs a warning after an edit.
 
-    Raises UserError as `load` does, for a link in the file's place, and with the reason for a file that is as DiTLab
-    wrote it and cannot be loaded: a newer version wrote it.
+    Raises UserError as `load` does, for a link in the file's place, and for a file that a newer version wrote.
     """
     try:
         content = read_plain(path, MIB)

@@ -1,7 +1,4 @@
-"""Mixtures: samples drawn by weight from several sources, and what the data of an experiment may be in all.
-
-Attention among the documents of a row (`data.packing`) is decided here, as far as specs decide on it.
-"""
+"""Mixtures: samples drawn by weight from several sources, and what the data of an experiment may be in all."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from denoisers.contract import ModelSpec, Spec
+from denoisers.contract import Spec
 from denoisers.extensions import with_kinds
 from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
 from ditlab.spec.optimization import ScheduleSpec, SteppedCosineRestartSchedule, Training
@@ -149,12 +146,3 @@ def packing_of(data: Spec) -> Packing:
             "mixed, as one network reads both; set the packing of all parts to one of them."
         )
     return next(iter(found))
-
-
-def check_packing(data: Spec, model: ModelSpec) -> None:
-    """Raise ValueError where the model cannot keep attention within documents and the data ask for it."""
-    if packing_of(data) == "masked" and not model.masks_documents:
-        raise ValueError(
-            f"data.packing=masked keeps attention within documents of tokens, and model.family={model.family} reads no "
-            "documents; set data.packing to joined, or train a model of tokens such as dlm."
-        )

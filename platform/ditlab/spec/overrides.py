@@ -73,16 +73,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str], class_of: ClassOf) -> dict[str, Any]:
-    """`model.depth=9` and the like, in turn. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}` all work.
-
-    Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier override.
-    """
-    return assign(mapping, parse_overrides(overrides), class_of)
-
-
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
-    """The text of `--set`, one by one. Raises UserError for what is no path and value."""
+    """The text of `--set`, one by one: `model.depth=9`. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}`.
+
+    Raises UserError for what is no path and value.
+    """
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()

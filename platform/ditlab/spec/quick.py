@@ -13,7 +13,6 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment
 from ditlab.spec.overrides import (
     Assignment,
-    apply_overrides,
     assign,
     is_below,
     merge,
@@ -69,7 +68,7 @@ def load_quick_experiment(path: Path, overrides: Sequence[str] = ()) -> Quick[Ex
         changes = shorten_experiment(own, given).changes
         assignments = [Assignment(path, after, f"--quick {path}") for path, (_, after) in changes.items()]
         shorter = assign(own.to_dict(), assignments, class_for)
-        return Quick(build_experiment(apply_overrides(shorter, overrides, class_for), str(path)), changes)
+        return Quick(build_experiment(assign(shorter, parse_overrides(overrides), class_for), str(path)), changes)
 
 
 def shorten_experiment(

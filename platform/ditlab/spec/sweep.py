@@ -1,7 +1,4 @@
-"""The sweep: an experiment, the axes along which its trials differ, and how they are chosen, ranked and stopped.
-
-It is read from files with `extends`, `base` and `--set`.
-"""
+"""The sweep: an experiment, the axes along which its trials differ, and how they are chosen, ranked and stopped."""
 
 from __future__ import annotations
 

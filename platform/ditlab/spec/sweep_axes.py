@@ -208,10 +208,7 @@ def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
 
 
 def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
-    """The product of the axes' values in the file's order, later axes fastest: the first `most` that are made.
-
-    An axis whose `when` does not hold is left out, and no combination comes twice.
-    """
+    """The first `most` of the combinations of the axes' values, in the order of `enumerate_trials`."""
     order = in_order(space)
     values = {path: axis.listed() or () for path, axis in space.items()}
 

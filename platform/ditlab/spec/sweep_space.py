@@ -75,20 +75,19 @@ def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
     return trials
 
 
-def experiment_for(sweep: Sweep, values: Mapping[str, Any], name: str | None = None) -> Experiment:
-    """The base with `fixed` and a trial's values, validated in full; a kind is set before the fields beside it.
-
-    Raises UserError, one line a mistake, that names axes and values.
-    """
-    return _build(sweep, values, f"with {written(values)}" if values else "base with `fixed`", name)
-
-
 def written(values: Mapping[str, Any]) -> str:
     """A trial's values in one line: `optimizer.lr=0.001, model.depth=4`."""
     return ", ".join(f"{path}={format_value(value)}" for path, value in values.items())
 
 
-def _build(sweep: Sweep, values: Mapping[str, Any], source: str, name: str | None = None) -> Experiment:
+def experiment_for(
+    sweep: Sweep, values: Mapping[str, Any], name: str | None = None, source: str | None = None
+) -> Experiment:
+    """The base with `fixed` and a trial's values, validated in full; a kind is set before the fields beside it.
+
+    Raises UserError, one line a mistake, that names axes and values and begins with `source`.
+    """
+    source = source or (f"with {written(values)}" if values else "base with `fixed`")
     assignments = [
         Assignment(path, value, f"{label}.{path}={format_value(value)}")
         for label, entries in (("fixed", sweep.fixed), ("space", values))
@@ -111,14 +110,14 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     build_experiment(sweep.base, f"{source}: base")
     if problem := next(chain(_path_problems(sweep), _condition_problems(sweep)), None):
         raise UserError(f"{source}: {problem}")
-    reference = _build(sweep, {}, f"{source}: base with `fixed`")
+    reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
     if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
             _check_value(sweep, path, value, source)
     for number, values in enumerate(enumerate_trials(sweep) or ()):
-        _build(sweep, values, f"{source}: trial {number} ({written(values)})")
+        experiment_for(sweep, values, source=f"{source}: trial {number} ({written(values)})")
 
 
 def _path_problems(sweep: Sweep) -> Iterator[str]:
@@ -291,7 +290,7 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
     for space in (alone, sweep.space):
         values = draw_values(space, lambda name, axis: wanted[name] if name in wanted else axis.ends()[0])
         try:
-            _build(sweep, values, f"{source}: space.{path} at {format_value(value)}")
+            experiment_for(sweep, values, source=f"{source}: space.{path} at {format_value(value)}")
             return
         except UserError as error:
             refused = refused or str(error)

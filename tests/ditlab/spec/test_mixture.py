@@ -7,7 +7,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for, experiment_class, validate_experiment
 from ditlab.spec.mixture import MixtureData, source_kinds
-from ditlab.spec.overrides import apply_overrides
+from ditlab.spec.overrides import assign, parse_overrides
 from ditlab.spec.plugins import DataSource
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
@@ -97,7 +97,7 @@ def test_a_length_in_epochs(small, changes, message):
 
 def test_paths_of_parts_and_weights(small):
     def data(*overrides):
-        return validate_experiment(apply_overrides({**small, "data": TWO}, overrides, class_for)).data
+        return validate_experiment(assign({**small, "data": TWO}, parse_overrides(overrides), class_for)).data
 
     assert data("data.weights.a=9").weights == {"a": 9, "b": 1}
     assert data("data.parts.b.hold_out=0.4").parts["b"].hold_out == 0.4

@@ -5,7 +5,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
 from ditlab.spec.files import load_experiment
-from ditlab.spec.overrides import apply_overrides
+from ditlab.spec.overrides import assign, parse_overrides
 
 
 @pytest.fixture
@@ -92,5 +92,5 @@ def test_mistakes_begin_with_the_override(load, override, said):
 
 def test_the_mapping_given_is_left_alone(small):
     before = {**small, "model": dict(small["model"])}
-    apply_overrides(small, ["model.depth=5", "training.clip.max_norm=3.0"], class_for)
+    assign(small, parse_overrides(["model.depth=5", "training.clip.max_norm=3.0"]), class_for)
     assert small == before
