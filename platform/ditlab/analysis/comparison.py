@@ -89,20 +89,20 @@ def compare_runs(
         home.check_place()
     name = f"comparisons/{'-'.join(run.folder.run_id for run in opened)}"
     folder = output_folder(out or home.root / name)
-    settings = SampleSettings(samples, grid, seed, batch, default_device())
+    device = default_device()
     compared = [summarise(run) for run in opened]
     for place, one in enumerate(opened if samples or grid else ()):
         progress(f"opening run {one.folder.run_id} ({one.record.name})", 0, None, "")
         drawn, reason = None, "it has no checkpoint yet"
         try:
             if saved := one.saved_if_any():
-                drawn, reason = draw(saved, settings), ""
+                drawn, reason = draw(saved, samples, grid, seed, batch, device), ""
         except UserError as error:  # weights that cannot be read
             reason = str(error).rstrip(".")
         compared[place] = replace(compared[place], drawn=drawn, why_no_samples=reason)
     progress("drawing the page", 0, None, "")
     with writing(folder):
-        comparison = Comparison(compared, seed, batch, settings.device.type, QUALITY_NOTE)
+        comparison = Comparison(compared, seed, batch, device.type, QUALITY_NOTE)
         files = write_comparison(comparison, folder)
     unsent: dict[str, int] = {}
     for run in opened if log else ():
@@ -189,46 +189,33 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
 
 
-@dataclass(frozen=True)
-class SampleSettings:
-    """Settings of the samples that are drawn from every compared run."""
+def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device: torch.device) -> RunSamples | None:
+    """Draw samples of a run under its own sampling settings, `batch` at once; None where none are asked for.
 
-    samples: int
-    """Number for quality metrics, where the family supports them; 0: none. A larger grid is measured as a whole."""
-    grid: int
-    """Number of samples that are shown."""
-    seed: int
-    batch: int
-    """Samples drawn in one batch: it bounds the memory."""
-    device: torch.device
-
-
-def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
-    """Draw samples of a run under its own sampling settings; None where `settings` ask for none.
-
-    Raises UserError where the weights cannot be read, or there are no rows to complete.
+    `grid` are shown; `samples` are measured where the family has quality metrics, a larger grid as a whole. Raises
+    UserError where the weights cannot be read, or there are no rows to complete.
     """
     experiment, evaluator, reason = saved.experiment, None, ""
-    if settings.samples:
+    if samples:
         try:
             data = saved.data()
             if not (reason := quality_ineligibility(experiment, data)):
-                inputs = saved.inputs(data, settings.device)
-                found = QualityEvaluator(experiment, data, saved.home, settings.device, saved.warn, inputs=inputs)
+                inputs = saved.inputs(data, device)
+                found = QualityEvaluator(experiment, data, saved.home, device, saved.warn, inputs=inputs)
                 found.basis.check()
                 evaluator = found
         except UserError as error:
             reason = str(error).rstrip(".")
-    num = max(settings.grid, settings.samples if evaluator else 0)
+    num = max(grid, samples if evaluator else 0)
     if not num:
         return None
-    network, num_evaluations = saved.network(settings.device), 0
+    network, num_evaluations = saved.network(device), 0
     if evaluator:
         sampler, conditions = evaluator.sampler, evaluator.conditions(num)
     else:
         sampler = saved.sampler(experiment)
         rows = saved.data() if sampler.takes_rows != "none" else None
-        inputs = saved.inputs(rows, settings.device)
+        inputs = saved.inputs(rows, device)
         conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
     num = conditions.num
 
@@ -240,27 +227,27 @@ def draw(saved: SavedRun, settings: SampleSettings) -> RunSamples | None:
     network.register_forward_pre_hook(count)
     begun = time.perf_counter()
     # the first ones are those of `ditlab sample` with the same seed
-    seed = derived_seed(settings.seed, "samples")
-    generator = torch.Generator(settings.device).manual_seed(seed)
-    samples = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, settings.batch)
+    seed = derived_seed(seed, "samples")
+    generator = torch.Generator(device).manual_seed(seed)
+    drawn = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, batch)
     seconds = time.perf_counter() - begun
     metrics, measurement = dict[str, float](), None
     if evaluator:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
-            metrics = dict(evaluator.measure(DrawnSamples(samples.values, evaluator.expected(num))))
-            measurement = evaluator.measurement(num, settings.batch, FLOAT, seed)
+            metrics = dict(evaluator.measure(DrawnSamples(drawn.values, evaluator.expected(num))))
+            measurement = evaluator.measurement(num, batch, FLOAT, seed)
         except UserError as error:
             reason = str(error).rstrip(".")
-    first = {name: values[: settings.grid] for name, values in samples.conditions.items()}
-    shown = Samples(samples.values[: settings.grid], first, fields=samples.fields)
+    first = {name: values[:grid] for name, values in drawn.conditions.items()}
+    shown = Samples(drawn.values[:grid], first, fields=drawn.fields)
     return RunSamples(
         step=saved.step,
         settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
         num=num,
         seconds=seconds / num,
         evaluations=num_evaluations / num if num_evaluations else None,
-        grid=sampler.show(shown) if settings.grid else None,
+        grid=sampler.show(shown) if grid else None,
         quality=metrics,
         why_no_quality=reason,
         measurement=measurement,

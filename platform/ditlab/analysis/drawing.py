@@ -1,39 +1,75 @@
-"""Drawing samples from the weights of a run or of an export, with the real rows that they complete or are drawn for."""
+"""Samples drawn from the weights of a run or of an export: the request, the drawing, files and notebooks' pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
+from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
-from torch import nn
+from markupsafe import Markup
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from denoisers.contract import BatchField, Sampler, SampleRequest, TextCodec
+from denoisers.contract import (
+    BatchField,
+    Picture,
+    PicturingSampler,
+    Prompt,
+    RealRows,
+    Sampler,
+    SampleRequest,
+    Samples,
+    TextCodec,
+)
+from denoisers.figures import Figure, ImageGrid
+from denoisers.figures import Text as TextPanel
 from ditlab.analysis.averages import with_average
 from ditlab.analysis.opened_run import SavedRun, default_device
-from ditlab.analysis.sample_options import SampleKeywords, SampleOptions
-from ditlab.analysis.sample_request import LABEL, class_number, folder_name, num_samples, sample_request
-from ditlab.analysis.sample_set import SampleSet
-from ditlab.analysis.user_errors import building
+from ditlab.analysis.plot import Plot
+from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
+from ditlab.analysis.user_errors import building, output_folder, writing
+from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line, nearest
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
+from ditlab.notebook_html import card, code, never_failing, paragraph, picture, row_of
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
+from ditlab.reports.rendering.render import save_figure
+from ditlab.reports.text_file import save_table, save_text
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
+from ditlab.storage.files import write_whole
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.tracking.names import flatten
 from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
+
+PROMPTS_BYTES = 16 * MIB
+"""Most bytes of a file of prompts."""
+MOST_PICTURES = 64
+MOST_TEXTS = 16
+_WIDEST = 256  # pixels of a picture's longer side
+LABEL = "label"
+"""Column of classes."""
 
 
 def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
@@ -127,16 +163,281 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
     store = open_named_store("--data", choice, saved.home)
     view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
     check_fields(view, fields)
-    for field in fields:
-        names, expected = view.columns[field.name].names, data.train.columns[field.name].names
+    for each in fields:
+        names, expected = view.columns[each.name].names, data.train.columns[each.name].names
         if expected and names != expected:
             pairs = enumerate(zip_longest(names, expected), start=1)
             entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
             raise UserError(
-                f"{view.origin} has {name} as entry {entry} of {field.name}, and the run's own data {own} "
+                f"{view.origin} has {name} as entry {entry} of {each.name}, and the run's own data {own} "
                 f"({data.train.origin}); import it with the same features in the same order."
             )
     return view
+
+
+def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
+    """The request that `options` describe. Raises UserError for one that the family does not take, or is unreadable."""
+    _check_taken(options, sampler)
+    if options.strength is not None and options.start is None:
+        raise UserError(f"--strength {options.strength:g} needs a picture to start from; name one with --start.")
+    size: tuple[int, int] | None = None
+    if options.size is not None:
+        sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", options.size)
+        if sides is None:
+            raise UserError(
+                f"--size {options.size}: write height x width in pixels (at most 9999), such as 256x192, or one number."
+            )
+        size = int(sides[1]), int(sides[2] or sides[1])
+    texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
+    prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
+    if isinstance(options.label, str):
+        raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
+    request = SampleRequest(options.label, prompts, options.negative_prompt, size=size)
+    if sampler.draws_per_prompt and options.seed is not None:
+        request = replace(request, seed=options.seed)
+    if options.start:
+        strength = STRENGTH if options.strength is None else options.strength
+        request = replace(request, start=start_image(options.start, size or sampler.size), strength=strength)
+    return request
+
+
+def num_samples(num: int | None, request: SampleRequest, sampler: Any, noise: Tensor | None = None) -> int | None:
+    """The number of samples to draw: `num` of each prompt, where each has samples of its own; without `num`, as many as
+    there is noise for."""
+    if num is None and noise is not None:
+        return len(noise)
+    if sampler.draws_per_prompt and request.prompts:
+        return (num or SAMPLES_PER_PROMPT) * len(request.prompts)
+    return num
+
+
+def folder_name(
+    step: int, sampling: Mapping[str, Any], choice: str | None, request: SampleRequest, seed: int, noise: Any = None
+) -> str:
+    """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long values, paths among
+    them, are cut to their ends."""
+    parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
+    parts += [] if request.label is None else [f"label{request.label}"]
+    if request.prompts:
+        parts += ["prompt" + _digest(repr(list(request.prompts)).encode())]
+    if request.negative_prompt is not None:
+        parts += ["negative" + _digest(repr(request.negative_prompt).encode())]
+    if request.size is not None:
+        parts += ["{}x{}".format(*request.size)]
+    if request.start is not None:
+        parts += ["start" + _digest(request.start.numpy().tobytes()), f"{request.strength:g}"]
+    if noise is not None:
+        parts += ["noise" + _digest(noise.detach().double().cpu().numpy().tobytes())]
+    # a requested seed is the first sample's own; the run's gives every sample one
+    parts += [f"seed{seed}" if request.seed is None else f"first{request.seed}"]
+    return "-".join(re.sub(r"[^\w.+-]+", "_", part)[-40:] for part in parts)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _check_taken(options: SampleOptions, sampler: Any) -> None:
+    """Raise UserError for an option that this sampler does not take; the sampler refuses the others itself."""
+    if options.noise is not None:
+        if not isinstance(options.noise, Tensor) or options.noise.ndim == 0:
+            raise UserError("noise must be a torch.Tensor, its first axis that of samples: torch.randn(4, 1, 8, 8).")
+        if "noise" not in signature(sampler.sample).parameters:
+            raise UserError("noise was given, and this run's family takes none (its sampler); leave it out.")
+    refused: dict[str, Any] = {}
+    if not sampler.draws_per_prompt:
+        if len(options.prompts) > 1:
+            raise UserError(f"--prompt was given {len(options.prompts)} times: this run's family takes one; give one.")
+        refused = {"--prompts": options.prompt_file, "--negative-prompt": options.negative_prompt}
+    if not isinstance(sampler, PicturingSampler):
+        refused |= {"--size": options.size, "--start": options.start}
+    for option, value in refused.items():
+        if value is not None:
+            raise UserError(f"{option} {value}: this run's family takes no {option}; leave it out.")
+
+
+def prompt_lines(path: Path) -> list[str]:
+    """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is no text."""
+    try:
+        text = read_plain(path, PROMPTS_BYTES, follow=True).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--prompts {path} cannot be read ({first_line(error)}); name a UTF-8 file with a prompt in every line."
+        ) from error
+    lines = list(filter(None, map(str.strip, text.split("\n"))))
+    if not lines:
+        raise UserError(f"--prompts {path} holds no prompt; write one in every line.")
+    return lines
+
+
+def class_number(name: str, names: Sequence[str]) -> int:
+    """Return the number of a class. Raises UserError for an unknown name."""
+    if name in names:
+        return list(names).index(name)
+    if not names:
+        raise UserError(f"--label {name}: this run's data have no names of classes; give the class's number.")
+    raise UserError(f"--label {name} is no class of this run's data; {nearest(name, list(names))}")
+
+
+def start_image(path: Path, size: tuple[int, int]) -> Tensor:
+    """Read a picture as (3, height, width) float32 in [-1, 1], fitted to `size` around its centre. Raises UserError."""
+    height, width = size
+    try:
+        with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
+            fitted = ImageOps.fit(in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS)
+    except TooManyPixels as error:
+        raise UserError(f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down.") from error
+    except BROKEN as error:
+        reason = getattr(error, "strerror", None) or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise UserError(f"--start {path} cannot be read ({reason}); name another picture.") from error
+    pixels = torch.from_numpy(np.asarray(fitted, dtype=np.float32).transpose(2, 0, 1).copy())
+    return pixels / 127.5 - 1
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Samples drawn from the weights of a run or an export, in the host's memory. Notebooks show them as a picture."""
+
+    samples: Samples
+    sampler: Any
+    """The family's sampler."""
+    step: int
+    """Optimiser step of the weights."""
+    origin: Mapping[str, str]
+    """Where the weights come from, by name: run, step."""
+    folder: Path
+    """Default folder of `save`."""
+    rows: RealRows | None = None
+    """The rows that were completed; None where samples were drawn from noise alone."""
+    table_facts: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata of the table of completed rows."""
+
+    @property
+    def values(self) -> Tensor:
+        """The samples, (num, *sample shape) in the model's own range: images (num, channels, height, width) in [-1, 1],
+        text (num, length) token ids."""
+        return self.samples.values
+
+    @property
+    def conditions(self) -> dict[str, Tensor]:
+        """SampleConditions of each sample by name, (num, ...) each; empty for unconditional samples."""
+        return self.samples.conditions
+
+    @property
+    def trajectory(self) -> Tensor | None:
+        """(frames, num, *sample shape), the first frame pure noise; None unless requested."""
+        return self.samples.trajectory
+
+    @cached_property
+    def plot(self) -> Plot:
+        """All samples in one picture, as the family shows them."""
+        return Plot(self.sampler.show(self.samples))
+
+    @property
+    def animation(self) -> Plot:
+        """The samples over the solver steps, in at most 26 frames. Raises ValueError without a trajectory."""
+        frames = self.samples.trajectory
+        if frames is None:
+            raise ValueError("these samples have no trajectory; draw them with trajectory=True.")
+        picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
+        shown = [self.sampler.show(Samples(frames[index], self.samples.conditions)) for index in picked]
+        last = shown[-1]
+        return Plot(Figure(panels=last.panels, columns=last.columns, frames=[*shown, *[last] * 5]))
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """One image a sample; empty for families that draw no images."""
+        if isinstance(self.sampler, PicturingSampler):
+            return [Image.fromarray(picture.pixels) for picture in self.sampler.pictures(self.samples)]
+        grids = [panel for panel in self.plot.figure.panels if isinstance(panel, ImageGrid)]
+        return [image for grid in grids for image in _images(grid)]
+
+    @property
+    def texts(self) -> list[str]:
+        """One text a sample; empty for families that write no text."""
+        return [text for panel in self.plot.figure.panels if isinstance(panel, TextPanel) for text in panel.passages]
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """The completed rows as columns of equal length; empty where no rows were completed."""
+        found: dict[str, np.ndarray] = {} if self.rows is None else self.sampler.table(self.samples, self.rows)
+        return found
+
+    def save(self, folder: str | Path | None = None) -> list[Path]:
+        """Write picture, numbers, and the family's other files into `folder`; return them, the picture first.
+
+        `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps;
+        families that draw pictures get an image file for each sample, with `origin` in it. Raises UserError where the
+        disk refuses.
+        """
+        place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
+        tensors = {"values": drawn.values, **drawn.conditions}
+        if drawn.trajectory is not None:
+            tensors["trajectory"] = drawn.trajectory
+        with writing(place):
+            numbers, figure = place / "samples.safetensors", self.plot.figure
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
+            files = [save_figure(figure, place / "samples.png"), numbers]
+            files += filter(None, [save_text(figure, place / "samples.txt")])
+            if isinstance(self.sampler, PicturingSampler):
+                files += save_pictures(self.sampler.pictures(drawn), self.origin, place)
+            if drawn.trajectory is not None:
+                files.append(save_figure(self.animation.figure, place / "trajectory.gif"))
+            if self.rows is not None:
+                files.append(save_table(self.table, place / "imputed.parquet", self.table_facts))
+        return files
+
+    def __len__(self) -> int:
+        return len(self.samples.values)
+
+    def _repr_png_(self) -> bytes:
+        return self.plot._repr_png_()
+
+    @never_failing
+    def _repr_html_(self) -> str:
+        """All samples, up to a number that a page carries."""
+        parts: list[Markup] = []
+        for panel in self.plot.figure.panels:
+            if isinstance(panel, ImageGrid):
+                captions = [*map(str, panel.captions), *[""] * len(panel.images)]
+                pictures = []
+                for number, image in enumerate(_images(panel)[:MOST_PICTURES]):
+                    image.thumbnail((_WIDEST, _WIDEST))
+                    content, text = BytesIO(), captions[number]
+                    image.save(content, format="PNG")
+                    style = f"width:{max(image.width, 48)}px;max-width:100%;image-rendering:pixelated"
+                    about = f"sample {number}{': ' if text else ''}{text}"
+                    pictures.append(picture(content.getvalue(), about, text, style))
+                parts.append(row_of(pictures))
+                if (left := len(panel.images) - len(pictures)) > 0:
+                    parts.append(paragraph(f"and {left:,} more, which .images and .save() give"))
+            elif isinstance(panel, TextPanel):
+                parts += [paragraph(panel.title or "texts"), *map(code, panel.passages[:MOST_TEXTS])]
+                if (left := len(panel.passages) - MOST_TEXTS) > 0:
+                    parts.append(paragraph(f"and {left:,} more, which .texts and .save() give"))
+        if self.rows is not None:
+            parts.append(paragraph("the completed rows are in .table, and .save() writes them"))
+        if not all(isinstance(panel, ImageGrid | TextPanel) for panel in self.plot.figure.panels):
+            parts.append(picture(self._repr_png_(), self.plot.figure.alternative_text))
+        about = ", ".join(f"{name} {value}" for name, value in self.origin.items())
+        return card(f"{len(self):,} sample{'' if len(self) == 1 else 's'}", about, parts)
+
+
+def _images(grid: ImageGrid) -> list[Image.Image]:
+    return [Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8)) for image in grid.images]
+
+
+def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Write `000.png`, ..., each with `origin` and its settings as texts `ditlab.KEY`. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digits = max(3, len(str(len(pictures) - 1)))
+    for number, each in enumerate(pictures):
+        texts = PngInfo()
+        for name, text in {**origin, **each.settings}.items():
+            texts.add_itxt(f"ditlab.{name}", text)
+        content = BytesIO()
+        Image.fromarray(each.pixels).save(content, format="PNG", pnginfo=texts)
+        yield write_whole(folder / f"{number:0{digits}d}.png", content.getvalue())
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,9 @@ from denoisers.contract import EvaluationResult
 from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
-from ditlab.data.splits import DataSplits
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
-from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
@@ -35,7 +33,6 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
-from ditlab.spec.experiment import Experiment
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part, part_objectives
 
@@ -142,13 +139,16 @@ def evaluate_run(
         found.metrics.update({f"held_out/{name}": value for name, value in held_out.items()})
         measurements["held_out"] = held_out_measurement(experiment, data, num, FLOAT, device.type, saved.home)
         saved.progress("evaluating as the family does", 0, None, "")
-        if own := evaluate_by_family(saved.experiment, network, data, num, batch_size, inputs):
+        spec = saved.experiment
+        if family := spec.family.build_evaluator(spec.objective, spec.model, data.text):
+            real = row_set(data.train, inputs), row_set(data.held_out.first(num), inputs)
+            own = family.evaluate(network, *real, data.references, batch_size)
             found.metrics.update({f"assessed/{name}": value for name, value in own.metrics.items()})
             found.tables.update(own.tables)
             found.figures.update(own.figures)
-        if own and own.metrics:
-            measured = family_measurement(experiment, data, num, batch_size, device.type, saved.home)
-            measurements["assessed"] = measured
+            if own.metrics:
+                measured = family_measurement(experiment, data, num, batch_size, device.type, saved.home)
+                measurements["assessed"] = measured
     if quality:
         evaluator = QualityEvaluator(
             experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
@@ -200,19 +200,3 @@ def measured_weights(saved: SavedRun, network: nn.Module) -> str:
     """Return a digest of the weights that an evaluation measures: of the network, and of the objective's modules."""
     of_objective = {f"objective.{name}": value for name, value in saved.weights("objective.").items()}
     return weights_digest(dict(network.state_dict()) | of_objective)
-
-
-def evaluate_by_family(
-    experiment: Experiment,
-    network: nn.Module,
-    data: DataSplits,
-    num_rows: int | None,
-    batch_size: int,
-    inputs: ModelInputs,
-) -> EvaluationResult | None:
-    """The family's evaluation on the first `num_rows` held-out rows (None: all); None where it has no evaluator."""
-    evaluator = experiment.family.build_evaluator(experiment.objective, experiment.model, data.text)
-    if evaluator is None:
-        return None
-    train_rows, held_out_rows = row_set(data.train, inputs), row_set(data.held_out.first(num_rows), inputs)
-    return evaluator.evaluate(network, train_rows, held_out_rows, data.references, batch_size)

@@ -26,15 +26,15 @@ from ditlab.reports.rendering.theme import ThemeName
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 
-Makers = Mapping[str, Callable[[], Figure | None]]
-"""Functions that draw a figure, by kind; they return None where the run has nothing to draw it from."""
+Maker = Figure | Callable[[], Figure | None]
+"""A figure, or a function that draws it; None where the run has nothing to draw it from."""
 
 
 @dataclass(frozen=True)
 class FigureSet:
     """Figures by kind, each drawn on request."""
 
-    makers: Makers
+    makers: Mapping[str, Maker]
     source: str
     """The end of an error's first clause: `for this run`."""
     folder: Path
@@ -54,7 +54,8 @@ class FigureSet:
     def draw(self, kind: str) -> Plot | None:
         """Draw a figure; None where the run has nothing to draw it from. Raises UserError for an unknown kind."""
         self.check([kind])
-        figure = self.makers[kind]()
+        maker = self.makers[kind]
+        figure = maker if isinstance(maker, Figure) else maker()
         return None if figure is None else Plot(figure)
 
     def save_formats(
@@ -78,13 +79,13 @@ class FigureSet:
 
 def general_figures() -> FigureSet:
     """Figures that need no run: embeddings, schedules, each family's fixed tables."""
-    drawn = {f"embeddings-{kind}": figure for kind, figure in embedding_figures().items()}
-    makers: dict[str, Callable[[], Figure | None]] = {"schedules": lambda: schedules_figure(learning_rate)}
+    makers: dict[str, Maker] = {f"embeddings-{kind}": figure for kind, figure in embedding_figures().items()}
     for family in families().values():
         model = family.model()
-        drawn |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
+        makers |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
         makers[f"{family.name}-parameters"] = partial(_parameters, model)
-    return FigureSet(_made(drawn) | makers, "without a run", Path("figures"))
+    makers["schedules"] = lambda: schedules_figure(learning_rate)
+    return FigureSet(makers, "without a run", Path("figures"))
 
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:
@@ -112,16 +113,11 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
             plan.total_steps,
         )
 
-    makers: dict[str, Callable[[], Figure | None]] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
-    for kind, maker in _made(experiment.family.static_figures(experiment.model)).items():
-        makers.setdefault(kind, maker)
+    makers: dict[str, Maker] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
+    for kind, figure in experiment.family.static_figures(experiment.model).items():
+        makers.setdefault(kind, figure)
     makers |= {"parameters": partial(_parameters, experiment.model), "loss": loss, "schedule": schedule}
     return FigureSet(makers, "for this run", saved.folder.media / "figures")
-
-
-def _made(figures: Mapping[str, Figure]) -> dict[str, Callable[[], Figure | None]]:
-    """Makers of figures that are there already."""
-    return {kind: partial(lambda figure: figure, figure) for kind, figure in figures.items()}
 
 
 def _parameters(model: ModelSpec) -> Figure:

@@ -88,6 +88,10 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
     shards = [shard for part in store.parts for shard in part.manifest.shards]
     num = sum(part.layout.num_blocks for part in store.parts)
     blocks = f" of {num:,} block{'s' if num > 1 else ''}"
+    skipped = ""  # images that an import skipped or cropped
+    if isinstance(store, BucketedStore) and store.manifest.facts:
+        counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
+        skipped = f"{counts}; listed in {', '.join(store.manifest.files.values())}"
     return {
         "path": place,
         "holds": manifest.description,
@@ -98,7 +102,7 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
         "license": manifest.source.license,
         "note": manifest.source.note,
         "text": text_line(store),
-        "skipped": left_out(store),
+        "skipped": skipped,
     }
 
 
@@ -114,14 +118,6 @@ def _shared_above(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     shown = [first, *(head for head in heads if head not in same)]
     title = f"{title} (all: {listed})" if listed else title
     return terminal_table(dict.fromkeys(shown, "text"), ([row[head] for head in shown] for row in rows), title)
-
-
-def left_out(store: AnyStore) -> str:
-    """Counts of images that an import skipped or cropped, with the files that list them; empty where there are none."""
-    if not isinstance(store, BucketedStore) or not store.manifest.facts:
-        return ""
-    counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
-    return f"{counts}; listed in {', '.join(store.manifest.files.values())}"
 
 
 def text_line(store: AnyStore) -> str:

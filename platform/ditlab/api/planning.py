@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ditlab.analysis.profiling import Profile, profile_steps
+from ditlab.analysis.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.api.specs import load_sweep, validated
 from ditlab.data.splits import open_data
@@ -121,7 +121,6 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
 
 def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
     """Return the rates of real steps of one worker on this machine."""
-    from ditlab.analysis.step_runner import MOST_PASSES, measure_steps
 
     num = min(experiment.accumulation, MOST_PASSES)
     alone = experiment.replace_all(

@@ -12,7 +12,7 @@ from typing import Any
 
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.description import storage_of
+from ditlab.runs.description import flat_spec, storage_of
 from ditlab.runs.forks import release_start
 from ditlab.runs.lineage import forks_by_parent
 from ditlab.runs.locks import is_locked, lock_run
@@ -121,7 +121,7 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
         address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
         with suppress(OSError):
             unsent = num_unsent(folder, address, home)
-        storage = storage_of(folder)
+        storage = storage_of(flat_spec(folder.spec, []))
         checkpoints = f"{storage.rstrip('/')}/{run_id}" if storage else ""
         name, state = (record.name, record.status) if record else ("?", "unreadable")
         runs.append(RunToDelete(folder, name, state, folder_size(folder.path), unsent, address, checkpoints))

@@ -31,12 +31,12 @@ from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
 
 if TYPE_CHECKING:
+    from ditlab.analysis.drawing import SampleSet
     from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
     from ditlab.analysis.opened_run import OpenedRun
     from ditlab.analysis.plot import Plot
     from ditlab.analysis.sample_options import SampleKeywords
-    from ditlab.analysis.sample_set import SampleSet
     from ditlab.reports.time_summary import TimeSummary
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
@@ -209,9 +209,9 @@ class Run:
 
     def time(self) -> TimeSummary | None:
         """Where the time of the run's logged steps went, by phase; None where it has logged no times."""
-        from ditlab.runs.description import recorded_time
-
-        return recorded_time(self.folder)
+        with suppress(OSError):
+            return run_time(read_content(self.folder.journal))
+        return None
 
     def events(self) -> list[RunEvent]:
         """Starts, evaluations, checkpoints that are kept, failures and ends, by time."""

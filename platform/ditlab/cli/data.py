@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import click
 
 from ditlab.cli import options, output
-from ditlab.cli.examples import with_examples
+from ditlab.cli.main import with_examples
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes

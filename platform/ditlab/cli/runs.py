@@ -180,7 +180,7 @@ def show(run: str, as_json: bool) -> None:
         output.hint(as_json, "runs log", record.run_id)
     elif found.unsent:
         output.hint(as_json, "runs sync", record.run_id)
-    elif found.checkpoints.steps and not record.trials:
+    elif found.checkpoint_steps and not record.trials:
         output.hint(as_json, "sample", record.run_id)
 
 
@@ -188,7 +188,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
     """Lines of the description by their headings."""
     from ditlab.runs.lineage import lineage_lines
 
-    record, kept = found.record, found.checkpoints
+    record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
     if found.is_locked:
@@ -196,8 +196,8 @@ def _facts(found: RunDescription) -> dict[str, str]:
     elif record.status == "running":
         status += "; no process trains it on this machine"
     of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
-    steps = ", ".join(f"{step:,}" for step in kept.steps[-8:]) or "none"
-    checkpoints = kept.fault or f"{'... ' if len(kept.steps) > 8 else ''}{steps} ({kept.place})"
+    steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
+    checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
     queued = f"{found.unsent:,} records wait for MLflow" if found.unsent else "nothing: MLflow has every record"
     return {

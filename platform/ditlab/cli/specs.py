@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
+from ditlab.reports.formatting import terminal_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from denoisers.parameters import ParameterCount, RoledParameters
+    from denoisers.shape_trace import Shape, ShapeRow
+    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
@@ -99,7 +108,6 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
 
     experiment = load(spec, overrides)
     from denoisers.parameters import count_by_role
-    from ditlab.analysis.parameters import parameter_table, role_dict, role_table, shape_table
     from ditlab.analysis.user_errors import building
     from ditlab.api.specs import count_parameters, trace_shapes
 
@@ -108,13 +116,60 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     with building():
         roles = count_by_role(experiment.model, experiment.objective)
     terminal.print(role_table(roles))
-    result: dict[str, Any] = asdict(counts) | role_dict(roles)
+    sums = Counter[str]()
+    for row in roles:
+        sums[row.role] += row.total
+    result: dict[str, Any] = asdict(counts) | {"roles": dict(sums)}
+    result["by_parameter"] = [{**asdict(row), "parameters": row.total} for row in roles]
     if shapes:
-        rows = trace_shapes(experiment, batch)
-        terminal.print(shape_table(rows, batch))
-        result["shapes"] = [asdict(row) for row in rows]
+        traced = trace_shapes(experiment, batch)
+        terminal.print(shape_table(traced, batch))
+        result["shapes"] = [asdict(row) for row in traced]
     output.emit(result, as_json)
     output.hint(as_json, "train", *output.repeated_arguments("shapes", "batch", "as_json"), "--dry-run")
+
+
+def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
+    """Parameters by component."""
+    rows = [(name, f"{number:,}", f"{number / counts.total:.1%}") for name, number in counts.components.items()]
+    rows.append(("total", f"{counts.total:,}", ""))
+    if counts.trainable != counts.total:
+        rows.append(("trainable", f"{counts.trainable:,}", ""))
+    rows += [
+        (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()
+    ]
+    title = f"{experiment.name} ({experiment.model.family})"
+    return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)
+
+
+def role_table(rows: list[RoledParameters]) -> Table:
+    """Parameters by role, alike ones of several blocks in one line."""
+    columns = {"role": "text", "parameter": "text", "shape": "text"}
+    table = terminal_table(columns | {"copies": "number", "parameters": "number"}, title="by role")
+    for role in dict.fromkeys(row.role for row in rows):
+        own = [row for row in rows if row.role == role]
+        for row in own:
+            parts = f" ({row.num_parts} matrices)" if row.num_parts > 1 else ""
+            table.add_row(role, row.name, _shapes([row.shape]) + parts, f"{row.copies:,}", f"{row.total:,}")
+        table.add_row(f"all {role}", "", "", "", f"{sum(row.total for row in own):,}", style="bold")
+    return table
+
+
+def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
+    """Shapes of inputs and outputs by module, which is named by its path's end: `blocks.3` for a member of a list."""
+    columns = dict.fromkeys(("module", "class", "input", "output"), "text") | {"parameters": "number"}
+    table = terminal_table(columns, title=f"forward pass, batch {batch_size}")
+    for row in rows:
+        parts = row.path.split(".")
+        name = ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:]) or "(whole network)"
+        table.add_row(
+            "  " * row.depth + name, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}"
+        )
+    return table
+
+
+def _shapes(shapes: list[Shape]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)
 
 
 @click.command()
@@ -145,8 +200,8 @@ def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...]
     terminal = output.console(as_json)
     for line in profiling.profile_lines(found):
         output.say(line) if as_json else terminal.print(line, markup=False, highlight=False)
-    terminal.print(profiling.module_table(found))
-    terminal.print(profiling.operator_table(found))
+    for table in profiling.profile_tables(found):
+        terminal.print(table)
     for file in (picture, found.trace):
         output.print_line(output.short_path(file), as_json)
     output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)

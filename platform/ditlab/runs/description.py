@@ -39,18 +39,6 @@ _PARTS = ("checkpoints", "media", "samples", "report")
 
 
 @dataclass(frozen=True)
-class CheckpointList:
-    """Checkpoints of a run."""
-
-    place: str
-    """Path or URI of their folder."""
-    steps: list[int] = field(default_factory=list)
-    """Steps of the committed ones, oldest first."""
-    fault: str = ""
-    """Reason why they cannot be listed."""
-
-
-@dataclass(frozen=True)
 class RunDescription:
     """One run or sweep, as `ditlab runs show` prints it."""
 
@@ -66,7 +54,10 @@ class RunDescription:
     """Essential fields of the spec, by dotted path."""
     metrics: dict[str, tuple[int, float]]
     """Step and value of the last point of each metric."""
-    checkpoints: CheckpointList
+    checkpoint_place: str
+    """Path or URI of the folder of checkpoints; empty for a sweep."""
+    checkpoint_steps: list[int]
+    """Steps of the committed ones, oldest first."""
     sizes: dict[str, int]
     """Bytes by part of the folder, and `total`."""
     trials: Mapping[Any, int] = field(default_factory=dict)
@@ -90,7 +81,7 @@ class RunDescription:
             "is_locked": self.is_locked, "folder": str(self.folder.path), "tracking_uri": self.tracking_uri,
             "unsent": self.unsent, "spec": self.spec,
             "metrics": {name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()},
-            "checkpoints": {"place": self.checkpoints.place, "steps": self.checkpoints.steps},
+            "checkpoints": {"place": self.checkpoint_place, "steps": self.checkpoint_steps},
             "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
             "time": self.time.to_dict() if self.time else None,
             "start": record.start or None, "proof": self.proof or None,
@@ -101,7 +92,7 @@ class RunDescription:
 def describe_run(home: Home, found: FoundRun) -> RunDescription:
     """Describe a run. Reads its files and changes none; a file that cannot be read becomes a note."""
     folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
-    spec = _flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
+    spec = flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
     address, content = resolve_tracking_uri(record.tracking_uri or None, home), JournalContent()
     unsent: int | None = 0
     try:
@@ -121,20 +112,13 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
     trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
+    saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)
     shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
     return RunDescription(
         folder, record, is_locked(folder), redact(address), unsent, {name: spec[name] for name in shown}, metrics,
-        CheckpointList("") if record.trials else _checkpoints(folder, spec), _sizes(folder.path), trials, notes,
+        *saved, _sizes(folder.path), trials, notes,
         run_time(content), hide(_latest_tag(content, PROOF_TAG)), lineage(records, record.run_id),
     )  # fmt: skip
-
-
-def recorded_time(folder: RunFolder) -> TimeSummary | None:
-    """Sum up where the time of a run went; None where its journal holds no times, or cannot be read."""
-    try:
-        return run_time(read_content(folder.journal))
-    except OSError:
-        return None
 
 
 def run_time(content: JournalContent) -> TimeSummary | None:
@@ -147,17 +131,13 @@ def _latest_tag(content: JournalContent, name: str) -> str:
     return next(filter(None, reversed(values)), "")
 
 
-def storage_of(folder: RunFolder) -> str | None:
-    """Place outside the run's folder that its spec names for checkpoints; None for the folder itself."""
-    return _storage(_flat_spec(folder.spec, []))
-
-
-def _storage(spec: Mapping[str, str]) -> str | None:
+def storage_of(spec: Mapping[str, str]) -> str | None:
+    """Place outside the run's folder that a flat spec names for checkpoints; None for the folder itself."""
     storage = spec.get("checkpoint.storage", "null")
     return None if storage == "null" else storage
 
 
-def _flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
+def flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
     """Fields of a spec as texts, by dotted path; nothing is validated: a package of the run's may not be installed."""
     try:
         return flatten(read_recorded(path))
@@ -168,19 +148,20 @@ def _flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
     return {}
 
 
-def _checkpoints(folder: RunFolder, spec: Mapping[str, str]) -> CheckpointList:
-    """Checkpoints in the run's folder or its storage; needs no torch for those on this machine's disks."""
-    storage = _storage(spec)
+def _checkpoints(folder: RunFolder, spec: Mapping[str, str], notes: list[str]) -> tuple[str, list[int]]:
+    """Place and steps of the checkpoints, in the run's folder or its storage; torch is imported for a URI alone."""
+    storage = storage_of(spec)
+    place = Path(storage) / folder.run_id if storage else folder.checkpoints
     try:
         if storage and is_uri(storage):
             from ditlab.runs.launch import checkpoint_store
 
             store = checkpoint_store(folder, storage)
-            return CheckpointList(store.location, store.steps())
-        place = Path(storage) / folder.run_id if storage else folder.checkpoints
-        return CheckpointList(str(place), committed(LocalFiles(place, "checkpoint.storage").listing()))
+            return store.location, store.steps()
+        return str(place), committed(LocalFiles(place, "checkpoint.storage").listing())
     except (OSError, UserError) as error:
-        return CheckpointList(str(storage), fault=first_line(error))
+        notes.append(f"The checkpoints cannot be listed: {first_line(error).rstrip('.')}.")
+        return storage or str(place), []
 
 
 def _sizes(path: Path) -> dict[str, int]:

@@ -16,15 +16,7 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
-from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import (
-    LARGEST_JOURNAL,
-    JournalContent,
-    JournalRecord,
-    all_metrics,
-    read_content,
-    read_journal,
-)
+from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, read_content, read_lines
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 """Prefixes of the metrics whose points are events; those of single steps are none."""
@@ -92,17 +84,12 @@ class EventReader:
     def read_new(self) -> list[RunEvent]:
         """Events of the journal's lines since the last call, in their order."""
         found = []
-        try:
-            with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
-                for line in read_journal(file, self._end):
-                    if not line.is_whole:
-                        break
-                    self._end = line.end
-                    self.num_damaged += line.record is None
-                    if line.record is not None and (event := self._event(line.record)):
-                        found.append(event)
-        except FileNotFoundError:
-            return []
+        with suppress(FileNotFoundError):
+            for line in read_lines(self.folder.journal, self._end):
+                self._end = line.end
+                self.num_damaged += line.record is None
+                if line.record is not None and (event := self._event(line.record)):
+                    found.append(event)
         return list(_joined(found))
 
     def follow(self, interval: float = 1.0) -> Iterator[RunEvent]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,8 +19,7 @@ from ditlab.runs.page_pictures import LinkedPictures, load_picture
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
-from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalContent, read_journal
+from ditlab.tracking.journal import JournalContent, read_lines
 
 INTERVAL = 2.0
 """Seconds between a browser's questions for changes."""
@@ -29,40 +27,6 @@ _LEAST_AGE = 1.0
 """Seconds for which a page is not made again, however many browsers ask."""
 _SHARE = 5.0
 """A page is not made again for this many times what it took: at most a sixth of one core."""
-
-
-class FollowedRun:
-    """The page of one run as it is now. Not thread-safe."""
-
-    def __init__(self, home: Home, folder: RunFolder) -> None:
-        self.home, self.folder = home, folder
-        self.pictures = LinkedPictures()
-        """Files of the pictures that pages made so far refer to."""
-        self._content, self._inode = JournalContent(), 0
-        self._experiment: Experiment | None = None
-
-    def page(self) -> Page:
-        """The page as it is now. Raises UserError where the run's record cannot be read."""
-        content = self._read()
-        if self._experiment is None:
-            with suppress(UserError):  # the page says why
-                self._experiment = load_recorded_experiment(self.folder.spec)
-        return run_page(RunContent(self.home, self.folder, self.pictures, self._experiment, content))
-
-    def _read(self) -> JournalContent | None:
-        """The journal's content, with the lines since the last call; None where it cannot be read, as the page says."""
-        try:
-            with open_regular_file(self.folder.journal, LARGEST_JOURNAL) as file:
-                state = os.fstat(file.fileno())
-                if state.st_ino != self._inode or state.st_size < self._content.end:
-                    self._content, self._inode = JournalContent(), state.st_ino
-                for line in read_journal(file, self._content.end):
-                    if not line.is_whole:  # in writing
-                        break
-                    self._content.add(line)
-        except OSError:
-            return None
-        return self._content
 
 
 class LivePage(LoopbackServer):
@@ -75,7 +39,10 @@ class LivePage(LoopbackServer):
 
     def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
         """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
-        self._run, self._warn = FollowedRun(home, folder), warn
+        self._home, self._folder, self._warn = home, folder, warn
+        self._content, self._inode = JournalContent(), 0
+        self._pictures = LinkedPictures()
+        self._experiment: Experiment | None = None
         self._lock = threading.Lock()
         self._page: Page | None = None
         self._rendered: dict[str, str] = {}
@@ -94,11 +61,30 @@ class LivePage(LoopbackServer):
                 pairs = parse_qs(address.query).get("have", [""])[0].split(",")
                 have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
                 return Answer(json.dumps(self._changes(have), allow_nan=False).encode(), "application/json")
-            picture = self._run.pictures.paths.get(address.path.lstrip("/"))
+            picture = self._pictures.paths.get(address.path.lstrip("/"))
         if picture is None:
             return Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
         content, kind = load_picture(picture)
         return Answer(content, f"image/{kind}")
+
+    def current_page(self) -> Page:
+        """Make the page as the run is now, with the journal's lines since the last call. Not thread-safe.
+
+        Raises UserError where the run's record cannot be read.
+        """
+        journal = self._folder.journal
+        content: JournalContent | None = None
+        with suppress(OSError):  # the page says why it cannot be read
+            state = journal.stat()
+            if state.st_ino != self._inode or state.st_size < self._content.end:
+                self._content, self._inode = JournalContent(), state.st_ino
+            for line in read_lines(journal, self._content.end):
+                self._content.add(line)
+            content = self._content
+        if self._experiment is None:
+            with suppress(UserError):  # the page says why
+                self._experiment = load_recorded_experiment(self._folder.spec)
+        return run_page(RunContent(self._home, self._folder, self._pictures, self._experiment, content))
 
     def _changes(self, have: Mapping[str, str]) -> dict[str, Any]:
         """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
@@ -120,7 +106,7 @@ class LivePage(LoopbackServer):
             return self._page
         begun = time.monotonic()
         try:
-            page = self._run.page()
+            page = self.current_page()
             self._rendered, self._page, self._fault = render_sections(page), page, ""
         except Exception as error:  # the next look may find the files whole again
             fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"

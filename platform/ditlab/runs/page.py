@@ -275,12 +275,6 @@ def _summary(run: RunContent) -> str:
     sentences = [
         f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of {run.record.total_steps:,}{time}."
     ]
-    if TRAIN_LOSS in run.metrics:
-        sentences.append(f"Training loss {run.last(TRAIN_LOSS)}.")
-    if main := run.main_metric:
-        values = run.metrics[main].values
-        first = f", from {format_number(float(values[0]))} at the first evaluation" if len(values) > 1 else ""
-        sentences.append(f"Held-out {main.removeprefix(HELD_OUT)} {run.last(main)}{first}.")
     if run.record.message and not run.is_live:
         sentences.append(f"Reason: {hide(run.record.message)}")
     return " ".join(sentences)

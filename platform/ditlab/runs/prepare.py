@@ -47,10 +47,6 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     home.check_place()
     given_uri = experiment.tracking.uri
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
-    check_devices(launch.experiment, local, remote)
-    if not remote:
-        check_network(launch.experiment)
-    assert launch.model  # a mistake that only building finds shows at once
     resumed: RunFolder | None = None
     if resume == "auto":
         unfinished = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
@@ -63,10 +59,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
             tracked = tracked_at(launch.experiment, read_record(resumed).tracking_uri or None)
             launch = launch.changed(experiment=tracked)
-    check_storage(launch.experiment)
-    check_inputs(launch.experiment, launch.data, home)
-    if launch.experiment.evaluation.quality:
-        check_quality(launch.experiment, launch.data)
+    check_parts(launch, local, remote)
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
         note = check_start(launch.experiment, launch.model, home, total_steps, resumed)
@@ -112,9 +105,17 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
 
 
 def launch_notes(launch: Launch) -> list[str]:
-    """Lines that describe the run and its data."""
-    remarks = [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
-    return [describe(launch.experiment, launch.model.counts.total), *filter(None, remarks)]
+    """Lines on the run (family, parameters, batch, workers, ZeRO stage, precision, compiled blocks) and its data."""
+    experiment, resources = launch.experiment, launch.experiment.resources
+    fewest, most = resources.min_workers, resources.max_workers
+    workers = f"{most if fewest == most else f'{fewest} to {most}'} {'GPU' if resources.gpus_per_worker else 'CPU'}"
+    compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
+    line = (
+        f"{experiment.name}: {experiment.model.family}, {launch.model.counts.total:,} parameters, "
+        f"batch {experiment.batch.size}, {workers} worker{'s' if most > 1 else ''}, "
+        f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
+    )
+    return [line, *filter(None, [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note])]
 
 
 def startup_lines(launch: Launch) -> list[str]:
@@ -132,19 +133,6 @@ def startup_lines(launch: Launch) -> list[str]:
         problem = f"tracking.uri={redact(uri)} does not answer ({reason})" if reason else check_access(uri)
     warning = f"warning: {problem}; training goes on, `ditlab runs sync` sends what is missing."
     return [*launch_notes(launch), *([warning] if problem else []), last]
-
-
-def describe(experiment: Experiment, num_parameters: int) -> str:
-    """One line about a run: family, parameters, batch size, workers, ZeRO stage, precision, compiled blocks."""
-    fewest, most = experiment.resources.min_workers, experiment.resources.max_workers
-    workers = str(most) if fewest == most else f"{fewest} to {most}"
-    where = "GPU" if experiment.resources.gpus_per_worker else "CPU"
-    compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
-    return (
-        f"{experiment.name}: {experiment.model.family}, {num_parameters:,} parameters, batch {experiment.batch.size}, "
-        f"{workers} {where} worker{'s' if most > 1 else ''}, ZeRO {experiment.engine.zero.stage}, "
-        f"{experiment.training.precision}{compiled}"
-    )
 
 
 def _compile_decision(experiment: Experiment) -> CompileDecision:
@@ -184,9 +172,13 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     return found
 
 
-def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
-    """Raises UserError for more GPUs or processes than this machine has; a cluster is checked once connected."""
-    workers, gpus = experiment.resources.min_workers, experiment.resources.gpus_per_worker
+def check_parts(launch: Launch, local: bool, remote: bool) -> None:
+    """Check devices, network interface, model, storage, data and quality metrics; a cluster's nodes are checked apart.
+
+    Raises UserError.
+    """
+    experiment, resources = launch.experiment, launch.experiment.resources
+    workers, gpus, interface = resources.min_workers, resources.gpus_per_worker, resources.network.interface
     if local and workers > 1:
         raise UserError(
             f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
@@ -199,19 +191,14 @@ def check_devices(experiment: Experiment, local: bool, remote: bool) -> None:
             f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
             f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
         )
-
-
-def check_network(experiment: Experiment) -> None:
-    """Raises UserError where this machine lacks the configured interface; `cluster.survey` checks a cluster's nodes."""
-    interface = experiment.resources.network.interface
-    if interface and interface not in (existing := [name for _, name in socket.if_nameindex()]):
+    if interface and not remote and interface not in (existing := [name for _, name in socket.if_nameindex()]):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
-
-
-def check_storage(experiment: Experiment) -> None:
-    """Raises UserError where `checkpoint.storage` cannot be written."""
+    assert launch.model  # a mistake that only building finds shows before any file is touched
     if storage := experiment.checkpoint.storage:
         CheckpointStore.at(storage).check_writable()
+    check_inputs(experiment, launch.data, launch.home)
+    if experiment.evaluation.quality:
+        check_quality(experiment, launch.data)
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> None:

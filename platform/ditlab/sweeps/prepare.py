@@ -19,11 +19,9 @@ from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, p
 from ditlab.cluster.session import is_connected
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.inputs.model_inputs import check_inputs
-from ditlab.quality import check_quality
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
-from ditlab.runs.prepare import absolute_paths, check_devices, check_network, check_storage
+from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
@@ -227,7 +225,9 @@ class _TrialChecks:
         spec = experiment.to_dict()
         key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
         if key not in self._results:
-            self._results[key] = self._check(experiment)
+            launch = Launch(experiment, self._home)
+            check_parts(launch, False, self._remote)
+            self._results[key] = launch.model.counts.total, launch.plan.total_steps
         found = self._results[key]
         if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
             parts = [found[1], experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
@@ -235,15 +235,3 @@ class _TrialChecks:
                 check_start(experiment, build_model(experiment), self._home, found[1])
                 self._started.add(key)
         return found
-
-    def _check(self, experiment: Experiment) -> tuple[int, int]:
-        check_devices(experiment, False, self._remote)
-        if not self._remote:
-            check_network(experiment)
-        launch = Launch(experiment, self._home)
-        num_parameters = launch.model.counts.total
-        check_storage(experiment)
-        check_inputs(experiment, launch.data, self._home)
-        if experiment.evaluation.quality:
-            check_quality(experiment, launch.data)
-        return num_parameters, launch.plan.total_steps

@@ -213,8 +213,8 @@ def read_records(path: Path) -> Iterator[JournalRecord]:
                 yield line.record
 
 
-def read_lines(path: Path, begin: int, end: int) -> Iterator[JournalLine]:
-    """Every whole line between two offsets, in bytes."""
+def read_lines(path: Path, begin: int, end: int = LARGEST_JOURNAL) -> Iterator[JournalLine]:
+    """Every whole line between two offsets, in bytes. Raises OSError where there is no journal."""
     with open_regular_file(path, LARGEST_JOURNAL) as file:
         for line in read_journal(file, begin):
             if not line.is_whole or line.end > end:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Picture
-from ditlab.analysis.sample_request import save_pictures, start_image
+from ditlab.analysis.drawing import save_pictures, start_image
 from ditlab.errors import UserError
 from support.special_files import KINDS, put
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from denoisers.contract import Prompt, SampleRequest
+from ditlab.analysis.drawing import class_number, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
-from ditlab.analysis.sample_request import class_number, folder_name, num_samples, sample_request
 from ditlab.errors import UserError
 from support.special_files import KINDS, put
 from support.watchdog import watchdog
@@ -155,7 +155,7 @@ def test_a_class_by_its_number_or_name():
         3, 3, -1, "dog", "3d", None
     ]  # fmt: skip
     assert class_number("dog", ("cat", "dog")) == 1
-    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"):
+    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; known: cat, dog$"):
         class_number("cow", ("cat", "dog"))
     with pytest.raises(UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"):
         class_number("x", [f"n{number}" for number in range(100)])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from denoisers.figures import Figure, Text
-from ditlab.analysis.comparison import SampleSettings, draw, open_runs, summarise
+from ditlab.analysis.comparison import draw, open_runs, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
@@ -194,7 +194,7 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
     monkeypatch.setattr(SavedRun, "network", watched)
     (small, _) = open_runs(["small", "second"], Home(mine), print)
     saved = small.saved()
-    drawn = [draw(saved, SampleSettings(0, 9, 3, batch, torch.device("cpu"))) for batch in (4, 64)]
+    drawn = [draw(saved, 0, 9, 3, batch, torch.device("cpu")) for batch in (4, 64)]
     assert set(sizes) == {4, 1, 9}
     images = [drawing.grid.panels[0].images for drawing in drawn]
     assert images[0] == pytest.approx(images[1], abs=1e-5)

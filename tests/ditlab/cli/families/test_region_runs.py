@@ -14,12 +14,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
-from ditlab.analysis.comparison import SampleSettings, draw
-from ditlab.analysis.evaluation import evaluate_by_family
+from ditlab.analysis.comparison import draw
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
+from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.files import build_experiment
 from support.command import Said, run_here, run_inside
@@ -176,8 +176,10 @@ def test_generated_regions_are_measured_against_their_optimum(tmp_path):
     experiment = build_experiment(spec, "test")
     splits, network = open_data(experiment.data, Home(tmp_path)), experiment.family.build_network(experiment.model)
     inputs = ModelInputs.from_experiment(experiment, splits.train.columns, torch.device("cpu"))
-    found = evaluate_by_family(experiment, network, splits, None, 16, inputs)
-    assert found is not None and "optimal_share" in found.metrics
+    evaluator = experiment.family.build_evaluator(experiment.objective, experiment.model, None)
+    rows = row_set(splits.train, inputs), row_set(splits.held_out, inputs)
+    found = evaluator.evaluate(network, *rows, splits.references, 16)
+    assert "optimal_share" in found.metrics
     r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
     assert r2["optimal"] > 0.1 and all(r2["optimal"] >= value for value in r2.values())
 
@@ -336,7 +338,7 @@ def test_a_schedule_without_noise_is_refused_before_anything_starts(trained):
 
 def test_a_comparison_draws_the_same_rows(blank_pictures, trained, tmp_path):
     saved = open_training_run("regions", Home.from_environment(), print).saved()
-    drawing = draw(saved, SampleSettings(samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu")))
+    drawing = draw(saved, samples=0, grid=3, seed=0, batch=2, device=torch.device("cpu"))
     assert drawing is not None and drawing.num == 3 and drawing.evaluations == 1
     said = trained.command("sample", "regions", "--num", "3", "--out", tmp_path, "--json")
     values = load_file(tmp_path / "samples.safetensors")["values"]

@@ -8,8 +8,7 @@ import click
 import pytest
 
 from ditlab.api.specs import load, load_sweep
-from ditlab.cli.examples import EXAMPLES, examples_of
-from ditlab.cli.main import COMMANDS, cli
+from ditlab.cli.main import COMMANDS, EXAMPLES, cli, examples_of
 from ditlab.spec.files import is_sweep
 
 CHECKOUT = Path(__file__).parents[4]

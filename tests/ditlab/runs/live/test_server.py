@@ -10,7 +10,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.runs import live_page
-from ditlab.runs.live_page import FollowedRun, LivePage
+from ditlab.runs.live_page import LivePage
 from ditlab.runs.locks import lock_run
 from ditlab.runs.servers import is_own_name
 from support.journaled import JournaledRun
@@ -157,20 +157,21 @@ def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
 
 
 def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
-    followed = FollowedRun(run.home, run.folder)
-    followed.page()
+    followed = LivePage(run.home, run.folder, 0, print)
+    followed.server_close()
+    followed.current_page()
     end, begins = run.folder.journal.stat().st_size, []
-    read_on = live_page.read_journal
-    monkeypatch.setattr(live_page, "read_journal", lambda file, begin: begins.append(begin) or read_on(file, begin))
+    read_on = live_page.read_lines
+    monkeypatch.setattr(live_page, "read_lines", lambda path, begin: begins.append(begin) or read_on(path, begin))
     run.train(range(11, 13))
     with run.folder.journal.open("ab") as file:
         file.write(b"".join(run.lines[-2:]) + b'{"kind":"met')  # in writing
-    assert "step 12 of" in followed.page().summary and begins == [end]
+    assert "step 12 of" in followed.current_page().summary and begins == [end]
     run.lines = run.lines[:-5]  # another file, shorter than what was read
     run.save()
-    assert "step 7 of" in followed.page().summary
+    assert "step 7 of" in followed.current_page().summary
     run.folder.journal.unlink()
-    assert "step 0 of" in followed.page().summary
+    assert "step 0 of" in followed.current_page().summary
 
 
 def test_a_port_in_use_is_said(run):
