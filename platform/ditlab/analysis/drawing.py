@@ -46,7 +46,7 @@ from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.errors import UserError, first_line
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
@@ -67,6 +67,7 @@ PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
 MOST_PICTURES = 64
 MOST_TEXTS = 16
+_MOST_NAMES = 30
 _WIDEST = 256  # pixels of a picture's longer side
 LABEL = "label"
 """Column of classes."""
@@ -276,7 +277,9 @@ def class_number(name: str, names: Sequence[str]) -> int:
         return list(names).index(name)
     if not names:
         raise UserError(f"--label {name}: this run's data have no names of classes; give the class's number.")
-    raise UserError(f"--label {name} is no class of this run's data; {nearest(name, list(names))}")
+    listed = ", ".join(names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    raise UserError(f"--label {name} is no class of this run's data; their names are {listed}{more}.")
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:

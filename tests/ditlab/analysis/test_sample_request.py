@@ -155,7 +155,7 @@ def test_a_class_by_its_number_or_name():
         3, 3, -1, "dog", "3d", None
     ]  # fmt: skip
     assert class_number("dog", ("cat", "dog")) == 1
-    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; known: cat, dog$"):
+    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"):
         class_number("cow", ("cat", "dog"))
     with pytest.raises(UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"):
         class_number("x", [f"n{number}" for number in range(100)])

@@ -80,5 +80,5 @@ def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
     refused = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "cow")
     assert refused.code == 2
     assert refused.err.endswith(
-        "ditlab: --label cow is no class of this run's data; known: cat, dog, golden_retriever\n"
+        "ditlab: --label cow is no class of this run's data; their names are cat, dog, golden_retriever.\n"
     )
