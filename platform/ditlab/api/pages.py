@@ -1,18 +1,13 @@
-"""Pages of runs: one HTML file, or served live on this machine. Import no torch."""
+"""Pages of runs as files, and files as runs' artifacts. Imports no torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.records import FoundRun
-
-if TYPE_CHECKING:
-    from ditlab.runs.live_page import LivePage
 
 
 def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) -> Path:
@@ -50,30 +45,3 @@ def log_files(
         for file in files:
             tracker.log_artifact(file, place)
     return tracker.num_unsent
-
-
-def sweep_report(found: FoundRun) -> Path:
-    """The page that a sweep wrote at its end. Raises UserError where there is none."""
-    page = found.folder.path / "report" / "report.html"
-    if not os.path.lexists(page):
-        run = found.folder.run_id
-        raise UserError(
-            f"run '{run}' is a sweep without a page: a sweep writes it when it ends; `ditlab tune --resume {run}` goes "
-            "on with it, and `ditlab report` shows each of its trials."
-        )
-    return page
-
-
-def serve_page(found: FoundRun, home: Home, port: int, warn: Callable[[str], None]) -> LivePage:
-    """Open the server of a run's live page on loopback; port 0 takes a free one. Use it as a context manager.
-
-    Raises UserError for a sweep, and for a port that cannot be listened on.
-    """
-    from ditlab.runs.live_page import LivePage
-
-    if found.record.trials:
-        raise UserError(
-            f"run '{found.folder.run_id}' is a sweep; name one of its trials, which `ditlab runs show "
-            f"{found.folder.run_id}` counts and `ditlab runs` lists."
-        )
-    return LivePage(home, found.folder, port, warn)

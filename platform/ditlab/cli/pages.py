@@ -35,10 +35,19 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     RUN is an id, a prefix of one, or a name; for a sweep, the path of its own page is printed. The file needs no
     network, no server and no other file. Training writes it at the end (tracking.report).
     """
-    from ditlab.api.pages import log_files, sweep_report, write_report
+    from ditlab.api.pages import log_files, write_report
 
     home, found = Home.from_environment(), options.find_noted(run)
-    path = sweep_report(found) if found.record.trials else write_report(home, found.folder, out)
+    if found.record.trials:
+        path = found.folder.path / "report" / "report.html"
+        if not os.path.lexists(path):
+            sweep = found.folder.run_id
+            raise UserError(
+                f"run '{sweep}' is a sweep without a page: a sweep writes it when it ends; `ditlab tune --resume "
+                f"{sweep}` goes on with it, and `ditlab report` shows each of its trials."
+            )
+    else:
+        path = write_report(home, found.folder, out)
     if log and not found.record.trials:
         from ditlab.cli.progress import ProgressBars
 
@@ -69,7 +78,7 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
     \b
     ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
     """
-    from ditlab.api.pages import serve_page
+    from ditlab.runs.live_page import LivePage
 
     home = Home.from_environment()
     try:
@@ -79,7 +88,12 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
     if port is None:
         with socket.socket() as probe:
             port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
-    with serve_page(found, home, port, output.say) as page:
+    if found.record.trials:
+        raise UserError(
+            f"run '{found.folder.run_id}' is a sweep; name one of its trials, which `ditlab runs show "
+            f"{found.folder.run_id}` counts and `ditlab runs` lists."
+        )
+    with LivePage(home, found.folder, port, output.say) as page:
         shown = f"run {found.record.run_id} ({found.record.name})"
         output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)
         is_remote = bool(os.environ.get("SSH_CONNECTION"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from ditlab.notebook_html import card, code, fold, table
+from ditlab.notebook_html import table
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,6 @@ def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> M
     fields = [field for field in spec_fields(spec) if field.path.partition(".")[0] not in without]
     rows = [[field.path, *field.texts()] for field in fields if field.differs]
     return table(["field", "value", "default"], rows, f"{len(rows)} of {len(fields)} fields differ from the defaults:")
-
-
-def sweep_card(sweep: BaseModel, base: Mapping[str, Any], fixed: Mapping[str, Any], axes: Mapping[str, Any]) -> Markup:
-    """Axes, fixed fields, and the rest of the sweep; its base on request."""
-    rows = []
-    for path, axis in axes.items():
-        values = axis.model_dump(mode="json", serialize_as_any=True, exclude_none=True)
-        kind, when, low, high = (values.pop(name, None) for name in ("kind", "when", "low", "high"))
-        parts = [f"{value_text(low)} to {value_text(high)}"] if low is not None else []
-        parts += [f"{'' if name == 'values' else name + ' '}{value_text(value)}" for name, value in values.items()]
-        rows.append([path, kind, ", ".join(parts), value_text(when) if when else ""])
-    tables = [table(["axis", "kind", "values", "only when"], rows)]
-    if fixed:
-        pairs = [[path, value_text(value)] for path, value in fixed.items()]
-        tables.append(table(["field of every trial", "value"], pairs))
-    lines = "\n".join(f"{key}: {value_text(value)}" for key, value in base.items())
-    tables.append(differing_fields(sweep, ("name", "base", "fixed", "space")))
-    tables.append(fold(f"base: {base.get('name', '')}", code(lines)))
-    return card(getattr(sweep, "name", ""), f"sweep over {len(axes)} axes", tables)
 
 
 def value_text(value: Any) -> str:

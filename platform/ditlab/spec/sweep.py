@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import never_failing
-from ditlab.spec.cards import sweep_card
+from ditlab.notebook_html import card, code, fold, never_failing, table
+from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import check_name
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents
 from ditlab.spec.optimization import Count
@@ -204,7 +204,22 @@ class Sweep(Spec):
 
     @never_failing
     def _repr_html_(self) -> str:
-        return sweep_card(self, self.base, self.fixed, self.space)
+        """Axes, fixed fields, and the rest of the sweep; its base on request."""
+        rows = []
+        for path, axis in self.space.items():
+            values = axis.model_dump(mode="json", serialize_as_any=True, exclude_none=True)
+            kind, when, low, high = (values.pop(name, None) for name in ("kind", "when", "low", "high"))
+            parts = [f"{value_text(low)} to {value_text(high)}"] if low is not None else []
+            parts += [f"{'' if name == 'values' else name + ' '}{value_text(value)}" for name, value in values.items()]
+            rows.append([path, kind, ", ".join(parts), value_text(when) if when else ""])
+        tables = [table(["axis", "kind", "values", "only when"], rows)]
+        if self.fixed:
+            pairs = [[path, value_text(value)] for path, value in self.fixed.items()]
+            tables.append(table(["field of every trial", "value"], pairs))
+        lines = "\n".join(f"{key}: {value_text(value)}" for key, value in self.base.items())
+        tables.append(differing_fields(self, ("name", "base", "fixed", "space")))
+        tables.append(fold(f"base: {self.base.get('name', '')}", code(lines)))
+        return card(self.name, f"sweep over {len(self.space)} axes", tables)
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
