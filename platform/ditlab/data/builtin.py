@@ -27,7 +27,7 @@ from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import Document, TextPiece, pieces
-from ditlab.data.text.token_store import (
+from ditlab.data.text.text_import import (
     PieceCounter,
     encode,
     request_tokenizer,

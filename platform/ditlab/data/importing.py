@@ -21,7 +21,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, MnistOptions, TextOptions
 
 if TYPE_CHECKING:
-    from ditlab.data.block_imports.runner import BlockExecutor
+    from ditlab.data.block_imports.blocks import BlockExecutor
 
 Options = TypeVar("Options", bound=Spec, covariant=True)
 

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -27,12 +27,7 @@ def fitting_processes(num_bytes: int) -> int:
     return max(1, min(cores, num_bytes // BYTES_A_PROCESS))
 
 
-def in_processes(
-    work: Callable[[Task], Result],
-    tasks: Iterable[Task],
-    processes: int,
-    verb: str,
-) -> Iterator[Result]:
+def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processes: int, verb: str) -> Iterator[Result]:
     """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
 
     Raises whatever `work` raises, and UserError where a process is killed (`a process that {verb} was killed`:
@@ -40,21 +35,29 @@ def in_processes(
     """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
     with ProcessPoolExecutor(processes, context, initializer=_begin) as pool:
-        waiting: deque[Future[Result]] = deque()
         try:
-            for task in tasks:
-                waiting.append(pool.submit(work, task))
-                if len(waiting) == processes * WAITING_TASKS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from results_in_order(pool, work, tasks, processes * WAITING_TASKS)
         except BrokenProcessPool as error:
             raise UserError(
                 f"a process that {verb} was killed (--processes={processes}), as happens where memory runs out; "
                 "lower --processes."
             ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def results_in_order(
+    pool: Executor, work: Callable[[Task], Result], tasks: Iterable[Task], ahead: int
+) -> Iterator[Result]:
+    """Yield `work(task)` of each task in their order, with `ahead` tasks begun before they are consumed at most."""
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _begin() -> None:

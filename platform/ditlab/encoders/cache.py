@@ -34,16 +34,14 @@ class FeatureCache:
                 missing.setdefault(key, place)
         if missing:
             computed = compute(list(missing.values()))
-            found.update((key, self._store(key, row)) for key, row in zip(missing, computed, strict=True))
+            for key, row in zip(missing, computed, strict=True):
+                # a copy: a slice would keep its whole batch in memory
+                found[key] = row.to("cpu", copy=True) if self.entries else row
+                if self.entries:
+                    self._cached[key] = found[key]
+                if len(self._cached) > self.entries:
+                    self._cached.popitem(last=False)
         return [found[key] for key in keys]
-
-    def _store(self, key: Hashable, row: Tensor) -> Tensor:
-        if not self.entries:
-            return row
-        self._cached[key] = row = row.to("cpu", copy=True)  # a copy: a slice would keep its whole batch in memory
-        if len(self._cached) > self.entries:
-            self._cached.popitem(last=False)
-        return row
 
 
 def content_keys(values: Tensor) -> list[bytes]:

@@ -48,7 +48,22 @@ class EncoderCheckpoint:
         `option` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
         DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
         """
-        folder = _local_folder(place, None) or _fetched(place, f"{option}={place}", downloads)
+        folder = _local_folder(place, None)
+        if folder is None:
+            from huggingface_hub import snapshot_download
+            from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+            downloads = downloads or Home.from_environment().caches / "encoders"
+            try:
+                folder = Path(snapshot_download(place, allow_patterns=FETCHED, cache_dir=downloads))
+            except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+                reason = f"and the Hugging Face hub does not give it ({first_line(error)})"
+                if isinstance(error, HFValidationError):
+                    reason = "nor is it a name on the Hugging Face hub"
+                raise UserError(
+                    f"{option}={place} is no folder here, {reason}; check the name, or fetch it on a machine that "
+                    "reaches the hub and name its folder."
+                ) from error
         found = cls(folder, f"{option}={place}")
         found._check_files(needs)
         return found
@@ -77,9 +92,17 @@ class EncoderCheckpoint:
             except OSError as error:
                 raise self._unreadable(path, first_line(error)) from None
         missing = [] if (self.folder / CONFIG).exists() else [CONFIG]
-        if "weights" in needs and not (self.folder / WEIGHTS).exists():
-            index = self.folder / WEIGHTS_INDEX
-            missing += self._missing_shards(index) if index.exists() else [f"weights ({WEIGHTS})"]
+        index, in_shards = self.folder / WEIGHTS_INDEX, "weights" in needs and not (self.folder / WEIGHTS).exists()
+        if in_shards and not index.exists():
+            missing.append(f"weights ({WEIGHTS})")
+        elif in_shards:
+            try:
+                names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
+                if any(Path(name).name != name for name in names):
+                    raise ValueError("it names files in other folders")
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                raise self._unreadable(index, first_line(error)) from None
+            missing += sorted(name for name in names if not (self.folder / name).exists())
         if "tokenizer" in needs and not any((self.folder / name).exists() for name in TOKENIZERS):
             missing.append(f"tokeniser ({TOKENIZERS[0]})")
         if missing:
@@ -87,16 +110,6 @@ class EncoderCheckpoint:
                 f"{self.name} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
                 "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
             )
-
-    def _missing_shards(self, index: Path) -> list[str]:
-        """Return the files that the index of weights names and that are not there."""
-        try:
-            names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
-            if any(Path(name).name != name for name in names):
-                raise ValueError("it names files in other folders")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise self._unreadable(index, first_line(error)) from None
-        return sorted(name for name in names if not (self.folder / name).exists())
 
     def _unreadable(self, path: Path, reason: str) -> UserError:
         return UserError(f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
@@ -188,24 +201,6 @@ def _local_folder(place: str, *caches: Path | None) -> Path | None:
         except (HFValidationError, OSError):
             return None
     return None
-
-
-def _fetched(name: str, option: str, downloads: Path | None) -> Path:
-    """Fetch a repository's files to `downloads`, and return their folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    downloads = downloads or Home.from_environment().caches / "encoders"
-    try:
-        return Path(snapshot_download(name, allow_patterns=FETCHED, cache_dir=downloads))
-    except HFValidationError:
-        reason = "nor is it a name on the Hugging Face hub"
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = f"and the Hugging Face hub does not give it ({first_line(error)})"
-    raise UserError(
-        f"{option} is no folder here, {reason}; check the name, or fetch it on a machine that reaches the hub and name "
-        "its folder."
-    )
 
 
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:

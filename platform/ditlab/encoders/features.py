@@ -51,10 +51,8 @@ def image_shapes(encoder: FrozenImageEncoder, height: int, width: int) -> Shapes
 
 def image_columns(encoder: FrozenImageEncoder, images: np.ndarray) -> dict[str, np.ndarray]:
     """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite in float16."""
-    pixels = torch.from_numpy(images).float().div(127.5).sub(1)
-    return _columns(
-        {"image_features": encoder.encode(pixels)}, image_shapes(encoder, *images.shape[2:]), "image encoder"
-    )
+    features = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
+    return _columns({"image_features": features}, image_shapes(encoder, *images.shape[2:]), "image encoder")
 
 
 def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[str, np.ndarray]:
@@ -63,9 +61,8 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
         values = features[name].to(getattr(torch, dtype)).cpu()
         assert values.shape[1:] == shape, f"{name} {tuple(values.shape[1:])} is not {shape}"
         if not torch.isfinite(values).all():
-            cause = (
-                "the checkpoint is damaged" if not torch.isfinite(features[name]).all() else "they are beyond its range"
-            )
+            damaged = not torch.isfinite(features[name]).all()
+            cause = "the checkpoint is damaged" if damaged else "they are beyond its range"
             raise UserError(
                 f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name another checkpoint, or "
                 "encode in the step (encoders.text, encoders.image)."

@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +23,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, writable_folder
 from ditlab.inputs.noise import derived_seed
@@ -54,9 +54,14 @@ class SmallClassifier(nn.Module):
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, generator: torch.Generator) -> None:
         super().__init__()
         channels, height, width = image_shape
-        layers, number = [*_convolution(channels, WIDTHS[0], stride=1)], 0
+
+        def convolution(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+            layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, 3, stride=stride, padding=1)
+            return [layer, nn.GroupNorm(8, outputs), nn.SiLU()]
+
+        layers, number = convolution(channels, WIDTHS[0], stride=1), 0
         while min(height, width) > SMALLEST:
-            layers += _convolution(WIDTHS[number], WIDTHS[number + 1], stride=2)
+            layers += convolution(WIDTHS[number], WIDTHS[number + 1], stride=2)
             height, width, number = -(-height // 2), -(-width // 2), number + 1
         self.body = nn.Sequential(
             *layers, nn.Flatten(), nn.utils.skip_init(nn.Linear, WIDTHS[number] * height * width, FEATURES)
@@ -77,11 +82,6 @@ class SmallClassifier(nn.Module):
         return self.head(nn.functional.silu(self.body(images)))
 
 
-def _convolution(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-    convolution = nn.utils.skip_init(nn.Conv2d, inputs, outputs, 3, stride=stride, padding=1)
-    return [convolution, nn.GroupNorm(8, outputs), nn.SiLU()]
-
-
 @dataclass(frozen=True)
 class TrainedClassifier:
     """Trained classifier with its accuracy on held-out images."""
@@ -94,58 +94,40 @@ class TrainedClassifier:
     samples: int
     """Number of training images."""
 
-    @property
-    def learned_little(self) -> bool:
-        """True if the accuracy is below a quarter of the way from chance to 1: the features then say little."""
-        return self.accuracy < self.chance + 0.25 * (1 - self.chance)
-
 
 def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], None]) -> TrainedClassifier:
-    """Train a thousand steps of AdamW on the CPU, whatever the device of the run. Calls `tick` after each step."""
-    with _deterministic():
-        network = _fit(real.fit, fields, tick)
-        features = torch.cat([network.features(images) for images, _ in batches(real.reference, fields, CPU)])
-        network.scale = (features.square().mean() + 1e-12).rsqrt()
-        return TrainedClassifier(network, *_accuracy(network, real.held_out, fields), len(real.fit))
+    """Train a thousand steps of AdamW on the CPU, whatever the device of the run. Calls `tick` after each step.
 
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """Compute on one thread, as sums over several differ in order, and with gradients, which an evaluation disables."""
+    It computes on one thread, as sums over several differ in order, and with gradients, which an evaluation disables.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.enable_grad():
-            yield
+            images, labels = map(torch.cat, zip(*batches(real.fit, fields, CPU), strict=True))
+            generator = torch.Generator().manual_seed(derived_seed("quality", VERSION))
+            network = SmallClassifier(fields.shape, fields.num_classes, generator)
+            optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.05)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)
+            for _ in range(STEPS):
+                picked = torch.randint(len(images), (BATCH,), generator=generator)
+                loss = nn.functional.cross_entropy(network(images[picked]), labels[picked])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                tick()
+            network.requires_grad_(False).eval()
+            features = torch.cat([network.features(images) for images, _ in batches(real.reference, fields, CPU)])
+            network.scale = (features.square().mean() + 1e-12).rsqrt()
+            right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
+            for images, labels in batches(real.held_out, fields, CPU):
+                right += int((network(images).argmax(1) == labels).sum())
+                counts += labels.bincount(minlength=fields.num_classes)
     finally:
         torch.set_num_threads(threads)
-
-
-def _fit(view: View, fields: ImageFields, tick: Callable[[], None]) -> SmallClassifier:
-    parts = list(batches(view, fields, CPU))
-    images, labels = torch.cat([image for image, _ in parts]), torch.cat([label for _, label in parts])
-    generator = torch.Generator().manual_seed(derived_seed("quality", VERSION))
-    network = SmallClassifier(fields.shape, fields.num_classes, generator)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)
-    for _ in range(STEPS):
-        picked = torch.randint(len(images), (BATCH,), generator=generator)
-        loss = nn.functional.cross_entropy(network(images[picked]), labels[picked])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        tick()
-    return network.requires_grad_(False).eval()
-
-
-def _accuracy(network: SmallClassifier, view: View, fields: ImageFields) -> tuple[float, float]:
-    """Return (accuracy, share of the largest class) on a view's images."""
-    right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
-    for images, labels in batches(view, fields, CPU):
-        right += int((network(images).argmax(1) == labels).sum())
-        counts += labels.bincount(minlength=fields.num_classes)
-    return right / len(view), float(counts.max()) / len(view)
+    num = len(real.held_out)
+    return TrainedClassifier(network, right / num, float(counts.max()) / num, len(real.fit))
 
 
 def cached_classifier(
@@ -155,13 +137,19 @@ def cached_classifier(
 
     `tick` is called while it is trained or waited for. Raises UserError where the folder cannot be written.
     """
-    path = home.classifiers / f"{_fingerprint(data, fields)}-{VERSION}.safetensors"
+    digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
+    digest.update(data.train.rows_key)
+    digest.update(data.held_out.rows_key)
+    path = home.classifiers / f"{digest.hexdigest()[:16]}-{VERSION}.safetensors"
     if found := _load(path, fields):
         return found
     remedy = "free disk space there, or set DITLAB_HOME to another folder"
     writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
     try:
-        with _locked(path.with_suffix(".lock"), tick):
+        with os.fdopen(open_for_append(path.with_suffix(".lock"))) as lock:
+            while not _locked(lock):
+                tick()
+                time.sleep(LOCK_POLL)
             if found := _load(path, fields):
                 return found
             trained = train_classifier(real, fields, tick)
@@ -170,14 +158,6 @@ def cached_classifier(
             return trained
     except OSError as error:
         raise UserError(f"DITLAB_HOME={home.root} cannot be written ({first_line(error)}); {remedy}.") from error
-
-
-def _fingerprint(data: DataSplits, fields: ImageFields) -> str:
-    """Hash the store's contents, the columns and the held-out rows, which together decide the classifier."""
-    digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
-    digest.update(data.train.rows_key)
-    digest.update(data.held_out.rows_key)
-    return digest.hexdigest()[:16]
 
 
 def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
@@ -206,17 +186,12 @@ def _digest(tensors: Mapping[str, Tensor], record: str) -> str:
     return hashlib.sha256(f"{weights_digest(tensors)}{record}".encode()).hexdigest()
 
 
-@contextmanager
-def _locked(path: Path, tick: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a classifier, among the processes of one machine or of a file system with locks."""
-    with os.fdopen(open_for_append(path)) as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                tick()
-                time.sleep(LOCK_POLL)
-            except OSError:
-                break  # a file system without locks
-        yield
+def _locked(file: IO[str]) -> bool:
+    """Lock a file, among the processes of one machine or of a file system with locks; False where another holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True

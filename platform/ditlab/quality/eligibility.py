@@ -5,7 +5,6 @@ The basis is the columns of a data set, and the encoder, that samples can be mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,16 +42,6 @@ QUALITY_NOTE = (
 )
 
 
-def agreement_of(column: str) -> str:
-    """Return the name of the share of samples whose class of one column is their caption's."""
-    return f"{AGREEMENT}_{column}"
-
-
-def agreement_names(columns: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the agreement metrics, for images with these columns of classes."""
-    return (AGREEMENT, *map(agreement_of, columns), AGREEMENT_REAL, AGREEMENT_CHANCE)
-
-
 @dataclass(frozen=True)
 class QualityBasis:
     """Real images of the samples' size, and the features that samples are compared by."""
@@ -73,13 +62,12 @@ class QualityBasis:
 
     def metrics(self, from_captions: bool) -> tuple[str, ...]:
         """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions."""
-        columns = [fields.label.name for fields in self.classes]
-        return (
-            *(CLASSIFIER_DISTANCES if self.classes else ()),
-            *NEAREST,
-            *(ENCODER_DISTANCES if self.encoder else ()),
-            *(agreement_names(columns) if columns and from_captions else ()),
-        )
+        names = [*(CLASSIFIER_DISTANCES if self.classes else ()), *NEAREST]
+        names += ENCODER_DISTANCES if self.encoder else ()
+        if self.classes and from_captions:
+            shares = [f"{AGREEMENT}_{fields.label.name}" for fields in self.classes]
+            names += [AGREEMENT, *shares, AGREEMENT_REAL, AGREEMENT_CHANCE]
+        return tuple(names)
 
 
 def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None) -> QualityBasis | str:
@@ -89,30 +77,22 @@ def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder |
     """
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
+    or_an_encoder = ", and encoders.image names no encoder to take its place" if channels == 3 else ""
     if not fits_classifier and not encoder:
-        return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{_or_an_encoder(channels)}"
-    origin = data.train.origin
+        return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
+    origin, of_size = data.train.origin, f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
     train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
     image = find_image(train.columns, shape)
     if image is None and (sizes := image_sizes(data.train, channels)):
         return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"
     classes = find_fields(train.columns, shape) if fits_classifier else ()
     if image is None or not (classes or encoder):
-        needs = f"which a classifier needs to learn{_or_an_encoder(channels)}"
-        return f"{origin} holds no images {shape} with class indices, {needs}"
+        return f"{origin} holds no images {shape} with class indices, which a classifier needs to learn{or_an_encoder}"
     if find_image(held_out.columns, shape) is None or len(held_out) < FEWEST_HELD_OUT:
-        return f"{origin} holds out {len(held_out)} images{_of(data, size)}, and at least {FEWEST_HELD_OUT} are needed"
+        return f"{origin} holds out {len(held_out)} images{of_size}, and at least {FEWEST_HELD_OUT} are needed"
     if len(train) < FEWEST_TRAIN:
-        return f"{origin} trains on {len(train)} images{_of(data, size)}, and at least {FEWEST_TRAIN} are needed"
+        return f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are needed"
     return QualityBasis(replace(data, train=train, held_out=held_out), image, classes, encoder)
-
-
-def _or_an_encoder(channels: int) -> str:
-    return ", and encoders.image names no encoder to take its place" if channels == 3 else ""
-
-
-def _of(data: DataSplits, size: str) -> str:
-    return f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
 
 
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
@@ -156,21 +136,13 @@ def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
 
 def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | str:
     """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
-    shape = image_shape(experiment)
-    if shape is None:
-        return f"model.family={experiment.model.family} draws no images"
-    return find_basis(data, shape, ImageEncoder.of(experiment))
-
-
-def image_shape(experiment: Experiment) -> tuple[int, ...] | None:
-    """Return (channels, height, width) of images drawn under the sampling settings; None for other samples."""
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
-            if ANY not in field.shape:
-                return field.shape
-            sampling: Any = experiment.sampling  # of a family that draws any size
-            return field.shape[0], sampling.height, sampling.width
-    return None
+            shape, sampling = field.shape, experiment.sampling
+            if ANY in shape:  # of a family that draws any size
+                shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
+            return find_basis(data, shape, ImageEncoder.of(experiment))
+    return f"model.family={experiment.model.family} draws no images"
 
 
 def size_remedy(experiment: Experiment) -> str:

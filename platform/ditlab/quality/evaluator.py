@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -40,12 +40,11 @@ from ditlab.quality.eligibility import (
     NEAREST,
     SIZES,
     QualityBasis,
-    agreement_of,
     find_basis,
     quality_basis,
     quality_sampler,
 )
-from ditlab.quality.features import FeatureSpace, apply_batched, classifier_features, nearest_distances
+from ditlab.quality.features import FeatureSpace, apply_batched, nearest_distances
 from ditlab.quality.images import (
     LARGEST_REFERENCE,
     RANGE,
@@ -55,7 +54,7 @@ from ditlab.quality.images import (
     images_per_batch,
     real_images,
 )
-from ditlab.quality.measurement import SampleDrawing, quality_measurement
+from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 
@@ -120,7 +119,7 @@ class QualityReference:
         classifiers = {}
         for fields in basis.classes if from_captions else basis.classes[:1]:
             trained = cached_classifier(basis.data, real, fields, home, tick)
-            if trained.learned_little:
+            if trained.accuracy < trained.chance + 0.25 * (1 - trained.chance):
                 warn(
                     f"quality metrics say little on {basis.data.train.origin}: the classifier of {fields.label.name} "
                     f"that they rest on recognises {trained.accuracy:.0%} of the held-out images (always the same "
@@ -130,19 +129,20 @@ class QualityReference:
             classifiers[fields.label.name] = trained
         spaces = []
         for trained in list(classifiers.values())[:1]:
-            features = classifier_features(trained.network, tick)  # scaled when it was trained
-            compared = features(image_batches(real.reference, basis.image, device))
-            spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, features, compared))
+            extract = partial(apply_batched, trained.network.features, tick=tick)  # scaled when it was trained
+            compared = extract(images=image_batches(real.reference, basis.image, device))
+            spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
         if basis.encoder is not None:
             features = basis.encoder.features(device, tick)
-            reference = image_batches(real.reference, basis.image, device)
-            spaces.append(FeatureSpace.scaled(ENCODER_DISTANCES, features, reference))
+            compared = features(image_batches(real.reference, basis.image, device))
+            scale = float((compared.square().mean() + 1e-12).rsqrt())
+            spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
         agreement = None
         if from_captions and classifiers:
             images = list(image_batches(real.held_out, basis.image, device, LARGEST_REFERENCE))
-            rows = np.arange(min(len(real.held_out), LARGEST_REFERENCE))
+            expected = classes_of(real.held_out, basis.classes, np.arange(sum(map(len, images))))
             recognised = recognised_classes(classifiers, images, tick)
-            agreement = _all_right(classes_of(real.held_out, basis.classes, rows), recognised)
+            agreement = float(_all_right(expected, recognised).double().mean())
         first = torch.cat(list(image_batches(real.held_out, basis.image, device, NUM_NEAREST)))
         held_out = _nearest(first, image_batches(real.train, basis.image, device), tick)
         return cls(basis, real, tuple(spaces), classifiers, agreement, held_out, device, tick)
@@ -153,10 +153,10 @@ class QualityReference:
         agrees = self.agreement_real is not None and bool(expected)
         if samples.isnan().any():
             return dict.fromkeys(self.basis.metrics(agrees), float("nan"))
-        images = self._batches(samples)
+        ready = samples.to(self.device, torch.float32).clamp(*RANGE)
+        images = ready.split(images_per_batch(ready.shape[1:]))
         train = image_batches(self.real.train, self.basis.image, self.device)
-        first = samples[:NUM_NEAREST].to(self.device, torch.float32).clamp(*RANGE)
-        nearest = _nearest(first, train, self.tick), self.nearest_held_out
+        nearest = _nearest(ready[:NUM_NEAREST], train, self.tick), self.nearest_held_out
         found = dict(zip(NEAREST, nearest, strict=True))
         for space in self.spaces:
             found |= space.distances(images)
@@ -168,7 +168,8 @@ class QualityReference:
     def recognise(self, samples: Tensor) -> dict[str, Tensor]:
         """Return the recognised classes of samples, by column, on the CPU; only where agreement is measured."""
         assert self.agreement_real is not None, "opened without agreement"
-        return recognised_classes(self.classifiers, self._batches(samples), self.tick)
+        images = samples.to(self.device, torch.float32).clamp(*RANGE).split(images_per_batch(samples.shape[1:]))
+        return recognised_classes(self.classifiers, images, self.tick)
 
     def features_digest(self) -> str:
         """Return a digest of the networks whose features and classes are compared."""
@@ -179,25 +180,20 @@ class QualityReference:
             digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
         return digest.hexdigest()
 
-    def _batches(self, samples: Tensor) -> Sequence[Tensor]:
-        ready = samples.to(self.device, torch.float32).clamp(*RANGE)
-        return ready.split(images_per_batch(ready.shape[1:]))
-
 
 def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], None]) -> float:
-    """Return the median over samples of the root mean square difference to the nearest image of the reference."""
-    samples = _small(samples)
+    """Return the median over samples of the root mean square difference to the nearest image of the reference.
+
+    Images are averaged to 64 pixels a side where they have more: whole ones would take 6 MB a sample at 1,024 pixels.
+    """
+    height, width = (min(side, SIZES[-1]) for side in samples.shape[2:])
+    samples = nn.functional.adaptive_avg_pool2d(samples, (height, width))
     distances = []
     for images in reference:
-        distances.append(nearest_distances(samples.flatten(1), _small(images).flatten(1)))
+        small = nn.functional.adaptive_avg_pool2d(images, (height, width))
+        distances.append(nearest_distances(samples.flatten(1), small.flatten(1)))
         tick()
     return float(torch.stack(distances).amin(0).median()) / prod(samples.shape[1:]) ** 0.5
-
-
-def _small(images: Tensor) -> Tensor:
-    """Average images to 64 pixels a side where they have more: whole ones would take 6 MB a sample at 1,024 pixels."""
-    height, width = (min(side, SIZES[-1]) for side in images.shape[2:])
-    return images if images.shape[2:] == (height, width) else nn.functional.adaptive_avg_pool2d(images, (height, width))
 
 
 def recognised_classes(
@@ -210,13 +206,11 @@ def recognised_classes(
 def agreement_metrics(
     classifiers: Mapping[str, TrainedClassifier], real: float, expected: Classes, recognised: Classes
 ) -> dict[str, float]:
-    """Return the metrics of `eligibility.agreement_names` from the expected and the recognised classes.
-
-    `real` is the share of held-out images of which the classifiers recognise all classes.
-    """
+    """Return the agreement metrics; `real` is the share of held-out images whose classes are all recognised."""
+    right = {name: expected[name] == recognised[name] for name in classifiers}
     return {
-        AGREEMENT: _all_right(expected, recognised),
-        **{agreement_of(name): _share(expected[name] == recognised[name]) for name in classifiers},
+        AGREEMENT: float(_all_right(expected, recognised).double().mean()),
+        **{f"{AGREEMENT}_{name}": float(each.double().mean()) for name, each in right.items()},
         AGREEMENT_REAL: real,
         AGREEMENT_CHANCE: prod(trained.chance for trained in classifiers.values()),
     }
@@ -239,7 +233,7 @@ def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str,
         np.add.at(counts, (expected[column].numpy(), recognised[column].numpy()), 1)
         with np.errstate(invalid="ignore"):
             shares = counts / counts.sum(1, keepdims=True)
-        right = _share(expected[column] == recognised[column])
+        right = float((expected[column] == recognised[column]).double().mean())
         agreements.append(f"{column}: {right:.1%} of {len(expected[column])} samples agree")
         panels.append(
             Heatmap(
@@ -254,13 +248,9 @@ def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str,
     return Figure(panels, title="Caption agreement: share of the samples of each expected class", alt=alt)
 
 
-def _all_right(expected: Classes, recognised: Classes) -> float:
-    """Return the share of samples whose classes are right in every column."""
-    return _share(torch.stack([expected[name] == recognised[name] for name in expected]).all(0))
-
-
-def _share(right: Tensor) -> float:
-    return float(right.double().mean())
+def _all_right(expected: Classes, recognised: Classes) -> Tensor:
+    """Return True for samples whose classes are right in every column, (num,)."""
+    return torch.stack([expected[name] == recognised[name] for name in expected]).all(0)
 
 
 def draw_reported(
@@ -337,7 +327,7 @@ class QualityEvaluator:
         where they could not be measured.
         """
         self.basis.check()
-        generator = torch.Generator(self.device).manual_seed(self.noise_seed)
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = self.conditions(num)
         drawn = draw_reported(
             self.progress, self.sampler, network, conditions.tensors, conditions.num, generator, batch_size
@@ -368,14 +358,11 @@ class QualityEvaluator:
         `precision` is the network's. `noise_seed` None: that of `draw`.
         """
         assert self._reference is not None, "nothing was measured yet"
-        drawing = SampleDrawing(num, batch_size, self.noise_seed if noise_seed is None else noise_seed, precision)
+        seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
         features = self._reference.features_digest()
-        return quality_measurement(self.experiment, self.basis.data, drawing, self.device.type, features)
-
-    @property
-    def noise_seed(self) -> int:
-        """Seed of the generator that `draw` draws with."""
-        return derived_seed(self.experiment.seed, "quality")
+        return quality_measurement(
+            self.experiment, self.basis.data, num, batch_size, seed, precision, self.device.type, features
+        )
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

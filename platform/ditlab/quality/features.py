@@ -15,7 +15,6 @@ from torch import Tensor
 from ditlab.encoders.features import DTYPES
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.errors import UserError
-from ditlab.quality.classifier import SmallClassifier
 from ditlab.spec.experiment import Experiment
 
 Extractor = Callable[[Iterable[Tensor]], Tensor]
@@ -35,9 +34,15 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
     real, generated = real.double(), generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
         return float("nan")
-    s1, s2 = _covariance(real), _covariance(generated)
+    s1, s2 = (torch.atleast_2d(torch.cov(points.T)) for points in (real, generated))
+
+    def root(covariance: Tensor) -> Tensor:
+        """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
+        values, vectors = torch.linalg.eigh(covariance)
+        return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+
     # The singular values of S1^1/2 S2^1/2 are the roots of the eigenvalues of S1^1/2 S2 S1^1/2: no root of round-off.
-    cross = torch.linalg.svdvals(_root(s1) @ _root(s2)).sum()
+    cross = torch.linalg.svdvals(root(s1) @ root(s2)).sum()
     shift = (real.mean(0) - generated.mean(0)).square().sum()
     return max(0.0, float(shift + s1.trace() + s2.trace() - 2 * cross))
 
@@ -66,8 +71,23 @@ def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> K
             f"{len(real)} and {len(generated)} points cannot be cut into {num_subsets} subsets of two or more; give "
             f"at least {2 * max(2, num_subsets)} points on both sides."
         )
-    x, y = _parts(real.double(), num_subsets, 0), _parts(generated.double(), num_subsets, 1)
-    within_x, within_y, between = _pair_sums(x, x), _pair_sums(y, y), _pair_sums(x, y)
+    x, y = (
+        points[torch.randperm(len(points), generator=torch.Generator().manual_seed(seed)).to(points.device)]
+        .double()
+        .tensor_split(num_subsets)
+        for seed, points in enumerate((real, generated))  # shuffled: samples come class by class in turn
+    )
+
+    def pair_sums(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+        """Sum the kernel over each pair of subsets, (subsets of x, subsets of y), no point paired with itself."""
+
+        def kernel(products: Tensor) -> Tensor:
+            return ((products / x[0].shape[1] + 1) ** 3).sum()
+
+        sums = [[kernel(a @ b.T) - (kernel(a.square().sum(1)) if a is b else 0) for b in y] for a in x]
+        return torch.tensor(sums, dtype=torch.float64)
+
+    within_x, within_y, between = pair_sums(x, x), pair_sums(y, y), pair_sums(x, y)
     sizes_x, sizes_y = (torch.tensor([len(part) for part in parts], dtype=torch.float64) for parts in (x, y))
 
     def estimate(kept: Tensor) -> Tensor:
@@ -98,33 +118,6 @@ def nearest_distances(samples: Tensor, reference: Tensor, chunk: int = 1024) -> 
     return torch.cat(parts)
 
 
-def _covariance(points: Tensor) -> Tensor:
-    centred = points - points.mean(0)
-    return centred.T @ centred / (len(points) - 1)
-
-
-def _root(covariance: Tensor) -> Tensor:
-    """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-
-
-def _parts(points: Tensor, num: int, seed: int) -> tuple[Tensor, ...]:
-    """Cut points into `num` parts, shuffled first: samples come class by class in turn."""
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
-    return points[order.to(points.device)].tensor_split(num)
-
-
-def _pair_sums(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-    """Sum the kernel over each pair of subsets, (subsets of x, subsets of y), no point paired with itself."""
-
-    def kernel(products: Tensor) -> Tensor:
-        return ((products / x[0].shape[1] + 1) ** 3).sum()
-
-    sums = [[kernel(a @ b.T) - (kernel(a.square().sum(1)) if a is b else 0) for b in y] for a in x]
-    return torch.tensor(sums, dtype=torch.float64)
-
-
 @dataclass(frozen=True)
 class FeatureSpace:
     """Feature extractor with the features of the reference images."""
@@ -150,11 +143,6 @@ class FeatureSpace:
         real = extract(reference)
         scale = float((real.square().mean() + 1e-12).rsqrt())
         return cls(names, extract, scale * real, scale)
-
-
-def classifier_features(network: SmallClassifier, tick: Callable[[], None]) -> Extractor:
-    """Return an extractor of the features of the layer before the last; calls `tick` after each batch."""
-    return lambda images: apply_batched(network.features, images, tick)
 
 
 @torch.no_grad()

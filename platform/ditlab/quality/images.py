@@ -110,22 +110,18 @@ def batches(
     view: View, fields: ImageFields, device: torch.device, num: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
-    for batch in _batches(view, (fields.image, fields.label), device, num):
+    columns = (fields.image, fields.label)
+    for raw in held_out_batches(view, columns, images_per_batch(fields.shape), num):
+        batch = to_device(raw, columns, view.columns, device)
         yield batch[fields.image.name], batch[fields.label.name]
 
 
 def image_batches(view: View, image: BatchField, device: torch.device, num: int | None = None) -> Iterator[Tensor]:
     """Yield the images alone of a view's first `num` rows (None: all), some hundred at a time."""
-    return (batch[image.name] for batch in _batches(view, (image,), device, num))
+    for raw in held_out_batches(view, (image,), images_per_batch(image.shape), num):
+        yield to_device(raw, (image,), view.columns, device)[image.name]
 
 
 def images_per_batch(shape: Sequence[int]) -> int:
     """Return the images of this shape in a batch: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
     return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
-
-
-def _batches(
-    view: View, fields: Sequence[BatchField], device: torch.device, num: int | None
-) -> Iterator[dict[str, Tensor]]:
-    for raw in held_out_batches(view, fields, images_per_batch(fields[0].shape), num):
-        yield to_device(raw, fields, view.columns, device)

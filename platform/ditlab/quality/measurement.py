@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +17,6 @@ from ditlab.spec.experiment import Experiment
 
 FLOAT = "fp32"
 """Precision of a saved run's network; in training it is that of `training.precision`."""
-
-
-@dataclass(frozen=True)
-class SampleDrawing:
-    """Settings that samples are drawn with, beside the sampler's own."""
-
-    num: int
-    """Number of samples."""
-    batch_size: int
-    """Samples drawn at a time: samplers that draw on their way draw for a whole batch."""
-    seed: int
-    """Seed of the generator itself (`derived_seed`): uses of one experiment's seed draw other noise."""
-    precision: str
-    """Precision of the network: `fp32`, `bf16`, `fp16`."""
 
 
 def held_out_measurement(
@@ -54,28 +39,34 @@ def family_measurement(
 
 
 def quality_measurement(
-    experiment: Experiment, data: DataSplits, drawing: SampleDrawing, device_type: str, features: str
+    experiment: Experiment,
+    data: DataSplits,
+    num: int,
+    batch_size: int,
+    seed: int,
+    precision: str,
+    device_type: str,
+    features: str,
 ) -> Measurement:
-    """Return what the quality of drawn samples is measured with; `features` is a digest of the networks of features."""
-    return Measurement.of({
-        **quality_parts(experiment, data),
-        "number": drawing.num,
-        "batch": min(drawing.batch_size, drawing.num),
-        "seed": drawing.seed,
-        "precision": drawing.precision,
-        "device": device_type,
-        "features": features,
-    })  # fmt: skip
+    """Return what the quality of `num` drawn samples is measured with.
 
-
-def quality_parts(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
-    """Return the parts of a measurement of quality that spec and data alone decide."""
-    return {
-        "held-out samples": _rows(data.held_out),
-        "training samples": _rows(data.train),
-        "sampler": experiment.to_dict()["sampling"],
-        "numerics": NUMERICS_VERSION,
-    }
+    Samplers that draw on their way draw for a whole batch of `batch_size`. `seed` is the generator's own
+    (`derived_seed`), `precision` the network's, `features` a digest of the networks of features.
+    """
+    return Measurement.of(
+        {
+            "held-out samples": _rows(data.held_out),
+            "training samples": _rows(data.train),
+            "sampler": experiment.to_dict()["sampling"],
+            "numerics": NUMERICS_VERSION,
+            "number": num,
+            "batch": min(batch_size, num),
+            "seed": seed,
+            "precision": precision,
+            "device": device_type,
+            "features": features,
+        }
+    )
 
 
 def weights_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -91,8 +82,12 @@ def _held_out_parts(
     experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
 ) -> dict[str, Any]:
     encoders, downloads = experiment.encoders, home.caches / "encoders"
+    held_out: Any = _rows(data.held_out, num)
+    if data.mixture is not None:
+        measured = data.mixture.measured(len(data.held_out) if num is None else num)
+        held_out = {name: _rows(data.mixture.parts[name].held_out, part) for name, part in measured.items()}
     return {
-        "held-out samples": _held_out(data, num),
+        "held-out samples": held_out,
         "objective": experiment.to_dict()["objective"],
         "text encoder": encoder_digest(encoders.text, encoders.precision, downloads),
         "image encoder": encoder_digest(encoders.image, encoders.precision, downloads),
@@ -101,13 +96,6 @@ def _held_out_parts(
         "device": device_type,
         "numerics": NUMERICS_VERSION,
     }
-
-
-def _held_out(data: DataSplits, num: int | None) -> Any:
-    if data.mixture is None:
-        return _rows(data.held_out, num)
-    measured = data.mixture.measured(len(data.held_out) if num is None else num)
-    return {name: _rows(data.mixture.parts[name].held_out, of_part) for name, of_part in measured.items()}
 
 
 def _rows(view: View, num: int | None = None) -> list[str]:

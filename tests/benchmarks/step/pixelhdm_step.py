@@ -100,7 +100,7 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
     values = {"image": images, "caption": captions}
     if encoded:
         encoders = EncoderChoice(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
-        text = open_features(encoders).text
+        text, _ = open_features(encoders)
         assert text is not None
         rules = EncodingRules(encoders, max(text.num_tokens([caption.decode() for caption in texts])))
         columns = rules.columns(columns)

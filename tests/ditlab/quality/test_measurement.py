@@ -1,7 +1,6 @@
 """Digests of measurements: every field that changes a figure changes them, and nothing else does."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.home import Home
 from ditlab.quality.measurement import (
     FLOAT,
-    SampleDrawing,
     family_measurement,
     held_out_measurement,
     quality_measurement,
@@ -21,8 +19,9 @@ from ditlab.receipts.records import Measurement, differing_parts, evaluation_dig
 from ditlab.spec.data import DigitsData
 from support.trainings.workers import tiny
 
-DRAWING = SampleDrawing(100, 64, seed=5, precision=FLOAT)
-FEATURES = "f" * 64
+DRAWING: dict[str, Any] = {
+    "num": 100, "batch_size": 64, "seed": 5, "precision": FLOAT, "device_type": "cpu", "features": "f" * 64
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -76,29 +75,28 @@ def test_fields_that_do_not(home, data) -> None:
 
 def test_fields_that_change_the_quality_of_samples(home, data) -> None:
     rows, experiment = data(), tiny()
-    base = quality_measurement(experiment, rows, DRAWING, "cpu", FEATURES)
+    base = quality_measurement(experiment, rows, **DRAWING)
     others: dict[str, list[Measurement]] = {
         "sampler": [
-            quality_measurement(tiny(**changes), rows, DRAWING, "cpu", FEATURES)
+            quality_measurement(tiny(**changes), rows, **DRAWING)
             for changes in ({"sampling__steps": 3}, {"sampling__solver": "heun"})
         ],
-        "number": [quality_measurement(experiment, rows, replace(DRAWING, num=200), "cpu", FEATURES)],
-        "batch": [quality_measurement(experiment, rows, replace(DRAWING, batch_size=32), "cpu", FEATURES)],
-        "seed": [quality_measurement(experiment, rows, replace(DRAWING, seed=6), "cpu", FEATURES)],
-        "precision": [quality_measurement(experiment, rows, replace(DRAWING, precision="bf16"), "cpu", FEATURES)],
-        "features": [quality_measurement(experiment, rows, DRAWING, "cpu", "0" * 64)],
-        "device": [quality_measurement(experiment, rows, DRAWING, "cuda", FEATURES)],
+        "number": [quality_measurement(experiment, rows, **{**DRAWING, "num": 200})],
+        "batch": [quality_measurement(experiment, rows, **{**DRAWING, "batch_size": 32})],
+        "seed": [quality_measurement(experiment, rows, **{**DRAWING, "seed": 6})],
+        "precision": [quality_measurement(experiment, rows, **{**DRAWING, "precision": "bf16"})],
+        "features": [quality_measurement(experiment, rows, **{**DRAWING, "features": "0" * 64})],
+        "device": [quality_measurement(experiment, rows, **{**DRAWING, "device_type": "cuda"})],
     }
     for part, measured in others.items():
         for each in measured:
             assert differing_parts([base, each]) == [part]
-    split = quality_measurement(experiment, data(0.2), DRAWING, "cpu", FEATURES)
+    split = quality_measurement(experiment, data(0.2), **DRAWING)
     assert differing_parts([base, split]) == ["held-out samples", "training samples"]
-    whole = replace(DRAWING, batch_size=100)
-    assert quality_measurement(experiment, rows, whole, "cpu", FEATURES) == quality_measurement(
-        tiny(resources__workers=2, batch__micro=4), rows, replace(whole, batch_size=512), "cpu",
-        FEATURES,
-    ), "a batch beyond the number of samples is none"  # fmt: skip
+    whole = quality_measurement(experiment, rows, **{**DRAWING, "batch_size": 100})
+    elsewhere = tiny(resources__workers=2, batch__micro=4)
+    beyond = quality_measurement(elsewhere, rows, **{**DRAWING, "batch_size": 512})
+    assert whole == beyond, "a batch beyond the number of samples is none"
 
 
 def test_a_family_s_own_evaluation_is_of_its_batches(home, data) -> None:

@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes, packed, unpacked
-from ditlab.data.block_imports.runner import (
+from ditlab.data.block_imports.blocks import (
+    BlockReceipt,
+    ImportPlan,
+    InputBlock,
     ProcessExecutor,
     RefusedSource,
+    block_bytes,
     finish_import,
+    packed,
     refuse_bucketed_store,
     run_blocks,
     unfinished_import,
+    unpacked,
 )
 from ditlab.data.block_imports.source_files import SourceFile, source_name, visible_name
 from ditlab.data.genome.get_zarr import GetZarrStore, listed, open_get_zarr, peak_name
@@ -71,7 +76,17 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     source = open_get_zarr(options.source, request.progress)
-    kept = _kept_peaks(source, options)
+    kept = source.peaks
+    if options.cell_type is not None:
+        atpm = source.atpm(options.cell_type)
+        kept = source.peaks[atpm > 0]
+        if not len(kept):
+            raise UserError(
+                f"--cell-type={options.cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in "
+                "it, so none is left; choose another cell type."
+            )
+        if options.accessibility != "ones":
+            kept["atpm"] = atpm[kept["row"]]
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
     if not num:
@@ -104,42 +119,36 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         folder = writing.folder(path)
         with unfinished_import(folder):
             receipts = run_blocks(writing, rules, folder, executor, request.progress, "writing", "windows")
-            return _finish(path, folder, receipts, rules, source, kept, windows, options)
+            note, left_out = _origin(source, kept, windows, options)
+            features = f"{len(rules.motifs)} motifs and accessibility"
+            of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
+            return finish_import(
+                path,
+                folder,
+                receipts,
+                rules.columns,
+                description=f"windows of {options.regions} peaks, {features}{of_cells}",
+                source=Source(
+                    kind="get",
+                    citation="X. Fu et al., A foundation model of transcription across human cell types, Nature (2025)",
+                    license="not stated in the zarr store",
+                    note=note,
+                ),
+                left_out=left_out,
+            )
 
 
-def _kept_peaks(source: GetZarrStore, options: GetOptions) -> np.ndarray:
-    """Return the peaks that are imported, with the accessibility that is divided by its largest in each window."""
-    if options.cell_type is None:
-        return source.peaks
-    atpm = source.atpm(options.cell_type)
-    kept = source.peaks[atpm > 0]
-    if not len(kept):
-        raise UserError(
-            f"--cell-type={options.cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in it, "
-            "so none is left; choose another cell type."
-        )
-    if options.accessibility != "ones":
-        kept["atpm"] = atpm[kept["row"]]
-    return kept
-
-
-def _finish(
-    path: Path,
-    folder: Path,
-    receipts: Sequence[BlockReceipt],
-    rules: WindowRules,
-    source: GetZarrStore,
-    kept: np.ndarray,
-    windows: Windows,
-    options: GetOptions,
-) -> WrittenStore:
+def _origin(
+    source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
+) -> tuple[str, list[LeftOutRecords]]:
+    """Return the note on where a store's windows come from, and what was left out."""
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
     all_windows = windows.dropped + len(windows.first)
     missing = data.num_files - sum(1 for _ in data.chunk_files(0, num))
     parts = [f"read from {visible_name(source_name(options.source))} (zarr format {source.format})"]
     if cell_type is None:
-        known = listed(source.cell_types) or "none"
+        known = listed(source.files.members("atpm")) or "none"
         parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known}")
     else:
         parts.append(f"{len(closed):,} of {num:,} peaks dropped (zero atpm in {cell_type})")
@@ -149,25 +158,11 @@ def _finish(
     if missing:
         parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
     first = peak_name(source.chromosomes, source.peaks[closed[0]]) if len(closed) else ""
-    of_cells = f", cell type {cell_type}" if cell_type else ""
-    return finish_import(
-        path,
-        folder,
-        receipts,
-        rules.columns,
-        description=f"windows of {rules.regions} peaks, {len(rules.motifs)} motifs and accessibility{of_cells}",
-        source=Source(
-            kind="get",
-            citation="X. Fu et al., A foundation model of transcription across human cell types, Nature (2025)",
-            license="not stated in the zarr store",
-            note="; ".join(parts),
-        ),
-        left_out=[
-            LeftOutRecords("peaks of zero atpm", len(closed), num, first),
-            LeftOutRecords(f"windows over {options.max_span:,} base pairs", windows.dropped, all_windows),
-            LeftOutRecords(f"{data.kind_of_files} without a file, read as zeros", missing, data.num_files),
-        ],
-    )
+    return "; ".join(parts), [
+        LeftOutRecords("peaks of zero atpm", len(closed), num, first),
+        LeftOutRecords(f"windows over {options.max_span:,} base pairs", windows.dropped, all_windows),
+        LeftOutRecords(f"{data.kind_of_files} without a file, read as zeros", missing, data.num_files),
+    ]
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:
@@ -218,11 +213,6 @@ def _block(number: int, source: GetZarrStore, start: int, stop: int, detail: Any
     return InputBlock(number, files, start=start, stop=stop, beside=beside, detail=detail)
 
 
-def open_scores(source: str, block: InputBlock) -> ZarrArray:
-    """Open the scores of a block, whose files are all that is read. Raises RefusedSource where that fails."""
-    return open_array(ZarrFiles.of(source, (*block.files, *block.beside)), "data")
-
-
 def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -> np.ndarray:
     """Read the scores of peaks `start` to `stop`, float32 (peaks, motifs).
 
@@ -261,7 +251,7 @@ class LargestScoreRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Read a block's scores. Raises as `read_scores` does."""
         assert block.stop is not None
-        data = open_scores(self.source, block)
+        data = open_array(ZarrFiles.of(self.source, (*block.files, *block.beside)), "data")
         keep = np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
         largest = np.zeros(len(self.motifs), np.float32)
         start = block.start
@@ -301,15 +291,10 @@ class WindowRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the disk."""
         windows = Windows(unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64"))
-        batches = self._batches(block, unpacked(block.detail["peaks"], PEAK), windows)
-        shards = write_shards(folder, block.prefix, self.columns, batches, rows_per_block=self.rows_per_block)
-        return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
-
-    def _batches(self, block: InputBlock, peaks: np.ndarray, windows: Windows) -> Iterator[dict[str, np.ndarray]]:
-        num_features = len(self.motifs) + 1
-        scores = self._scores(open_scores(self.source, block), peaks["row"])
-        largest: list[float] = []
-        """Largest accessibilities of the windows of the current batch."""
+        peaks, num_features = unpacked(block.detail["peaks"], PEAK), len(self.motifs) + 1
+        data = open_array(ZarrFiles.of(self.source, (*block.files, *block.beside)), "data")
+        scores = self._scores(data, peaks["row"])
+        largest: list[float] = []  # accessibilities of the windows of the current batch
 
         def features(first: int, stop: int) -> np.ndarray:
             atpm = peaks["atpm"][first:stop]
@@ -319,9 +304,13 @@ class WindowRules:
             values[:, -1] = atpm / largest[-1]
             return values
 
-        for batch in window_batches(peaks, windows, self.regions, num_features, features):
-            yield batch | ({PEAK_NAME: np.array(largest)} if self.is_measured else {})
-            largest.clear()
+        def batches() -> Iterator[dict[str, np.ndarray]]:
+            for batch in window_batches(peaks, windows, self.regions, num_features, features):
+                yield batch | ({PEAK_NAME: np.array(largest)} if self.is_measured else {})
+                largest.clear()
+
+        shards = write_shards(folder, block.prefix, self.columns, batches(), rows_per_block=self.rows_per_block)
+        return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
 
     def _scores(self, data: ZarrArray, rows: np.ndarray) -> Callable[[int, int], np.ndarray]:
         """Return a function that gives the scores over the divisors, float32 (peaks, motifs), of peaks first to stop.

@@ -101,17 +101,12 @@ class GetZarrStore:
     chromosomes: tuple[str, ...]
     """Names of the chromosomes, in the order of the file."""
 
-    @property
-    def cell_types(self) -> list[str]:
-        """Cell types that have accessibilities."""
-        return self.files.members("atpm")
-
     def atpm(self, cell_type: str) -> np.ndarray:
         """Read a cell type's accessibility of each peak, float64 (peaks,).
 
         Raises UserError for an unknown cell type, another number of peaks, and values that are no accessibilities.
         """
-        source, known = self.files.source, self.cell_types
+        source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
             near = difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)
             remedy = f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
@@ -170,12 +165,12 @@ def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
             f"{source}: motif_names holds '{twice}' more than once, or names a motif accessibility; each feature needs "
             "a name of its own, so rename it."
         )
-    num_peaks = data.shape[0]
 
     def parts() -> Iterable[Sequence[str | bytes]]:
-        for first in range(0, num_peaks, NAMES_AT_A_TIME):
+        num = data.shape[0]
+        for first in range(0, num, NAMES_AT_A_TIME):
             yield names.read(slice(first, first + NAMES_AT_A_TIME)).reshape(-1).tolist()
-            progress("reading names", min(first + NAMES_AT_A_TIME, num_peaks), num_peaks, "peaks")
+            progress("reading names", min(first + NAMES_AT_A_TIME, num), num, "peaks")
 
     peaks, chromosomes = parse_peaks(parts(), f"{source}: peak_names")
     return GetZarrStore(files, int(group.metadata.zarr_format), data, names, motifs, peaks, chromosomes)

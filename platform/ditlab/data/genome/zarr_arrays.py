@@ -18,7 +18,7 @@ import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from ditlab.data.block_imports.runner import RefusedSource
+from ditlab.data.block_imports.blocks import RefusedSource
 from ditlab.data.block_imports.source_files import SourceFile, list_source, read_part, read_source
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, parse_json
@@ -69,10 +69,6 @@ class ZarrFiles:
         return sorted({name.partition("/")[0] for name in inside if "/" in name and not name.startswith(".")})
 
 
-async def _unsupported(*_: Any) -> Any:
-    raise NotImplementedError("a store that is imported is only read, by the names of its files")
-
-
 class ListedStore(Store):
     """Store of zarr that reads the files of a listing.
 
@@ -111,6 +107,9 @@ class ListedStore(Store):
     async def exists(self, key: str) -> bool:
         """Return True for a file of the listing."""
         return key in self.files.named
+
+    async def _unsupported(self, *_: Any) -> Any:
+        raise NotImplementedError("a store that is imported is only read, by the names of its files")
 
     set = delete = list = list_prefix = list_dir = _unsupported
 
@@ -161,10 +160,9 @@ class ZarrArray:
                 yield self.files.named[name]
 
     @property
-    def metadata_files(self) -> tuple[SourceFile, ...]:
+    def metadata_files(self) -> list[SourceFile]:
         """Files of its metadata."""
-        names = (f"{self.key}/{name}" for name in METADATA)
-        return tuple(self.files.named[name] for name in names if name in self.files.named)
+        return [file for name in METADATA if (file := self.files.named.get(f"{self.key}/{name}"))]
 
     @property
     def kind_of_files(self) -> str:
@@ -220,24 +218,21 @@ def _check_codecs(name: str, metadata: Any) -> None:
     if not isinstance(metadata, dict):
         raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
     codecs = metadata.get("codecs") if name == "zarr.json" else metadata.get("filters")
-    names = list(_codec_names([*(codecs or ()), *filter(None, [metadata.get("compressor")])]))
-    for codec in names:
-        if codec not in CODECS:
-            raise ValueError(f"its codec {codec!r} is not among those that are read ({', '.join(CODECS)})")
+    waiting, names = [*(codecs or ()), *filter(None, [metadata.get("compressor")])], []
+    while waiting:
+        codec = waiting.pop(0)
+        if isinstance(codec, str):
+            names.append(codec)
+            continue
+        names.append(str(codec.get("id", codec.get("name")))[:60])
+        settings = codec.get("configuration") or {}
+        waiting += [*settings.get("codecs", ()), *settings.get("index_codecs", ())]
+    for each in names:
+        if each not in CODECS:
+            raise ValueError(f"its codec {each!r} is not among those that are read ({', '.join(CODECS)})")
     dtype = metadata.get("dtype", "")
     if not isinstance(dtype, str) or (dtype == "|O" and not {*names} & {*TEXT_FILTERS}):
         raise ValueError("its values are objects or records of several fields, and numbers and text are read")
-
-
-def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:
-    """Iterate over the names of codecs, those within shards among them."""
-    for codec in codecs:
-        if isinstance(codec, str):
-            yield codec
-            continue
-        yield str(codec.get("id", codec.get("name")))[:60]
-        settings = codec.get("configuration") or {}
-        yield from _codec_names([*settings.get("codecs", ()), *settings.get("index_codecs", ())])
 
 
 def _reason(error: BaseException) -> str:

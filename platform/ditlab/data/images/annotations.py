@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from ditlab.data.block_imports.blocks import InputBlock
 from ditlab.data.block_imports.source_files import BadRecord, local_file, visible_name
 from ditlab.data.images.decoding import CaptionedImage
-from ditlab.data.sources.lines import lines_between, parse_line
-from ditlab.errors import UserError, first_line
+from ditlab.data.sources.records import read_records
+from ditlab.data.text.documents import SURROGATE
+from ditlab.errors import UserError
 
 FILE_NAME = "file_name"
 """Key of a line that holds an image's path below the source, as in Hugging Face's metadata.jsonl."""
@@ -90,35 +92,25 @@ def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]
     keys = {"it the image's path below --source": FILE_NAME, "--caption-column": key}
     captions: dict[str, str] = {}
     damaged: list[BadRecord] = []
-    try:
-        for number, (begin, line) in enumerate(lines_between(local_file(file)), start=1):
-            place = f"{file}, line {number}"
-            try:
-                values = parse_line(line, begin, place, place, keys)
-                for each, value in zip(keys.values(), values or (), strict=False):
-                    if not isinstance(value, str):
-                        kind = type(value).__name__
-                        raise BadRecord.at(place, f"'{each}' holds a {kind}, no text", "write text there")
-                    if not value.isascii():
-                        value.encode()
-            except UnicodeEncodeError:
-                problem = BadRecord.at(
-                    place, f"'{each}' holds half of a surrogate pair, which is no text", "correct it"
-                )
-            except BadRecord as error:
-                problem = error
-            else:
-                if values is None:
-                    continue
-                name = str(PurePosixPath(values[0]))
-                if name in captions:
-                    raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
-                captions[name] = values[1]
-                continue
-            problem.place = f"{visible_name(file.name)}, line {number}"
+    for record in read_records(InputBlock(0, (local_file(file),), "jsonl"), keys):
+        problem, place = record.problem, f"{file}, {record.where}"
+        if record.is_rest and problem is not None:
+            raise UserError(f"--caption-from={file} is {problem.reason}; name another file.")
+        for each, value in zip(keys.values(), record.values, strict=False):
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                problem = problem or BadRecord.at(place, f"'{each}' holds a {kind}, no text", "write text there")
+            elif SURROGATE.search(value):
+                reason = f"'{each}' holds half of a surrogate pair, which is no text"
+                problem = problem or BadRecord.at(place, reason, "correct it")
+        if problem is not None:
+            problem.place = f"{visible_name(file.name)}, {record.where}"
             damaged.append(problem)
-    except OSError as error:
-        raise UserError(f"--caption-from={file} cannot be read ({first_line(error)}); name another file.") from error
+            continue
+        name = str(PurePosixPath(record.values[0]))
+        if name in captions:
+            raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
+        captions[name] = record.values[1]
     if damaged and not captions:
         raise damaged[0]
     return captions, damaged

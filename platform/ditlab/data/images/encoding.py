@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import BlockReceipt, ImportPlan, InputBlock, block_bytes
-from ditlab.data.block_imports.runner import (
+from ditlab.data.block_imports.blocks import (
+    BlockReceipt,
+    ImportPlan,
+    InputBlock,
     ProcessExecutor,
+    block_bytes,
     finish_import,
     finish_parts,
     refuse_bucketed_store,
@@ -68,16 +71,9 @@ class EncoderChoice:
         return self.text is not None or self.image is not None
 
 
-class OpenEncoders(NamedTuple):
-    """Open encoders; None for none."""
-
-    text: FrozenTextEncoder | None
-    image: FrozenImageEncoder | None
-
-
 @lru_cache(maxsize=1)
-def open_features(encoders: EncoderChoice) -> OpenEncoders:
-    """Open encoders once in a process; on a GPU where there is one, in float32.
+def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, FrozenImageEncoder | None]:
+    """Open the encoders of captions and images once in a process; on a GPU where there is one, in float32.
 
     Raises UserError for an encoder that cannot be opened or has other patches.
     """
@@ -88,7 +84,7 @@ def open_features(encoders: EncoderChoice) -> OpenEncoders:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, image, length, patch = encoders.text, encoders.image, encoders.length, encoders.patch
-    return OpenEncoders(
+    return (
         FrozenTextEncoder.open(text, None, length, device, option="--encode-text") if text else None,
         FrozenImageEncoder.open(image, None, patch, device, option="--encode-images") if image else None,
     )
@@ -175,7 +171,7 @@ def encoded_blocks(
     caption. A killed one goes on from its whole blocks. Raises UserError for encoders that cannot be used, and for
     features that are not finite.
     """
-    text = open_features(encoders).text
+    text, _ = open_features(encoders)
     if text and tokens is None:
         request.progress("reading captions", 0, None, "")
         tokens = max(
@@ -184,31 +180,25 @@ def encoded_blocks(
             for rows in _row_batches(store, range(len(store)), (CAPTION,))
         )
     rules = EncodingRules(encoders, tokens or 0)
-    plan = encoding_plan(parts, rules)
+    blocks: list[InputBlock] = []
+    most = block_bytes(sum(store.size for store in parts.values()))
+    for part, store in sorted(parts.items()):
+        row_bytes = max(1, store.size // len(store))
+        rows_a_block = max(1, most // row_bytes)
+        for start in range(0, len(store), rows_a_block):
+            stop = min(start + rows_a_block, len(store))
+            size = row_bytes * (stop - start)
+            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
+            blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
+    folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in folders}
+    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
+    plan = ImportPlan.of("encode", blocks, chosen | {"files": files}, sum(len(store) for store in parts.values()))
     folder = plan.folder(path)
     with unfinished_import(folder):
         executor = request.executor or ProcessExecutor(1, "encodes")
         receipts = run_blocks(plan, rules, folder, executor, request.progress, "encoding", "rows")
         yield EncodedBlocks(folder, receipts, {part: rules.columns(store.columns) for part, store in parts.items()})
-
-
-def encoding_plan(parts: Mapping[str, Store], rules: EncodingRules) -> ImportPlan:
-    """Cut the rows of stores, by the folder that each is written to, into blocks."""
-    blocks: list[InputBlock] = []
-    most = block_bytes(sum(store.size for store in parts.values()))
-    for part, store in sorted(parts.items()):
-        row_bytes = max(1, store.size // len(store))
-        rows = max(1, most // row_bytes)
-        for start in range(0, len(store), rows):
-            stop = min(start + rows, len(store))
-            size = row_bytes * (stop - start)
-            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
-            blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
-    encoders = rules.encoders
-    folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in folders}
-    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
-    return ImportPlan.of("encode", blocks, chosen | {"files": files}, sum(len(store) for store in parts.values()))
 
 
 def encode_store(

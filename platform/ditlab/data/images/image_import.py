@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.block_imports.plan import (
+from ditlab.data.block_imports.blocks import (
     MOST_LISTED,
     BlockReceipt,
     ImportPlan,
     InputBlock,
     LeftOut,
-    shards_of,
-    total_counts,
-)
-from ditlab.data.block_imports.runner import (
     ProcessExecutor,
     RefusedSource,
     finish_parts,
     run_blocks,
+    shards_of,
+    total_counts,
     unfinished_import,
 )
 from ditlab.data.block_imports.source_files import source_name, visible_name
@@ -35,8 +33,7 @@ from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, SkippedImage, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.reading import read_images
-from ditlab.data.images.sources import open_image_source
+from ditlab.data.images.sources import open_image_source, read_images
 from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-from ditlab.data.block_imports.plan import MOST_FILES, InputBlock
+from ditlab.data.block_imports.blocks import MOST_FILES, InputBlock
 from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, read_json
 from ditlab.data.sources.lines import lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file

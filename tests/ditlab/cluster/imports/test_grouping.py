@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.cluster.imports import grouped
-from ditlab.data.block_imports.plan import InputBlock
+from ditlab.data.block_imports.blocks import InputBlock
 from ditlab.data.block_imports.source_files import SourceFile
 
 

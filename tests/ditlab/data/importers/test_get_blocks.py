@@ -8,7 +8,7 @@ import pytest
 
 from ditlab.analysis.store_tables import left_out_records
 from ditlab.data.block_imports import plan
-from ditlab.data.block_imports.runner import ProcessExecutor
+from ditlab.data.block_imports.blocks import ProcessExecutor
 from ditlab.data.genome import get_import
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores import block_index

@@ -138,7 +138,9 @@ def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
 def test_special_files_in_the_place_of_lines(run, pets, tmp_path, kind, problem):
-    with pytest.raises(UserError, match=rf"-from=.*c\.jsonl cannot be read \(.*({problem}|a device).*\); name"):
+    with pytest.raises(
+        UserError, match=rf"-from=.*c\.jsonl is no file that can be read \(.*({problem}|a device).*\); name"
+    ):
         run(pets, caption_from=str(put(kind, tmp_path / "c.jsonl")))
 
 

@@ -37,7 +37,7 @@ def run(home) -> Callable[..., AnyStore]:
 
 
 def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.images.tar_files.MEMBER_BYTES", 10_000)
+    monkeypatch.setattr("ditlab.data.images.sources.MEMBER_BYTES", 10_000)
     members = {"a.png": PICTURE, "a.txt": b"a slope", "c.png": bytes(10_001), "c.txt": b"x", "d.png": PICTURE}
     store = run(tar_file(tmp_path / "web.tar", members | {"d.txt": bytes(10_001)}))
     assert len(store) == 1 and store.manifest.facts == {"unreadable": 2}

@@ -70,7 +70,7 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     images = pa.array([*list(PICTURES.values())[:4], b"no image"], pa.binary())
     file = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)  # of 3 rows and 2
     whole = run(file, name="whole")
-    monkeypatch.setattr("ditlab.data.block_imports.plan.LEAST_BYTES", 1)
+    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)
     assert run(file).manifest.notes == whole.manifest.notes
     assert whole.manifest.notes == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG or WEBP image)",)
 
@@ -146,7 +146,7 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, 
                 client.delete_object(Bucket="photos", Key="deep/set/4.png")
 
         server.before = withdraw
-        monkeypatch.setattr("ditlab.data.images.reading.AHEAD", 1)
+        monkeypatch.setattr("ditlab.data.images.sources.AHEAD", 1)
         with pytest.raises(Unreachable, match=r"4\.png cannot be read \(.*give the same command again\.$"):
             run(uri)
         server.before = lambda request: None

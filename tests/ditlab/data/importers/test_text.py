@@ -17,7 +17,7 @@ from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writer import StoreWriter
-from ditlab.data.text import token_store
+from ditlab.data.text import text_import
 from ditlab.data.text.tokenizer import copy_tokenizer, open_tokenizer, store_tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
@@ -80,7 +80,7 @@ def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind, monkeyp
 
 
 def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_store, "LEARNING_BYTES", 100)
+    monkeypatch.setattr(text_import, "LEARNING_BYTES", 100)
     texts = ["common words here", "rare: qqqqqqqqq", "common words here", "common words here"] * 2
     store = importing(write_corpus(tmp_path / "corpus", "jsonl", texts), tokenizer="bpe", vocabulary=300).store
     assert all(texts[0][:5] in text or "q" in text for text in texts)

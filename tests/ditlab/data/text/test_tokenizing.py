@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from ditlab.data.text import token_store
+from ditlab.data.text import text_import
 from ditlab.data.text.documents import pieces
-from ditlab.data.text.token_store import encode
+from ditlab.data.text.text_import import encode
 from ditlab.data.text.tokenizer import learn_bpe
 from support.datasets.text_corpus import DOCUMENTS, prose, stream
 
 
 def test_groups_of_pieces_give_the_tokens_of_the_documents(monkeypatch):
-    monkeypatch.setattr(token_store, "PIECE_LENGTH", 500)
+    monkeypatch.setattr(text_import, "PIECE_LENGTH", 500)
     tokenizer = learn_bpe(DOCUMENTS, 300)
     arrays = list(encode((piece for text in DOCUMENTS * 3 for piece in pieces([text])), tokenizer))
     assert len(arrays) > 5 and {array.dtype.name for array in arrays} == {"uint16"}
