@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,8 @@ def _origin(
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
     all_windows = windows.dropped + len(windows.first)
-    missing = data.num_files - sum(1 for _ in data.chunk_files(0, num))
+    num_files = math.prod(-(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True))
+    missing = num_files - sum(1 for _ in data.chunk_files(0, num))
     parts = [f"read from {visible_name(source_name(options.source))} (zarr format {source.format})"]
     if cell_type is None:
         known = listed(source.files.members("atpm")) or "none"
@@ -161,7 +163,7 @@ def _origin(
     return "; ".join(parts), [
         LeftOutRecords("peaks of zero atpm", len(closed), num, first),
         LeftOutRecords(f"windows over {options.max_span:,} base pairs", windows.dropped, all_windows),
-        LeftOutRecords(f"{data.kind_of_files} without a file, read as zeros", missing, data.num_files),
+        LeftOutRecords(f"{data.kind_of_files} without a file, read as zeros", missing, num_files),
     ]
 
 

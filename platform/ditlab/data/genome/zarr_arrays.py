@@ -169,11 +169,6 @@ class ZarrArray:
         """Name of its files: `chunks`, or `shards`."""
         return "shards" if self.array.shards else "chunks"
 
-    @property
-    def num_files(self) -> int:
-        """Number of its chunks (shards, where it has them), with those that have no file: zarr reads them as zeros."""
-        return math.prod(-(-num // size) for num, size in zip(self.shape, self.file_shape, strict=True))
-
 
 def open_group(files: ZarrFiles) -> Any:
     """Open the root group of a store. Raises UserError where there is none."""

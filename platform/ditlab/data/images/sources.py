@@ -221,7 +221,12 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
     A damage costs the rest of the tar, which is one item that cannot be read.
     """
     damage: list[str] = []
-    for _, group in groupby(_contents(file, damage), _key):
+
+    def key(member: tuple[str, object]) -> PurePosixPath:
+        path = PurePosixPath(member[0])
+        return path.parent / path.name.partition(".")[0]
+
+    for _, group in groupby(_contents(file, damage), key):
         members = dict(group)
         texts = [members.pop(name) for name in list(members) if name.endswith(".txt")]
         beside = texts[0] if texts else None
@@ -230,18 +235,12 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
         text = beside if isinstance(beside, bytes) else None
         for name, content in members.items():
             inside = PurePosixPath(visible_name(name))
-            problem = (
-                content if isinstance(content, str) else f"its caption: {beside}" if isinstance(beside, str) else ""
-            )
+            problem = f"its caption: {beside}" if isinstance(beside, str) else ""
             image = None if isinstance(content, str) else content
+            problem = content if isinstance(content, str) else problem
             yield annotations.annotate(inside, f"{file.shown}: {inside}", image, text, problem)
     if damage:
         yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
-
-
-def _key(member: tuple[str, object]) -> PurePosixPath:
-    path = PurePosixPath(member[0])
-    return path.parent / path.name.partition(".")[0]
 
 
 def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
