@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Chart:
     """A chart, ready to be put on a page."""
 
     key: str
-    """Name of its elements in the page: letters, digits and `-`; see `with_key`."""
+    """Name of its elements in the page: letters, digits and `-`; no other chart of the page has it."""
     title: str
     note: str
     alternative: str
@@ -74,10 +74,6 @@ class Chart:
     def box(self) -> tuple[int, int, int, int]:
         """Left, right, top and bottom of the plot in the chart's units."""
         return _LEFT, _RIGHT, _TOP, _BOTTOM
-
-    def with_key(self, key: str) -> Chart:
-        """The chart under another key, which no other on its page has."""
-        return replace(self, key=key)
 
 
 def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
@@ -130,7 +126,7 @@ def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
     wide = [end for points in curves for end in (np.quantile(points.low, 0.01), np.quantile(points.high, 0.99))]
     low, high = float(min(values.min(), *wide)), float(max(values.max(), *wide))
     if low > 0 and high / low > _LOG_RATIO:
-        return log_scale(low, high, _BOTTOM, _TOP)
+        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True)
     if not np.isfinite(high - low):  # values near the largest float
         low, high = low / 4, high / 4
     return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05)
@@ -178,8 +174,11 @@ class AxisScale:
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
     def ticks(self) -> list[Tick]:
-        """Ticks at round numbers: multiples of 1, 2 or 5 times a power of ten, or such powers."""
-        if self.is_log:
+        """Ticks at round numbers: multiples of 1, 2 or 5 times a power of ten, or such powers.
+
+        A logarithmic range of less than 5 has the former.
+        """
+        if self.is_log and self.high > 5 * self.low:
             lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))
             values = [10.0**power for power in range(lowest, highest + 1, every)]
@@ -203,11 +202,6 @@ def linear_scale(low: float, high: float, begin: float, end: float, margin: floa
         low, high = low - wide, high + wide
     rest = (high - low) * margin
     return AxisScale(low - rest, high + rest, begin, end)
-
-
-def log_scale(low: float, high: float, begin: float, end: float) -> AxisScale:
-    """Make a logarithmic scale over positive values, a little wider than they are."""
-    return AxisScale(low / 1.1, high * 1.1, begin, end, is_log=True)
 
 
 def number_label(value: float) -> str:

@@ -68,13 +68,26 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
     Raises OSError where the disk refuses.
     """
-    curves = _curves(comparison, folder)
+    runs, curves = comparison.runs, _curves(comparison, folder)
+    specs: Table | Paragraphs = Paragraphs("The specs differ in nothing but names and places.")
+    if different := _differences(runs):
+        caption = (
+            "Paths that differ; an empty cell is a path that the run does not have. Left out: its name, and where it "
+            "was tracked and stored."
+        )
+        specs = Table(["path", *comparison.labels], different, caption)
+    components = dict.fromkeys(name for run in runs for name in run.components)
+    counts: list[list[Cell]] = [[name, *(run.components.get(name) for run in runs)] for name in components]
+    counts.append(["total", *(run.parameters for run in runs)])
+    for name in dict.fromkeys(name for run in runs for name in run.training_only):
+        own = [run.training_only.get(name) for run in runs]
+        counts.append([f"{name} (training only, not in the total)", *own])
     samples, pictures = _samples(comparison, folder)
     sections = [
         Section("Runs", runs_tables(comparison)),
         Section("Forks", fork_parts(comparison)),
-        Section("Differences of the specs", [spec_table(comparison)]),
-        Section("Parameters by component", [component_table(comparison)]),
+        Section("Differences of the specs", [specs]),
+        Section("Parameters by component", [Table(["component", *comparison.labels], counts)]),
         Section("Loss curves", curves),
         Section("Equal budgets", budget_parts(comparison)),
         Section("Sampling and quality", quality_parts(comparison)),
@@ -354,31 +367,6 @@ def runs_tables(comparison: Comparison) -> list[Table]:
         loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
     tables = [_across(comparison, rows, time_note)]
     return [*tables, Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else tables
-
-
-def spec_table(comparison: Comparison) -> Table | Paragraphs:
-    """The paths in which the specs differ."""
-    different = _differences(comparison.runs)
-    if not different:
-        return Paragraphs("The specs differ in nothing but names and places.")
-    return Table(
-        ["path", *comparison.labels],
-        different,
-        "Paths that differ; an empty cell is a path that the run does not have. Left out: its name, and where it was "
-        "tracked and stored.",
-    )
-
-
-def component_table(comparison: Comparison) -> Table:
-    """Parameters by component of the network, and of what only training has."""
-    runs = comparison.runs
-    names = dict.fromkeys(name for run in runs for name in run.components)
-    rows: list[list[Cell]] = [[name, *(run.components.get(name) for run in runs)] for name in names]
-    rows.append(["total", *(run.parameters for run in runs)])
-    for name in dict.fromkeys(name for run in runs for name in run.training_only):
-        counts = [run.training_only.get(name) for run in runs]
-        rows.append([f"{name} (training only, not in the total)", *counts])
-    return Table(["component", *comparison.labels], rows)
 
 
 def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:

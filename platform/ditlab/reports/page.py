@@ -168,24 +168,14 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class TimeBar:
-    """An attempt on a timeline, in percent of its length."""
-
-    left: float
-    width: float
-    kind: str
-    """`finished`, `failed`, `interrupted`, `running` and the like, which decide the colour."""
-    text: str
-
-
-@dataclass(frozen=True)
 class TimeMark:
-    """A moment on a timeline, in percent of its length."""
+    """An attempt or a moment on a timeline, in percent of its length."""
 
     left: float
     kind: str
-    """Kind of the event, which decides colour and height."""
+    """An attempt's status or an event's kind, which decides the colour."""
     text: str
+    width: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +194,7 @@ class TimeEvent:
 class Timeline:
     """Attempts and events of a run as a strip, and as a list."""
 
-    bars: Sequence[TimeBar]
+    bars: Sequence[TimeMark]
     marks: Sequence[TimeMark]
     ends: tuple[str, str]
     """Times of both ends of the strip."""

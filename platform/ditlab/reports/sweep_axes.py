@@ -14,10 +14,10 @@ from statistics import quantiles
 from typing import Literal
 
 import numpy as np
-from matplotlib.ticker import LogLocator, MaxNLocator
 
 from denoisers.figures import Tick
-from ditlab.reports.formatting import describe_value, format_number, shorten
+from ditlab.reports.charts import AxisScale, number_label
+from ditlab.reports.formatting import describe_value, shorten
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives
 
 _WIDE = 3.0
@@ -136,25 +136,7 @@ def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
 def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
     """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`: logarithms if `log`."""
     least, most = (math.exp(low), math.exp(high)) if log else (low, high)
-    if not high > low:
-        return [Tick(0.5, _label(least))]
-    decades = math.log10(most / least) if log else 0.0
-    slack = 1e-9 * (most - least)
-    candidates = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(least, most)
-    if decades > 0.7:
-        digits = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.3 else (1.0, 2.0, 5.0)
-        candidates = LogLocator(subs=digits, numticks=8).tick_values(least, most)
-    found = [float(at) for at in candidates if least - slack <= at <= most + slack]
-    places = found if len(found) > 1 else [least, most]
-    return [Tick(((math.log(at) if log else at) - low) / (high - low), _label(at)) for at in places]
-
-
-def _label(value: float) -> str:
-    """Format a round number in its shorter form, `0.0003` or `3e-4`."""
-    plain = format_number(value)
-    mantissa, _, power = f"{value:.3e}".partition("e")
-    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
-    return short if len(short) < len(plain) - 1 else plain
+    return AxisScale(least, most, 0.0, 1.0, log).ticks() if high > low else [Tick(0.5, number_label(least))]
 
 
 @dataclass(frozen=True)

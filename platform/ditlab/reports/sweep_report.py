@@ -31,7 +31,7 @@ from ditlab.reports.sweep_figures import (
     objective_figure,
     parallel_figure,
 )
-from ditlab.reports.sweep_records import ENDED, AxisInfo, SweepSummary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, objectives, pareto, rank
 
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
@@ -165,8 +165,20 @@ def _how(summary: SweepSummary, resume_command: str) -> Section:
         ["time", f"{elapsed}; {summed} summed over trials"],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
-    if summary.axes:
-        parts.append(Table(["axis", "in the ranking", "scale", "tried"], [_axis(summary, a) for a in summary.axes]))
+    axes: list[list[Cell]] = []
+    for axis in summary.axes:
+        tried = plot_axis(axis, [trial for trial in summary.trials if trial.status != "waiting"])
+        if not tried.raw:
+            values = ""
+        elif tried.scale == "category":
+            names = ", ".join(tried.names[:_NAMES])
+            values = f"{names} and {len(tried.names) - _NAMES} more" if len(tried.names) > _NAMES else names
+        else:
+            ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
+            values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
+        axes.append([axis.path, _names(summary)[axis.path], axis.scale, values])
+    if axes:
+        parts.append(Table(["axis", "in the ranking", "scale", "tried"], axes))
     if not is_done(summary):
         parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
     return Section("How the sweep was run", parts)
@@ -174,19 +186,6 @@ def _how(summary: SweepSummary, resume_command: str) -> Section:
 
 def _goals(summary: SweepSummary) -> str:
     return ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
-
-
-def _axis(summary: SweepSummary, axis: AxisInfo) -> list[Cell]:
-    tried = plot_axis(axis, [trial for trial in summary.trials if trial.status != "waiting"])
-    if not tried.raw:
-        values = ""
-    elif tried.scale == "category":
-        names = ", ".join(tried.names[:_NAMES])
-        values = f"{names} and {len(tried.names) - _NAMES} more" if len(tried.names) > _NAMES else names
-    else:
-        ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
-        values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
-    return [axis.path, _names(summary)[axis.path], axis.scale, values]
 
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:

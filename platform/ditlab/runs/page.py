@@ -398,7 +398,7 @@ def _charts(run: RunContent, place: str, curves: Mapping[str, list[tuple[str, st
             if name in run.metrics
         ]
         if len(drawn) < MOST_CHARTS and (chart := draw_chart(title, points)):
-            drawn.append(chart.with_key(f"chart-{place}-{len(drawn) + 1}"))
+            drawn.append(replace(chart, key=f"chart-{place}-{len(drawn) + 1}"))
     captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
     if len(curves) > MOST_CHARTS:
         more = len(curves) - MOST_CHARTS
@@ -421,7 +421,7 @@ def _timeline(run: RunContent) -> html.Section:
     for number, attempt in enumerate(run.attempts, start=1):
         left, duration = place(attempt.begin), format_duration((attempt.end - attempt.begin) / 1000)
         texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
-        bars.append(html.TimeBar(left, max(place(attempt.end) - left, 0.0), attempt.status, texts[-1]))
+        bars.append(html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0)))
     marked = sorted((each for each in run.events if each.kind in _MARKED), key=lambda each: each.kind in _LISTED)
     marks = [html.TimeMark(place(event.time), event.kind, shorten(event.text, 200)) for event in marked[-_MOST_MARKS:]]
     newest = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))[-_MOST_EVENTS:]

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired, Union
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -39,67 +39,6 @@ LARGEST_JOURNAL = 64 << 30
 _TAIL_BYTES = 65536
 
 
-class StartRecord(TypedDict):
-    """Start or resumption of a run."""
-
-    kind: Literal["start"]
-    time: Time
-    run_id: str
-    name: str
-    experiment: str
-    family: str
-    parent: NotRequired[str]
-
-
-class TextsRecord(TypedDict):
-    """Parameters or tags."""
-
-    kind: Literal["params", "tags"]
-    time: Time
-    values: Texts
-
-
-class MetricsRecord(TypedDict):
-    """Metrics of a step, or figures for MLflow's list of runs under names that all families share."""
-
-    kind: Literal["metrics", "overview"]
-    time: Time
-    step: Step
-    values: dict[str, Value]
-    held: NotRequired[dict[str, Value]]
-
-
-class ImageRecord(TypedDict):
-    """Image of a step."""
-
-    kind: Literal["image"]
-    time: Time
-    key: str
-    step: Step
-    path: str
-
-
-class FileRecord(TypedDict):
-    """File, folder or table for MLflow's artifacts."""
-
-    kind: Literal["artifact", "table"]
-    time: Time
-    path: str
-    artifact_path: str | None
-
-
-class DatasetRecord(TypedDict):
-    """Data that a run reads."""
-
-    kind: Literal["dataset"]
-    time: Time
-    name: str
-    fingerprint: str
-    source: str
-    counts: dict[str, Step]
-    context: Literal["training", "evaluation"]
-
-
 class ModelPoint(TypedDict):
     """A metric of exported weights, as the run's `metrics` record has it."""
 
@@ -109,42 +48,34 @@ class ModelPoint(TypedDict):
     step: Step
 
 
-class NoteRecord(TypedDict):
-    """Renewal of the note that MLflow shows with a run; the file holds the newest text."""
-
-    kind: Literal["note"]
-    time: Time
-    path: str
-
-
-class ModelRecord(TypedDict):
-    """Exported weights, or more metrics of weights that were exported before."""
-
-    kind: Literal["model"]
-    time: Time
-    step: Step
-    name: str
-    path: str
-    params: Texts
-    points: list[ModelPoint]
-    dataset: NotRequired[Texts]
-
-
-class EndRecord(TypedDict):
-    """End of a run."""
-
-    kind: Literal["end"]
-    time: Time
-    status: Literal["finished", "failed", "interrupted", "stopped"]
-
-
-AnyRecord = (
-    StartRecord | TextsRecord | MetricsRecord | ImageRecord | FileRecord | DatasetRecord | NoteRecord | ModelRecord
-    | EndRecord
-)  # fmt: skip
-_RECORD: TypeAdapter[Any] = TypeAdapter(
-    Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(extra="forbid", strict=True)
-)
+_METRICS = {"step": Step, "values": dict[str, Value], "held": NotRequired[dict[str, Value]]}
+_FILE = {"path": str, "artifact_path": str | None}
+KINDS: dict[str, dict[str, Any]] = {
+    "start": {"run_id": str, "name": str, "experiment": str, "family": str, "parent": NotRequired[str]},
+    "params": {"values": Texts},
+    "tags": {"values": Texts},
+    "metrics": _METRICS,
+    "overview": _METRICS,
+    "image": {"key": str, "step": Step, "path": str},
+    "artifact": _FILE,
+    "table": _FILE,
+    "dataset": {
+        "name": str, "fingerprint": str, "source": str, "counts": dict[str, Step],
+        "context": Literal["training", "evaluation"],
+    },
+    "note": {"path": str},
+    "model": {
+        "step": Step, "name": str, "path": str, "params": Texts, "points": list[ModelPoint],
+        "dataset": NotRequired[Texts],
+    },
+    "end": {"status": Literal["finished", "failed", "interrupted", "stopped"]},
+}  # fmt: skip
+"""Fields of each kind of record beside `kind` and `time`. `start` is also a resumption, an `artifact` a file or
+folder, `note` a renewal of its file's text, `model` exported weights or more metrics of earlier ones."""
+_typed_dict: Any = TypedDict
+_SHAPES = [_typed_dict(kind, {"kind": Literal[kind], "time": Time, **fields}) for kind, fields in KINDS.items()]
+_any_record: Any = Annotated[Union[*_SHAPES], Field(discriminator="kind")]
+_RECORD: TypeAdapter[Any] = TypeAdapter(_any_record, config=ConfigDict(extra="forbid", strict=True))
 
 
 def current_time() -> int:

@@ -1,6 +1,6 @@
 """Appending to a run's journal, which outlives a killed process and a power cut.
 
-The index of a journal's content prevents double records, and carries each metric's thinning on where it was. Thinning
+What a journal holds already prevents double records, and carries each metric's thinning on where it was. Thinning
 selects the points of a metric for MLflow: all of the first ones, then fewer and fewer, and every spike.
 """
 
@@ -16,14 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.storage.plain_files import open_for_append
 from ditlab.tracking.history import JournalFacts, ResultPoint, RunResults
 from ditlab.tracking.journal import (
-    JournalContent,
     current_time,
     damaged_lines,
     encode_record,
@@ -69,32 +66,10 @@ class Thinning:
             self._num_non_finite += 1
             return self._num_non_finite <= self._dense
         if num >= self._until:
-            self._open_window(num, value)
+            octave = (num // int(self._dense)).bit_length() - 1
+            self._until = num + (_WINDOW << octave)
+            self._low = self._high = value
             return True
-        return self._widens_range(value)
-
-    def advance(self, values: np.ndarray) -> None:
-        """Pass over points that were logged before, (N,): the state is as if `selects` had been asked for each."""
-        num_dense = int(min(max(0, self._dense - self._num), len(values)))
-        self._num += num_dense
-        values, begin = values[num_dense:], self._num
-        self._num += len(values)
-        is_finite = np.isfinite(values)
-        self._num_non_finite += int((~is_finite).sum())
-        finite = np.flatnonzero(is_finite) + begin
-        first = 0  # the current window's point from which on `values` goes on, among the finite ones
-        while (opening := int(np.searchsorted(finite, self._until))) < len(finite):
-            self._open_window(int(finite[opening]), float(values[finite[opening] - begin]))
-            first = opening + 1
-        for value in values[finite[first:] - begin].tolist():
-            self._widens_range(value)
-
-    def _open_window(self, num: int, value: float) -> None:
-        octave = (num // int(self._dense)).bit_length() - 1
-        self._until = num + (_WINDOW << octave)
-        self._low = self._high = value
-
-    def _widens_range(self, value: float) -> bool:
         margin = _WIDENING * (self._high - self._low)
         if self._low - margin <= value <= self._high + margin:
             return False
@@ -102,53 +77,14 @@ class Thinning:
         return True
 
 
-class JournalIndex:
-    """Last steps, images and parameters of one journal, and the thinning of each metric. Not thread-safe.
-
-    Metrics go forward: a value for a step that is not beyond the metric's last one is a repeat and is dropped, even if
-    it differs. A resumed run on other hardware differs in the last bits, and MLflow, which never forgets a point,
-    would show both.
-    """
-
-    def __init__(self, budget: int | None) -> None:
-        self.facts = JournalFacts()
-        self.results = RunResults()
-        self.last_steps: dict[str, int] = {}
-        """Last step of each metric."""
-        self.images: set[tuple[str, int]] = set()
-        """(key, step)."""
-        self._thinnings: defaultdict[str, Thinning] = defaultdict(lambda: Thinning(budget))
-
-    def load(self, content: JournalContent) -> None:
-        """Index the records of earlier processes."""
-        steps = np.array(content.steps)
-        for name, points in content.metrics.items():
-            self.last_steps[name] = int(steps[points.rows].max())
-            self._thinnings[name].advance(np.array(points.values))
-        for record in content.events:
-            self.facts.add(record)
-            if record["kind"] == "image":
-                self.images.add((record["key"], record["step"]))
-        self.results.load(content)
-
-    def select(self, step: int, values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-        """The metrics of a step that no record holds yet: those for MLflow, and those for the journal alone."""
-        sent: dict[str, float] = {}
-        held: dict[str, float] = {}
-        for key, raw in values.items():
-            if self.last_steps.get(key, -1) < step:
-                value = float(raw)
-                (sent if self._thinnings[key].selects(value) else held)[key] = value
-        return sent, held
-
-
 class JournalWriter:
     """Writer of one node's journal. Safe to use from several threads; one write call per record.
 
-    Records that the journal holds already (`JournalIndex`) are dropped, so a run that goes back to a checkpoint, in
-    this process or in the next, repeats the steps since then without logging them twice. Of each metric about `budget`
-    of 10^6 points go on to MLflow, or all of them where `budget` is None. `warn` gets a line on damage, and on a disk
-    that refuses; None: it is logged.
+    Records that the journal holds already are dropped, so a run that goes back to a checkpoint, in this process or in
+    the next, repeats the steps since then without logging them twice. A metric's value for a step that is not beyond
+    its last one is such a repeat even if it differs: a resumed run on other hardware differs in the last bits, and
+    MLflow, which never forgets a point, would show both. Of each metric about `budget` of 10^6 points go on to MLflow,
+    or all of them where `budget` is None. `warn` gets a line on damage, and on a disk that refuses; None: it is logged.
     """
 
     def __init__(
@@ -157,7 +93,13 @@ class JournalWriter:
         self.folder = folder
         self._warn = warn or _log.warning
         self.path = folder.node_journal(node)
-        self._index = JournalIndex(budget)
+        self.facts = JournalFacts()
+        """Facts of the records that hold no metrics."""
+        self.results = RunResults()
+        """Results of the evaluations so far."""
+        self._last_steps: dict[str, int] = {}  # by metric
+        self._images: set[tuple[str, int]] = set()  # (key, step)
+        self._thinnings: defaultdict[str, Thinning] = defaultdict(lambda: Thinning(budget))
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._file: int | None = None
@@ -168,7 +110,16 @@ class JournalWriter:
             folder.path.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
                 content = read_content(self.path)
-                self._index.load(content)
+                for name, points in content.metrics.items():
+                    self._last_steps[name] = max(content.steps[row] for row in points.rows)
+                    thinning = self._thinnings[name]
+                    for value in points.values:
+                        thinning.selects(value)
+                for record in content.events:
+                    self.facts.add(record)
+                    if record["kind"] == "image":
+                        self._images.add((record["key"], record["step"]))
+                self.results.load(content)
                 if content.num_damaged:
                     self._warn(f"{self.path}: {damaged_lines(content.num_damaged)}")
             self._open()
@@ -177,27 +128,17 @@ class JournalWriter:
         self._syncer = threading.Thread(target=self._sync_periodically, name="ditlab-journal", daemon=True)
         self._syncer.start()
 
-    @property
-    def facts(self) -> JournalFacts:
-        """Facts of the records that hold no metrics."""
-        return self._index.facts
-
-    @property
-    def results(self) -> RunResults:
-        """Results of the evaluations so far."""
-        return self._index.results
-
     def last_step(self, prefix: str) -> int | None:
         """The last step of any metric whose name begins with `prefix`."""
         with self._lock:
-            steps = dict(self._index.last_steps)
+            steps = dict(self._last_steps)
         return max((step for key, step in steps.items() if key.startswith(prefix)), default=None)
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
         with self._lock:
             if self._write(encode_record(kind, fields)):
-                self._index.facts.add({"kind": kind, **fields})
+                self.facts.add({"kind": kind, **fields})
         if kind in _DURABLE:
             self.sync()
 
@@ -208,7 +149,12 @@ class JournalWriter:
         run again) the first one stays.
         """
         with self._lock:
-            sent, held = self._index.select(step, values)
+            sent: dict[str, float] = {}
+            held: dict[str, float] = {}
+            for key, raw in values.items():
+                if self._last_steps.get(key, -1) < step:
+                    value = float(raw)
+                    (sent if self._thinnings[key].selects(value) else held)[key] = value
             if not sent and not held:
                 return
             now = current_time()
@@ -217,12 +163,12 @@ class JournalWriter:
                 fields["held"] = encode_values(held)
             if self._write(encode_record("metrics", fields)):
                 for key, value in (sent | held).items():
-                    self._index.last_steps[key] = step
-                    self._index.results.add(key, ResultPoint(step, value, now))
+                    self._last_steps[key] = step
+                    self.results.add(key, ResultPoint(step, value, now))
 
     def log_overview(self, step: int, values: Mapping[str, float]) -> None:
         """Record figures for MLflow's list of runs, without those logged for this step or a later one."""
-        steps = self._index.facts.overview_steps
+        steps = self.facts.overview_steps
         new = {key: value for key, value in values.items() if steps.get(key, -1) < step}
         if new:
             self.append("overview", step=step, values=encode_values(new))
@@ -230,16 +176,16 @@ class JournalWriter:
     def log_image(self, key: str, step: int, path: Path) -> None:
         """Record an image file of a step, unless the journal holds one of this key and step."""
         with self._lock:
-            if (key, step) not in self._index.images and self._write(
+            if (key, step) not in self._images and self._write(
                 encode_record("image", {"key": key, "step": step, "path": self.relative_path(path)})
             ):
-                self._index.images.add((key, step))
-                self._index.facts.add({"kind": "image", "key": key, "step": step})
+                self._images.add((key, step))
+                self.facts.add({"kind": "image", "key": key, "step": step})
 
     def has_image(self, key: str, step: int) -> bool:
         """Return True if an image of this key and step is recorded."""
         with self._lock:
-            return (key, step) in self._index.images
+            return (key, step) in self._images
 
     def relative_path(self, path: Path) -> str:
         """A path as records hold it: relative to the run's folder when inside, else absolute."""

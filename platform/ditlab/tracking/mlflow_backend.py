@@ -33,7 +33,7 @@ from ditlab.storage.plain_files import (
 )
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
 from ditlab.tracking.journal import JournalRecord
-from ditlab.tracking.mlflow_connection import connect, forget_artifact_folder, is_missing, is_refusal, is_unknown_call
+from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
 from ditlab.tracking.mlflow_runs import (
     LATEST,
     RUN_TAG,
@@ -89,7 +89,7 @@ class MlflowBackend(TrackingBackend):
             try:
                 check_alive(client, run_id)
             except Exception as error:
-                if not is_missing(error):
+                if not cls.is_missing(error):
                     raise
                 run_id = None  # the store was made again
         if run_id is None:
@@ -168,7 +168,7 @@ class MlflowBackend(TrackingBackend):
     @staticmethod
     def is_missing(error: Exception) -> bool:
         """Return True if the run or its experiment does not exist: the store may have been made again."""
-        return is_missing(error)
+        return error_code(error) == "RESOURCE_DOES_NOT_EXIST"
 
     def _clear_batch(self) -> None:
         self._metrics: list[Any] = []
@@ -194,6 +194,8 @@ class MlflowBackend(TrackingBackend):
             self._send_entries(entries[len(entries) // 2 :])
 
     def _send(self, record: JournalRecord, path: Path) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
         place = record.get("artifact_path")
         match record["kind"]:
             case "start":
@@ -215,7 +217,15 @@ class MlflowBackend(TrackingBackend):
                 if entry not in tables:
                     self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
             case "dataset":
-                self._send_dataset(record)
+                dataset = Dataset(
+                    name=shorten(record["name"], _DATASET_NAME_LENGTH),
+                    digest=record["fingerprint"][:_DIGEST_LENGTH],
+                    source_type="local",
+                    source=json.dumps({"uri": record["source"]}),
+                    profile=json.dumps(record["counts"]),
+                )
+                tags = [InputTag("mlflow.data.context", record["context"])]
+                self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
             case "image":
                 self._send_image(record, path)
             case "note":
@@ -226,19 +236,6 @@ class MlflowBackend(TrackingBackend):
     def _mlflow_tags(self) -> dict[str, str]:
         tags: dict[str, str] = self.client.get_run(self.run_id).data.tags
         return tags
-
-    def _send_dataset(self, record: JournalRecord) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        dataset = Dataset(
-            name=shorten(record["name"], _DATASET_NAME_LENGTH),
-            digest=record["fingerprint"][:_DIGEST_LENGTH],
-            source_type="local",
-            source=json.dumps({"uri": record["source"]}),
-            profile=json.dumps(record["counts"]),
-        )
-        tags = [InputTag("mlflow.data.context", record["context"])]
-        self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
 
     def _send_image(self, record: JournalRecord, path: Path) -> None:
         """Send an image of a step; sent again, it replaces itself. Of an animation the last frame is the result."""
@@ -311,7 +308,7 @@ class MlflowBackend(TrackingBackend):
         try:
             models = search_models(client, experiment_id, self.run_id)
         except Exception as error:
-            if not is_unknown_call(error):
+            if error_code(error) not in ("ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"):
                 raise
             client.log_artifacts(self.run_id, str(folder), "export")
             return
@@ -324,7 +321,20 @@ class MlflowBackend(TrackingBackend):
         if model is None or not _is_ready(model):
             if weights_step(folder / WEIGHTS_NAME) != step:
                 return
-            model = model or self._create_model(record, experiment_id)
+            name, run_id = record["name"], self.folder.run_id
+            note = (  # written once, so that people may change it
+                f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
+                "network. Download the artifacts into a folder, then:\n\n"
+                + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
+            )
+            model = model or client.create_logged_model(
+                experiment_id,
+                name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
+                source_run_id=self.run_id,
+                tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
+                params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
+                model_type="diffusion",
+            )
             client.log_model_artifacts(model.model_id, str(folder))
             client.finalize_logged_model(model.model_id, "READY")
         # Name the model as an output of its run, once: MLflow would list a repeated call's twice.
@@ -342,22 +352,6 @@ class MlflowBackend(TrackingBackend):
         ]
         if points:
             client.log_batch(self.run_id, points, synchronous=True)
-
-    def _create_model(self, record: JournalRecord, experiment_id: str) -> Any:
-        name, step, run_id = record["name"], record["step"], self.folder.run_id
-        note = (  # written once, so that people may change it
-            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
-            "network. Download the artifacts into a folder, then:\n\n"
-            + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
-        )
-        return self.client.create_logged_model(
-            experiment_id,
-            name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
-            source_run_id=self.run_id,
-            tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
-            params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
-            model_type="diffusion",
-        )
 
 
 def _is_ready(model: Any) -> bool:

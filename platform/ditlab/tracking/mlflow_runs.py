@@ -14,7 +14,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.access import access_fault, is_server, redact, resolve_tracking_uri
 from ditlab.tracking.backend import RunGoneError
-from ditlab.tracking.mlflow_connection import already_exists, connect, is_refusal
+from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
 from ditlab.tracking.names import VIEW, safe_folder
 
 RUN_TAG = "ditlab.run"
@@ -54,7 +54,7 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> s
         return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
         # Another process made it between the two calls.
-        if already_exists(error) and (found := client.get_experiment_by_name(name)):
+        if error_code(error) == "RESOURCE_ALREADY_EXISTS" and (found := client.get_experiment_by_name(name)):
             return str(found.experiment_id)
         raise
 

@@ -109,10 +109,7 @@ def read_run_record(folder: RunFolder) -> RunRecord:
     except ValueError as error:
         raise UnreadableRecord(f"no JSON: {first_line(error)}") from None
     # The folder's name is the id; a copied folder is a run of its own.
-    is_altered = not is_intact(content)
-    if record.run_id == folder.run_id and record.is_altered == is_altered:
-        return record  # `replace` takes longer than the parsing
-    return replace(record, run_id=folder.run_id, is_altered=is_altered)
+    return replace(record, run_id=folder.run_id, is_altered=not is_intact(content))
 
 
 @dataclass(frozen=True)

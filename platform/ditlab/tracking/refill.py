@@ -188,31 +188,27 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
             done.left.append(f"run {run_id} ({run.mlflow_run_id}) has no journal in this home.")
             continue
         done.runs.append({"run_id": run_id, "before": run.mlflow_run_id, "after": new})
-        _copy_of_run(client, run_id, run, new, done)
+        stored = client.get_run(new)
+        if stored.info.lifecycle_stage == "deleted":  # by this function, before a crash
+            continue
+        data = stored.data
+        for key, value in run.tags.items():
+            if key == NOTE_TAG:
+                is_typed = note_hash(value) not in run.tags.get(OWN_TAG, "").split()
+            else:
+                is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith("mlflow."))
+            if is_typed and data.tags.get(key) != value:
+                client.set_tag(new, key, value)
+                done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
+        if missing := sorted(run.names - data.metrics.keys() - data.params.keys()):
+            done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {_some(missing)}.")
+        if run.is_deleted:
+            client.delete_run(new)
+            done.copied.append(f"run {run_id}: deleted, as it was.")
     if registered:
         done.left.append(f"Registered models, to be registered again: {_some(registered)}.")
     if num_others:
         done.left.append(f"Runs that other programs logged: {num_others}.")
-
-
-def _copy_of_run(client: Any, run_id: str, run: _OldRun, new: str, done: Refill) -> None:
-    stored = client.get_run(new)
-    if stored.info.lifecycle_stage == "deleted":  # by this function, before a crash
-        return
-    data = stored.data
-    for key, value in run.tags.items():
-        if key == NOTE_TAG:
-            is_typed = note_hash(value) not in run.tags.get(OWN_TAG, "").split()
-        else:
-            is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith("mlflow."))
-        if is_typed and data.tags.get(key) != value:
-            client.set_tag(new, key, value)
-            done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
-    if missing := sorted(run.names - data.metrics.keys() - data.params.keys()):
-        done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {_some(missing)}.")
-    if run.is_deleted:
-        client.delete_run(new)
-        done.copied.append(f"run {run_id}: deleted, as it was.")
 
 
 def _old_runs(connection: sqlite3.Connection) -> tuple[dict[str, _OldRun], int]:

@@ -95,14 +95,6 @@ class Administrator:
             )
         return cls(name, password)
 
-    def check_password(self, url: str) -> None:
-        """Raise UserError where the server has another password for this name: MLflow sets it at its first start."""
-        if probe_status(url, basic_authorization(self.name, self.password)) in (401, 403):
-            raise UserError(
-                f"{PASSWORD} is not the one that {NAME}={self.name} has in this server's accounts; give that one, or "
-                "change it by MLflow's update-password call."
-            )
-
     def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
         """Environment variables for `mlflow server --app-name basic-auth`; writes its settings file into DITLAB_HOME.
 
@@ -146,6 +138,8 @@ class MlflowServer:
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
         """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
         self.home, self.host, self.port, self.options = home, host, port, options
+        self.log = home.root / f"mlflow-server-{port}.log"
+        """The server's output; removed at an orderly end."""
         if options.database is None:
             home.check_place()
             if damage := database_damage(home.mlflow_database):
@@ -188,18 +182,14 @@ class MlflowServer:
         return f"{self.url}/{experiment_page(str(found[0])) if found else f'#/experiments?{MODEL_TRAINING}'}"
 
     @property
-    def log(self) -> Path:
-        """The server's output; removed at an orderly end."""
-        return self.home.root / f"mlflow-server-{self.port}.log"
-
-    @property
     def pid(self) -> int | None:
         """Process id of the server, once it was started."""
         return self._process.pid if self._process else None
 
     def __enter__(self) -> MlflowServer:
         environment = self._environment()
-        self._previous = signal.signal(signal.SIGTERM, _interrupt)  # first, or a SIGTERM could leave the server behind
+        # First, or a SIGTERM could leave the server behind.
+        self._previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
             # order. The home as working directory: what MLflow drops beside itself stays there.
@@ -275,8 +265,13 @@ class MlflowServer:
                     "--wait SECONDS gives it more time."
                 )
             time.sleep(0.2)
-        if self.options.administrator:
-            self.options.administrator.check_password(self.url)
+        account = self.options.administrator
+        # MLflow sets the password at its first start.
+        if account and probe_status(self.url, basic_authorization(account.name, account.password)) in (401, 403):
+            raise UserError(
+                f"{PASSWORD} is not the one that {NAME}={account.name} has in this server's accounts; give that one, "
+                "or change it by MLflow's update-password call."
+            )
 
     def wait(self) -> None:
         """Wait until the server ends. Raises RunFailed where it ends by itself with an error."""
@@ -292,10 +287,6 @@ class MlflowServer:
             lines = []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it is empty")
         return f"its log is {self.log}: {hide(last)[:300]}"
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def is_loopback(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from ditlab.tracking.backend import Warn
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import TAG_LENGTH, shorten
-from ditlab.tracking.system_metrics import Beginning, SystemMetrics
+from ditlab.tracking.system_metrics import SystemMetrics
 from ditlab.tracking.upload import BackgroundUploader
 
 EndStatus = Literal["finished", "failed", "interrupted", "stopped"]
@@ -66,13 +67,15 @@ class RunTracker:
         self.journal = JournalWriter(folder, node, budget, self._warn)
         self._system: SystemMetrics | None = None
         self._note = ""
-        self._begin = Beginning(is_held)
+        self._begin = threading.Event()
+        if not is_held:
+            self._begin.set()
         self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync, self._begin)
         self._uploader.start()
 
     def begin_upload(self) -> None:
         """Begin the upload and the system metrics where they are held."""
-        self._begin.now()
+        self._begin.set()
 
     @property
     def mlflow_run_id(self) -> str | None:

@@ -28,7 +28,7 @@ from ditlab.tracking.journal import (
 )
 from ditlab.tracking.mlflow_connection import denial_status
 from ditlab.tracking.records import UnreadableRecord, read_run_record
-from ditlab.tracking.system_metrics import Beginning
+from ditlab.tracking.system_metrics import LONGEST_HELD
 
 BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
 """Kinds of records that a backend may send together."""
@@ -58,10 +58,6 @@ class JournalTransfer:
         """Number of records that have not arrived."""
         cursor = self.cursor_file.load()
         return count_lines(self.path, cursor.offset) + len(cursor.deferred)
-
-    def is_caught_up(self) -> bool:
-        """Return True if every record was sent; deferred files do not count, as they were tried again and failed."""
-        return count_lines(self.path, self.cursor_file.load().offset) == 0
 
     def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
         """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
@@ -188,8 +184,9 @@ class BackgroundUploader:
     """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
     def __init__(
-        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int], begin: Beginning
-    ) -> None:
+        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int],
+        begin: threading.Event,
+    ) -> None:  # fmt: skip
         """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can.
 
         `begin` holds the first upload back.
@@ -212,13 +209,13 @@ class BackgroundUploader:
         """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
         self._until = time.monotonic() + timeout
         self._stop.set()
-        self._begin.now()
+        self._begin.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
         return self._transfer.num_left()
 
     def _run(self) -> None:
-        self._begin.wait()
+        self._begin.wait(LONGEST_HELD)
         transfer, warn, uri = self._transfer, self._transfer.to.warn, redact(self._transfer.to.uri)
         backoff, is_outage, last_retry = _POLL_INTERVAL, False, time.monotonic()
         try:
@@ -229,7 +226,9 @@ class BackgroundUploader:
                     transfer.send_pending(self._until, retry_files=retry)
                     last_retry = time.monotonic() if retry else last_retry
                     backoff, is_outage = _POLL_INTERVAL, False
-                    if closing and (time.monotonic() > self._until or transfer.is_caught_up()):
+                    # Deferred files do not count: they were tried again and failed.
+                    num_left = count_lines(transfer.path, transfer.cursor_file.load().offset) if closing else 1
+                    if closing and (time.monotonic() > self._until or not num_left):
                         return
                 except NotReadyError:
                     # The journal is closed by now: a start record that node 0 misses in it will not come any more.

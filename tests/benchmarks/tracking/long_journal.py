@@ -22,8 +22,8 @@ from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
 from ditlab.reports.comparison import run_curve, smoothed, training_clock
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import read_content, recent_metrics
-from ditlab.tracking.journal_writer import JournalIndex, JournalWriter
+from ditlab.tracking.journal import recent_metrics
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, scan_runs
 
 BUDGET = 10_000
@@ -44,7 +44,7 @@ def write(folder: RunFolder, num_steps: int) -> None:
 
 
 def open_for_resume(folder: RunFolder) -> None:
-    JournalIndex(BUDGET).load(read_content(folder.journal))
+    JournalWriter(folder, budget=BUDGET).close()
 
 
 def open_for_comparison(folder: RunFolder) -> None:

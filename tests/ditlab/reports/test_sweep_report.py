@@ -191,7 +191,7 @@ def test_positions_and_ticks_lie_on_their_axes() -> None:
     trials = [_trial(n, {LR.path: value}, 0.0) for n, value in enumerate((1e-5, 1e-4, 1e-3))]
     each = plot_axis(LR, trials)
     assert [each.positions[n] for n in range(3)] == pytest.approx([0, 0.5, 1])
-    assert [tick.label for tick in each.ticks] == ["1e-5", "3e-5", "1e-4", "3e-4", "0.001"]
+    assert [tick.label for tick in each.ticks] == ["1e-5", "2e-5", "5e-5", "0.0001", "0.0002", "0.0005", "0.001"]
     for summary in CASES.values():
         columns = [metric_axis(summary), *(plot_axis(axis, summary.trials) for axis in summary.axes)]
         assert all(0 <= at <= 1 for each in columns for at in each.positions.values())

@@ -119,8 +119,7 @@ def resume(one: DamagedHome, say: Say) -> Any:
             (scratch / journal.name).mkdir()
         writer = JournalWriter(RunFolder(scratch), node, budget=None)  # a journal that it cannot open is said
         writer.close()
-        index = writer._index
-        found.append((index.facts.params, index.last_steps, index.images))
+        found.append((writer.facts.params, writer._last_steps, writer._images))
     return found
 
 

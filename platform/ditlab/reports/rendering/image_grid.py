@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -27,66 +25,27 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 """Magenta, so that a NaN pixel is not mistaken for a black one."""
 
 
-@dataclass(frozen=True)
 class GridLayout:
     """Geometry of an image grid in pixels."""
 
-    grid: ImageGrid
-    dpi: int
-    caption_points: float = CAPTION_POINTS
-    margin: int = 8
-
-    @property
-    def num(self) -> int:
-        return len(self.grid.images)
-
-    @property
-    def columns(self) -> int:
-        return max(1, min(self.grid.columns, self.num))
-
-    @property
-    def rows(self) -> int:
-        return max(1, -(-self.num // self.columns))
-
-    @cached_property
-    def scale(self) -> int:
-        """Enlargement factor; a whole number, so that every pixel becomes an equal square."""
+    def __init__(self, grid: ImageGrid, dpi: int, caption_points: float = CAPTION_POINTS, margin: int = 8) -> None:
+        self.grid, self.dpi, self.caption_points, self.margin = grid, dpi, caption_points, margin
+        self.num = len(grid.images)
+        self.columns = max(1, min(grid.columns, self.num))
+        rows = max(1, -(-self.num // self.columns))
+        image_height, image_width = grid.images.shape[1:3]
         legible = _FEW_PIXELS if self.num <= 4 else _LEGIBLE_PIXELS
-        return max(1, -(-legible // max(self.grid.images.shape[1:3])))
-
-    @property
-    def tile_height(self) -> int:
-        return self.grid.images.shape[1] * self.scale
-
-    @property
-    def tile_width(self) -> int:
-        return self.grid.images.shape[2] * self.scale
-
-    @cached_property
-    def wrapped(self) -> list[str]:
-        """Captions wrapped to the width of a tile."""
-        characters = max(6, int((self.tile_width + self.margin) / (self.caption_points * 0.58 * self.dpi / 72)))
-        return [
-            "\n".join(
-                textwrap.wrap(
-                    printable(text[:_CAPTION_CHARACTERS]), characters, max_lines=_CAPTION_LINES, placeholder=" ..."
-                )
-            )
-            for text in self.grid.captions
-        ]
-
-    @cached_property
-    def caption_height(self) -> int:
-        lines = max((text.count("\n") + 1 for text in self.wrapped if text), default=0)
-        return round(lines * self.caption_points * 1.3 * self.dpi / 72) + (4 if lines else 0)
-
-    @property
-    def height(self) -> int:
-        return self.rows * (self.tile_height + self.caption_height + self.margin) + self.margin
-
-    @property
-    def width(self) -> int:
-        return self.columns * (self.tile_width + self.margin) + self.margin
+        # a whole number, so that every pixel becomes an equal square
+        self.scale = max(1, -(-legible // max(image_height, image_width)))
+        self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
+        characters = max(6, int((self.tile_width + margin) / (caption_points * 0.58 * dpi / 72)))
+        whole = [printable(text[:_CAPTION_CHARACTERS]) for text in grid.captions]
+        self.wrapped = [textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ...") for text in whole]
+        """Lines of each caption, as wide as a tile."""
+        lines = max(map(len, self.wrapped), default=0)
+        self.caption_height = round(lines * caption_points * 1.3 * dpi / 72) + (4 if lines else 0)
+        self.height = rows * (self.tile_height + self.caption_height + margin) + margin
+        self.width = self.columns * (self.tile_width + margin) + margin
 
     def corner(self, index: int) -> tuple[int, int]:
         """Top left corner of a tile: (top, left)."""
@@ -114,10 +73,10 @@ class GridLayout:
         stand higher than its neighbours.
         """
         point = self.caption_points * self.dpi / 72
-        for index, text in enumerate(self.wrapped[: self.num]):
+        for index, lines in enumerate(self.wrapped[: self.num]):
             top, left = self.corner(index)
             first = top + self.tile_height + 3 + _ASCENT * point
-            for number, line in enumerate(text.split("\n") if text else ()):
+            for number, line in enumerate(lines):
                 yield left + self.tile_width / 2, first + number * _LINE * point, line
 
 

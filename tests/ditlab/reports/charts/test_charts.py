@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ditlab.reports.charts import (
+    AxisScale,
     CurvePoints,
     draw_chart,
     linear_scale,
-    log_scale,
     number_label,
 )
 from ditlab.reports.curves import MOST_PLAIN, MOST_STRETCHES, thin
@@ -55,7 +55,7 @@ def test_ticks_lie_on_the_axis_and_are_labelled_apart(low, size):
 
 @given(st.floats(1e-300, 1e100), st.floats(20, 1e12))
 def test_ticks_of_a_logarithmic_scale_lie_on_the_axis(low, ratio):
-    ticks = log_scale(low, low * ratio, 222, 10).ticks()
+    ticks = AxisScale(low, low * ratio, 222, 10, is_log=True).ticks()
     assert ticks and all(9.9 <= tick.position <= 222.1 for tick in ticks)
 
 

@@ -3,7 +3,6 @@
 import threading
 import time
 
-from ditlab.tracking.system_metrics import Beginning
 from ditlab.tracking.tracker import RunTracker
 
 
@@ -27,9 +26,3 @@ def test_a_run_that_ends_before_its_first_step_is_sent(home, store, new_run):
     tracker.start("digits-dit", "digits", "dit")
     assert tracker.close(60) == 0
     assert tracker.mlflow_run_id
-
-
-def test_nothing_is_held_unasked():
-    begin = time.monotonic()
-    Beginning().wait()
-    assert time.monotonic() - begin < 5
