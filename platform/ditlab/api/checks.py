@@ -69,7 +69,6 @@ def replay(
         RunFailed: a step does not fit into this machine's memory.
     """
     request = ReplayRequest(step, to, check, worst, tuple(overrides), anyway)
-    request.check_options()
     found = find_training_run(home := Home.from_environment(), run)
     return replay_run(open_found(found, home, warn or _log.warning, on_progress), request)
 

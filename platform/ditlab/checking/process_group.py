@@ -8,12 +8,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import distributed
@@ -28,15 +27,6 @@ CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
-
-
-@dataclass(frozen=True)
-class _WorkerReport:
-    """Result or error of one worker."""
-
-    kind: Literal["result", "error", "lost_peer"]
-    value: Any
-    """The body's result, or its exception."""
 
 
 def run_workers(
@@ -109,42 +99,47 @@ def _collect(processes: list[Any], connections: list[Connection]) -> list[Any]:
     deadline: float | None = None
     waiting = dict(enumerate(connections))
     while waiting:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait(list(waiting.values()), left)
+        ready = wait(list(waiting.values()), None if deadline is None else max(0.0, deadline - time.monotonic()))
         if not ready:
             break
         for rank in [rank for rank, connection in waiting.items() if connection in ready]:
-            report = _receive(waiting.pop(rank), rank, processes[rank])
-            if report.kind == "result":
-                results[rank] = report.value
-            elif report.kind == "error":
-                raise report.value
+            try:
+                # of a process that this one started: nobody else can write to the pipe
+                kind, value = waiting.pop(rank).recv()
+            except (EOFError, ConnectionError):
+                processes[rank].join(END_TIMEOUT)
+                code = processes[rank].exitcode
+                how = f"was killed by signal {-code}" if code and code < 0 else f"ended with exit code {code}"
+                remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
+                raise RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker") from None
+            if kind == "error":
+                raise value
+            if kind == "result":
+                results[rank] = value
             elif lost is None:
-                lost, deadline = report.value, time.monotonic() + CAUSE_TIMEOUT
+                lost, deadline = value, time.monotonic() + CAUSE_TIMEOUT
     if lost is not None:
         raise lost
     return [results[rank] for rank in range(len(connections))]
-
-
-def _receive(connection: Connection, rank: int, process: Any) -> _WorkerReport:
-    try:
-        return connection.recv()  # of a process that this one started: nobody else can write to the pipe
-    except (EOFError, ConnectionError):
-        process.join(END_TIMEOUT)
-        code = process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
-        return _WorkerReport("error", RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker"))
 
 
 def _run_worker(
     connection: Connection, body: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int,
     use_gpu: bool, threads: int | None, timeout: float, folder: str,
 ) -> None:  # fmt: skip
-    """Run the body in a new process, and report the result."""
+    """Run the body in a new process, and send what came of it: `result`, `error` or `lost_peer`, and its value."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that began the group
     ended = threading.Event()
-    threading.Thread(target=_follow_parent, args=(connection, ended), daemon=True).start()
+
+    def follow_parent() -> None:
+        """Wait until the group is to end; end this process at once where the one that began the group is gone."""
+        try:
+            connection.recv_bytes()
+            ended.set()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=follow_parent, daemon=True).start()
     try:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -153,33 +148,18 @@ def _run_worker(
             "nccl" if use_gpu else "gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank,
             world_size=world_size, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-        report = _WorkerReport("result", body(own, *arguments))
+        # Pickled here, so that a result that does not travel is an error of this worker's.
+        report = ForkingPickler.dumps(("result", body(own, *arguments)))
     except Exception as error:
-        report = _WorkerReport("lost_peer" if is_peer_loss(error) else "error", _travelling(error))
-    try:
-        connection.send(report)
-    except Exception as error:  # a result that does not travel
-        connection.send(_WorkerReport("error", _travelling(error)))
+        kind = "lost_peer" if is_peer_loss(error) else "error"
+        note = "".join(traceback.format_exception(error)).rstrip()
+        error.__traceback__ = None
+        try:
+            ForkingPickler.loads(ForkingPickler.dumps(error))
+        except Exception:  # its type does not travel
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(f"In a worker process:\n{note}")
+        report = ForkingPickler.dumps((kind, error))
+    connection.send_bytes(report)
     ended.wait()  # with the group whole: another worker may still read what this one sent it
     release_process_group()
-
-
-def _follow_parent(connection: Connection, ended: threading.Event) -> None:
-    """Wait until the group is to end; end this process at once where the one that began the group is gone."""
-    try:
-        connection.recv_bytes()
-        ended.set()
-    except (EOFError, OSError):
-        os._exit(1)
-
-
-def _travelling(error: Exception) -> Exception:
-    """Return the error with its traceback as a note; one whose type does not travel becomes a RuntimeError."""
-    note = "".join(traceback.format_exception(error)).rstrip()
-    error.__traceback__ = None
-    try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In a worker process:\n{note}")
-    return error

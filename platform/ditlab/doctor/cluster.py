@@ -36,8 +36,8 @@ from ditlab.cluster.survey import (
     unshared_faults,
     version_faults,
 )
-from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
-from ditlab.doctor.machine import Finding
+from ditlab.doctor.gpus import judge_gpus, matmul_error, read_gpus
+from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
 from ditlab.home import Home, writable_folder
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
@@ -45,7 +45,6 @@ from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
-MIN_FREE_BYTES = 5 * 2**30  # as for one machine
 SLOW_STORAGE = 100e6
 """Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
 SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
@@ -70,12 +69,15 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
     found += judge_exposure(read_exposure(alive_nodes(), CHECK_TIMEOUT))
-    nodes = _usable_nodes(reports)
+    whole = {report.name: report for report in reports if report.trains and not report.problem}
+    nodes = [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
     if not nodes:
         return found
-    found += _check_tracking(nodes, home)
+    uri = resolve_tracking_uri(launch_address(None, home), home)
+    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
+    found += tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
     for what, place, key in (("DITLAB_HOME", str(home.root), "home"), ("checkpoint.storage", storage, "storage")):
-        seen = [node for node in nodes if not getattr(_report_of(node, reports), key)]
+        seen = [node for node in nodes if not getattr(whole[node_label(node)], key)]
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
@@ -92,27 +94,6 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     return found
 
 
-def _usable_nodes(reports: list[NodeReport]) -> list[NodeRow]:
-    """Nodes that train and can import DiTLab."""
-    whole = {report.name for report in reports if report.trains and not report.problem}
-    return [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
-
-
-def _report_of(node: NodeRow, reports: list[NodeReport]) -> NodeReport:
-    """Report of one node."""
-    return next(report for report in reports if report.name == node_label(node))
-
-
-def _check_tracking(nodes: list[NodeRow], home: Home) -> list[Finding]:
-    """Findings on each node's access to MLflow."""
-    uri = resolve_tracking_uri(launch_address(None, home), home)
-    problems = {}
-    if not uri.startswith("sqlite"):
-        for result in run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT):
-            problems[result.name] = result.problem or result.value
-    return tracking_findings(redact(uri), problems)
-
-
 def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
     """Findings on the speed of a shared place: each node writes a file, all at once; then each reads another's."""
     names = [f".speed-{secrets.token_hex(8)}" for _ in nodes]
@@ -120,7 +101,13 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
         if not is_uri(place):
             stack.enter_context(removed_if_empty(Path(place)))
             writable_folder(Path(place), f"{what}={place}", "name a folder that can be written")
-        stack.callback(_delete, place, names)
+
+        @stack.callback
+        def delete() -> None:
+            for name in names:
+                with suppress(OSError):
+                    CheckpointStore.at(place).files.delete("", name)
+
         writing = {start_task(write_speed, node, place, name): node for node, name in zip(nodes, names, strict=True)}
         written = collect_results(writing, CHECK_TIMEOUT)
         there = [name for name, result in zip(names, written, strict=True) if not result.problem]
@@ -129,19 +116,11 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
         return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
 
 
-def _delete(place: str, names: list[str]) -> None:
-    """Delete files of a place."""
-    files = CheckpointStore.at(place).files
-    for name in names:
-        with suppress(OSError):
-            files.delete("", name)
-
-
 def _check_gpus(nodes: list[NodeRow]) -> list[Finding]:
     """Findings on every card by its driver, and on a matrix product of one free card of each node."""
     seen = run_on_nodes(nodes, read_gpus, timeout=CHECK_TIMEOUT)
     found = [Finding("note", f"GPUs of {one.name}", one.problem, "install the driver") for one in seen if one.problem]
-    cards = [parse_gpu(one.name, row) for one in seen if not one.problem for row in one.value]
+    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
     tasks = {start_task(matmul_error, node, num_gpus=1): node for node in nodes}
     computed = collect_results(tasks, CHECK_TIMEOUT)
     for one in computed:
@@ -159,48 +138,28 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     found += [_split("missing", "nodes", sentence) for sentence in silent]
     if not working:
         found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
-    found += _versions(reports, working, whole, required)
-    found += _clocks(reports, node_warnings(reports, required.versions))
+    warnings = node_warnings(reports, required.versions)
+    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
+    unequal = [_split("missing", "versions", sentence) for sentence in faults]
+    unequal += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
+    count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
+    own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
+    found += unequal or [Finding("ok", "versions", f"the same on {count}: {own}")]
+    wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
+    if reports and not wrong:
+        # A report travels for a moment, by which a right clock seems to be behind.
+        wrong = [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
+    found += wrong
     unseen = unshared_faults(whole, required)
     found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
-    for knob, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
-        if value and whole and not any(sentence.startswith(knob) for sentence in unseen):
-            found.append(Finding("ok", knob, f"{value}, seen by {_count(whole)}"))
-    return [*found, *_disks(whole)]
-
-
-def _versions(
-    reports: Sequence[NodeReport],
-    working: Sequence[NodeReport],
-    whole: Sequence[NodeReport],
-    required: NodeRequirements,
-) -> list[Finding]:
-    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
-    notes = [each for each in node_warnings(reports, required.versions) if "install" in each]
-    found = [_split("missing", "versions", sentence) for sentence in faults]
-    found += [_split("note", "versions", sentence) for sentence in notes]
-    if not found:
-        own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
-        found.append(Finding("ok", "versions", f"the same on {_count(whole)}: {own}"))
-    return found
-
-
-def _clocks(reports: Sequence[NodeReport], warnings: Sequence[str]) -> list[Finding]:
-    wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
-    if wrong or not reports:
-        return wrong
-    # A report travels for a moment, by which a right clock seems to be behind.
-    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
-
-
-def _disks(reports: Sequence[NodeReport]) -> list[Finding]:
-    found = []
-    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")):
-        if not reports:
-            continue
-        fullest = min(reports, key=lambda report: getattr(report, key))
+    for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
+        if value and whole and not any(sentence.startswith(option) for sentence in unseen):
+            found.append(Finding("ok", option, f"{value}, seen by {count}"))
+    disks = {"DITLAB_HOME": "home_free", "DITLAB_CACHE": "cache_free"} if whole else {}
+    for what, key in disks.items():
+        fullest = min(whole, key=lambda report: getattr(report, key))
         free = getattr(fullest, key)
-        text = f"{format_bytes(free)} free on {fullest.name}{', the least' if len(reports) > 1 else ''}"
+        text = f"{format_bytes(free)} free on {fullest.name}{', the least' if len(whole) > 1 else ''}"
         enough = free >= MIN_FREE_BYTES
         remedy = "" if enough else f"free some space, or point {what} elsewhere"
         found.append(Finding("ok" if enough else "note", f"disk of {what}", text, remedy))
@@ -269,11 +228,6 @@ def _split(verdict: str, what: str, sentence: str) -> Finding:
     return Finding(verdict, what, found or remedy, remedy if found else "")  # type: ignore[arg-type]
 
 
-def _count(reports: Sequence[NodeReport]) -> str:
-    """Number of nodes, for messages."""
-    return f"{len(reports)} node{'s' if len(reports) != 1 else ''}"
-
-
 def write_speed(place: str, name: str) -> float:
     """Bytes a second of writing a new file, until it is on disk or whole in the object store."""
     chunk = os.urandom(CHUNK)  # zeros would be compressed away by some disks
@@ -286,19 +240,13 @@ def read_speed(place: str, name: str) -> float:
     """Bytes a second of reading a file that another node has written; this node's page cache of it is dropped."""
     files = CheckpointStore.at(place).files
     if not isinstance(files, RemoteFiles):
-        _drop_page_cache(files.path / name)
+        descriptor = os.open(files.path / name, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
     began = time.perf_counter()
-    size = sum(map(len, CheckpointStore.at(place).files.chunks("", name)))
+    size = sum(map(len, files.chunks("", name)))
     assert size == SIZE, f"{size} bytes of {SIZE} were read"
     return size / (time.perf_counter() - began)
-
-
-def _drop_page_cache(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def tracking_problem(uri: str) -> str:

@@ -1,62 +1,37 @@
 """Health of a node's GPUs: read from `nvidia-smi`, judged purely; and a matrix product against the CPU's."""
 
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ditlab.doctor.machine import Finding
 
 QUERY = (
-    "index,name,driver_version,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,memory.used,"
-    "memory.total"
-)
+    "index", "name", "driver_version", "ecc.errors.uncorrected.volatile.total", "clocks_throttle_reasons.active",
+    "memory.used", "memory.total",
+)  # fmt: skip
+"""Fields of a card. Uncorrected errors are counted since the driver was loaded, and no number for a card without ECC;
+memory is in MiB."""
 THROTTLE_REASONS = {0x8: "hardware slow-down", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Reasons for a reduced clock that point to a fault; idleness and the power cap do not."""
-BUSY_BYTES = 2 << 30  # bytes in use before a run: a driver takes up to one GiB by itself
+BUSY_MIB = 2048  # in use before a run: a driver takes up to one GiB by itself
 MAX_ERROR = 1e-3  # relative: float32 sums of 1024 products are right to 1e-5; TF32, where somebody set it, to 1e-3
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """State of one card, as its driver reports it."""
-
-    node: str
-    index: int
-    name: str
-    driver: str
-    uncorrected: int | None
-    """Uncorrected ECC errors since the driver was loaded; None for a card without ECC."""
-    throttled: int
-    """Bits of `THROTTLE_REASONS`."""
-    used: int
-    """Bytes of memory in use."""
-    total: int
-    """Bytes of memory."""
-
-
-def read_gpus() -> list[list[str]]:
-    """Rows of `nvidia-smi` on this node, one for each card, in the order of `QUERY`.
+def read_gpus() -> list[dict[str, str]]:
+    """Fields of `QUERY` of each card of this node, as `nvidia-smi` has them.
 
     Raises RuntimeError where `nvidia-smi` does not answer.
     """
-    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         detail = (getattr(error, "stdout", "") or "").strip().splitlines()
         raise RuntimeError(f"nvidia-smi does not answer ({detail[0] if detail else error})") from None
-    return [[part.strip() for part in line.split(",")] for line in output.splitlines() if line.strip()]
-
-
-def parse_gpu(node: str, row: Sequence[str]) -> Gpu:
-    """Build a card's state from a row of `read_gpus`."""
-    index, name, driver, uncorrected, throttled, used, total = row
-    return Gpu(
-        node, int(index), name, driver, int(uncorrected) if uncorrected.isdigit() else None,
-        int(throttled, 16) if throttled.startswith("0x") else 0, int(float(used)) << 20, int(float(total)) << 20,
-    )  # fmt: skip
+    rows = [line.split(",") for line in output.splitlines() if line.strip()]
+    return [dict(zip(QUERY, map(str.strip, row), strict=True)) for row in rows]
 
 
 def matmul_error(device: str = "cuda") -> float:
@@ -68,31 +43,36 @@ def matmul_error(device: str = "cuda") -> float:
     return float(((found - right) / right).abs().max())
 
 
-def judge_gpus(gpus: Sequence[Gpu], errors: Sequence[tuple[str, float]]) -> list[Finding]:
-    """Findings on GPUs; `errors` has node and `matmul_error` of each GPU that computed a product."""
+def judge_gpus(gpus: Sequence[tuple[str, Mapping[str, str]]], errors: Sequence[tuple[str, float]]) -> list[Finding]:
+    """Findings on GPUs, each a node and its card of `read_gpus`.
+
+    `errors` has node and `matmul_error` of each GPU that computed a product.
+    """
     found = []
-    for gpu in gpus:
-        what = f"GPU {gpu.index} of {gpu.node}"
-        if gpu.uncorrected:
+    for node, card in gpus:
+        what, uncorrected, throttled = f"GPU {card['index']} of {node}", card[QUERY[3]], card[QUERY[4]]
+        if uncorrected.isdigit() and int(uncorrected):
             remedy = "take the node out, reset the card or have it replaced (`nvidia-smi -q -d ECC`)"
-            found.append(Finding("missing", what, f"{gpu.uncorrected} uncorrected memory errors (ECC)", remedy))
-        if reasons := [text for bit, text in THROTTLE_REASONS.items() if gpu.throttled & bit]:
+            found.append(Finding("missing", what, f"{uncorrected} uncorrected memory errors (ECC)", remedy))
+        bits = int(throttled, 16) if throttled.startswith("0x") else 0
+        if reasons := [text for bit, text in THROTTLE_REASONS.items() if bits & bit]:
             found.append(Finding("note", what, f"runs slower: {', '.join(reasons)}", "look at its cooling and power"))
-        if gpu.used > BUSY_BYTES:
-            taken = f"{gpu.used / 2**30:.1f} of {gpu.total / 2**30:.0f} GiB are in use already"
+        used, total = float(card["memory.used"]), float(card["memory.total"])
+        if used > BUSY_MIB:
+            taken = f"{used / 1024:.1f} of {total / 1024:.0f} GiB are in use already"
             found.append(Finding("note", what, taken, "end what uses it (`nvidia-smi` lists it)"))
     for node, error in errors:
         if not error < MAX_ERROR:
             remedy = "take the node out: its card computes wrongly"
             found.append(Finding("missing", f"GPU of {node}", f"a matrix product is off by {error:.1e}", remedy))
-    drivers = sorted({gpu.driver for gpu in gpus})
-    if len(drivers) > 1:
-        where = "; ".join(
-            f"{driver} on {', '.join(sorted({gpu.node for gpu in gpus if gpu.driver == driver}))}" for driver in drivers
-        )
+    nodes: dict[str, set[str]] = {}
+    for node, card in gpus:
+        nodes.setdefault(card["driver_version"], set()).add(node)
+    if len(nodes) > 1:
+        where = "; ".join(f"{driver} on {', '.join(sorted(nodes[driver]))}" for driver in sorted(nodes))
         found.append(Finding("note", "GPU driver", where, "install the same driver on every node"))
     if gpus and not found:
-        names = ", ".join(sorted({gpu.name for gpu in gpus}))
+        names = ", ".join(sorted({card["name"] for _, card in gpus}))
         right = f"; {len(errors)} computed as the CPU does" if errors else ""
-        found.append(Finding("ok", "GPUs", f"{len(gpus)} x {names}, driver {drivers[0]}{right}"))
+        found.append(Finding("ok", "GPUs", f"{len(gpus)} x {names}, driver {next(iter(nodes))}{right}"))
     return found

@@ -47,13 +47,9 @@ def last_sentence(findings: Sequence[Finding]) -> str:
 
 def check_machine() -> list[Finding]:
     """Findings of every check, in order; none raises."""
-    return [*_python(), *_libraries(), *_devices(), *_compiler(), *_home(), *_families()]
-
-
-def _python() -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info >= (3, 11)
-    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
+    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info >= (3, 11)
+    python = Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
+    return [python, *_libraries(), *_devices(), *_rest()]
 
 
 def _libraries() -> Iterator[Finding]:
@@ -84,33 +80,23 @@ def _devices() -> Iterator[Finding]:
         yield Finding("ok", f"GPU {index}", f"{properties.name}, {format_bytes(properties.total_memory)}")
 
 
-def _compiler() -> Iterator[Finding]:
+def _rest() -> Iterator[Finding]:
+    from denoisers.families import families
+
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
     if found:
         yield Finding("ok", "C++ compiler", found)
     else:
         yield Finding("note", "C++ compiler", "none", "only engine.compile=true or auto needs one: install g++")
-
-
-def _home() -> Iterator[Finding]:
     home = Home.from_environment()
     existing = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
-        yield Finding(
-            "missing", "DITLAB_HOME", f"{home.root} cannot be written", "point DITLAB_HOME at a writable folder"
-        )
-    elif free < MIN_FREE_BYTES:
-        yield Finding(
-            "note", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free", "free some space, or point it elsewhere"
-        )
+        remedy = "point DITLAB_HOME at a writable folder"
+        yield Finding("missing", "DITLAB_HOME", f"{home.root} cannot be written", remedy)
     else:
-        yield Finding("ok", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free")
-
-
-def _families() -> Iterator[Finding]:
-    from denoisers.families import families
-
+        remedy = "" if free >= MIN_FREE_BYTES else "free some space, or point it elsewhere"
+        yield Finding("note" if remedy else "ok", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free", remedy)
     try:
         yield Finding("ok", "model families", ", ".join(families()))
     except (ImportError, AttributeError, AssertionError, UserError) as error:

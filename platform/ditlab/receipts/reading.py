@@ -84,11 +84,10 @@ def walk_chain(receipts: Receipts, steps: Iterable[int]) -> ChainWalk:
     walk = ChainWalk()
     wanted = {*steps, *(attempt.step for attempt in receipts.attempts.values())}
     rows = receipts.rows
-    firsts: list[int] = np.flatnonzero(np.diff(rows["attempt"].astype(np.int64), prepend=0)).tolist()
-    bounds = [*firsts, len(rows)]
+    firsts = np.flatnonzero(np.diff(rows["attempt"].astype(np.int64), prepend=0)).tolist()
     content = np.ascontiguousarray(rows).tobytes()
     before = 0
-    for begin, end in pairwise(bounds):
+    for begin, end in pairwise([*firsts, len(rows)]):
         number = int(rows["attempt"][begin])
         attempt = receipts.attempts.get(number)
         if number < before:
@@ -110,21 +109,13 @@ def walk_chain(receipts: Receipts, steps: Iterable[int]) -> ChainWalk:
                 f"attempt {number} goes on from step {attempt.step:,} with the chain {attempt.chain[:12]}, to which no "
                 "rows before it lead"
             )
-        _go(walk, content, rows["step"], range(begin, end), attempt, since, wanted)
+        # As `next_head` goes, in a tenth of its time: 0.1 s for 100,000 rows.
+        head, begun = bytes.fromhex(attempt.chain), bytes.fromhex(attempt.digest)
+        for place, step in zip(range(begin, end), rows["step"][begin:end].tolist(), strict=True):
+            start = place * ROW.itemsize
+            head, begun = hashlib.sha256(head + begun + content[start : start + CHECKED]).digest(), b""
+            if step in wanted:
+                heads = walk.heads.setdefault(step, {})
+                heads.pop(head.hex(), None)
+                heads[head.hex()] = since
     return walk
-
-
-def _go(
-    walk: ChainWalk, content: bytes, steps: np.ndarray, places: range, attempt: RecordedAttempt, since: int,
-    wanted: set[int],
-) -> None:  # fmt: skip
-    """Go over the rows of an attempt as `next_head` does, in a tenth of its time: 0.1 s for 100,000 rows."""
-    size = ROW.itemsize
-    head, begun = bytes.fromhex(attempt.chain), bytes.fromhex(attempt.digest)
-    for place, step in zip(places, steps[places.start : places.stop].tolist(), strict=True):
-        head = hashlib.sha256(head + begun + content[place * size : place * size + CHECKED]).digest()
-        begun = b""
-        if step in wanted:
-            heads = walk.heads.setdefault(step, {})
-            heads.pop(head.hex(), None)
-            heads[head.hex()] = since

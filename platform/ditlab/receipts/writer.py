@@ -16,7 +16,7 @@ from ditlab.receipts.records import ORIGIN, ROW, RecordedAttempt, checksum, inta
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 HELD = 1 * MIB
 """Bytes of rows that are held while the disk refuses them; beyond that, receipts begin again."""
 
@@ -94,7 +94,11 @@ class ReceiptWriter:
                 return
             checked = _CHECKED.pack(
                 receipt.step, self._attempt.attempt, receipt.flags, 0, 0, receipt.samples,
-                _float32(receipt.loss), _float32(receipt.norm), _float32(receipt.lr),
+                *(
+                    # Beyond float32's range is infinity, which `struct` refuses to round to.
+                    value if abs(value) <= LARGEST or value != value else math.copysign(math.inf, value)
+                    for value in (receipt.loss, receipt.norm, receipt.lr)
+                ),
             )  # fmt: skip
             self._checksum = checksum(checked, self._checksum)
             written = checked + self._checksum.to_bytes(4, "little")
@@ -174,8 +178,3 @@ class ReceiptWriter:
 def describe_attempt(**facts: Any) -> RecordedAttempt:
     """Return an attempt whose number and chain `ReceiptWriter.begin` fills in."""
     return RecordedAttempt(attempt=1, chain=ORIGIN, **facts)
-
-
-def _float32(value: float) -> float:
-    """Return a number beyond float32's range as infinity, which `struct` refuses to round to."""
-    return value if abs(value) <= _LARGEST or value != value else math.copysign(math.inf, value)

@@ -18,13 +18,14 @@ from ditlab.doctor.cluster import (
     speed_findings,
     tracking_findings,
 )
-from ditlab.doctor.gpus import judge_gpus, matmul_error, parse_gpu, read_gpus
+from ditlab.doctor.gpus import QUERY, judge_gpus, matmul_error, read_gpus
 from ditlab.doctor.machine import Finding, last_sentence
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
 GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "s3://bucket/runs")
 CARD = "0, NVIDIA L40S, 570.86.15, 0, 0x0000000000000001, 491, 46068"  # of an idle one, as nvidia-smi prints it
+IDLE = dict(zip(QUERY, CARD.split(", "), strict=True))
 
 
 def verdicts(findings: list[Finding]) -> dict[str, list[str]]:
@@ -146,11 +147,9 @@ def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     program.write_text(f"#!/bin/sh\necho '{CARD}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    (row,) = read_gpus()
-    card = parse_gpu("a", row)
-    assert (card.index, card.name, card.driver, card.uncorrected) == (0, "NVIDIA L40S", "570.86.15", 0)
-    assert (card.used, card.total) == (491 << 20, 46068 << 20)
-    (line,) = judge_gpus([card], [("a", 1e-6)])
+    (card,) = read_gpus()
+    assert card == IDLE
+    (line,) = judge_gpus([("a", card)], [("a", 1e-6)])
     assert line.verdict == "ok" and "NVIDIA L40S" in line.found
     program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     with pytest.raises(RuntimeError, match="Driver/library version mismatch"):
@@ -160,25 +159,23 @@ def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "verdict", "words"),
     [
-        ({"uncorrected": 3}, "missing", "3 uncorrected"),
-        ({"throttled": 0x40}, "note", "heat"),
-        ({"throttled": 0x4}, "ok", "L40S"),  # the power cap is no fault
-        ({"used": 20 << 30}, "note", "20.0 of 45 GiB"),
-        ({"uncorrected": None}, "ok", "L40S"),
+        ({QUERY[3]: "3"}, "missing", "3 uncorrected"),
+        ({QUERY[4]: "0x0000000000000040"}, "note", "heat"),
+        ({QUERY[4]: "0x0000000000000004"}, "ok", "L40S"),  # the power cap is no fault
+        ({"memory.used": str(20 << 10)}, "note", "20.0 of 45 GiB"),
+        ({QUERY[3]: "[N/A]"}, "ok", "L40S"),
     ],
 )
 def test_cards_are_judged(change, verdict, words):
-    card = parse_gpu("a", CARD.split(", "))
-    (line,) = judge_gpus([replace(card, **change)], [])
+    (line,) = judge_gpus([("a", {**IDLE, **change})], [])
     assert line.verdict == verdict and words in line.found
 
 
 def test_drivers_that_differ_and_cards_that_compute_wrongly():
-    card = parse_gpu("a", CARD.split(", "))
-    (line,) = judge_gpus([card, replace(card, node="b", driver="550.54")], [])
+    (line,) = judge_gpus([("a", IDLE), ("b", {**IDLE, "driver_version": "550.54"})], [])
     assert line.verdict == "note" and "550.54 on b; 570.86.15 on a" in line.found
     for error in (0.3, float("nan")):
-        (line,) = judge_gpus([card], [("a", error)])
+        (line,) = judge_gpus([("a", IDLE)], [("a", error)])
         assert line.verdict == "missing" and "a" in line.what
 
 

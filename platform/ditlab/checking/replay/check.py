@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ditlab.checking.replay.history import Execution
+from ditlab.checking.replay.history import Execution, JournaledStep
 from ditlab.checking.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
-from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan
+from ditlab.checking.replay.segment import ReplayPlan
+from ditlab.checking.replay.stepper import ReplayedStep
 from ditlab.spec.experiment import class_for
 
 UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -93,17 +94,23 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     execution that logged it. Raises as `replay_executions` does.
     """
     targets = source.targets(first, last)
-    journaled = {step: execution for step in range(first, last + 1) if (execution := journaled_execution(source, step))}
-    known = {id(each) for each in targets}
-    targets += [each for each in journaled.values() if each.is_recorded and id(each) not in known]
-    draws_others = not source.use_gpu and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
-    shown = (last,) if draws_others else ()
-    replayed = replay_executions(source, targets, shown)
+    journaled: dict[int, Execution] = {}
+    for target in list(targets):
+        if logged := source.journaled.get(target.step):
+            executions = source.history.all_of(target.step)
+            same = [each for each in executions if logged.is_of(each)]
+            # else one without a receipt, else the first one: then the comparison fails
+            unwritten = [each for each in executions if each.loss is None]
+            own = journaled[target.step] = (same or unwritten or executions or [target])[0]
+            if own.is_recorded and own is not target:
+                targets.append(own)
+    draws_others = not source.num_gpus and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
+    replayed = replay_executions(source, targets, (last,) if draws_others else ())
     tolerance = _tolerance(source, targets, replayed, draws_others)
     comparisons: list[ReplayComparison] = []
     unchecked = []
     for step in replayed.steps:
-        found = compare_step(source, step, tolerance, journaled.get(step.step))
+        found = _compare_step(source, step, tolerance, journaled.get(step.step))
         comparisons += found
         if not found:
             why = "its batch was skipped" if step.execution.skipped else "neither journal nor receipts have it"
@@ -111,55 +118,46 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 
 
-def compare_step(
+def _compare_step(
     source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
 ) -> list[ReplayComparison]:
     """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
-    own, relative = step.execution, tolerance.relative
-    found = []
-
-    def add(quantity: str, place: str, recorded: float | None, replayed: float | None, bound: float) -> None:
-        if recorded is not None:
-            found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, replayed, bound))
-
+    own, logged = step.execution, source.journaled.get(step.step)
     if own.skipped:
-        return found
+        return []
+    places: list[tuple[str, Execution | JournaledStep]] = []
+    found = []
     if own.is_recorded:
-        add("samples", "receipts", own.samples, step.digest, 0.0)
+        places.append(("receipts", own))
+        if own.samples is not None:
+            found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
+    if logged and journaled and (own is journaled or not journaled.is_recorded):
+        places.append(("journal", logged))
     values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
-    bounds = {"loss": relative, "norm": relative, "lr": 0.0 if relative == 0 else 2.0**-20}
-    receipts = {"loss": own.loss, "norm": own.norm, "lr": own.lr} if own.is_recorded else {}
-    logged = source.journaled.get(step.step)
-    is_logged = logged is not None and (own is journaled or (journaled is not None and not journaled.is_recorded))
-    logs = {"loss": logged.loss, "norm": logged.norm, "lr": logged.lr} if logged and is_logged else {}
-    for place, records in (("receipts", receipts), ("journal", logs)):
-        for quantity, recorded in records.items():
-            if quantity != "norm" or tolerance.compares_norm:
-                value = values[quantity]
+    for place, records in places:
+        for quantity, value in values.items():
+            recorded = getattr(records, quantity)
+            if recorded is not None and (quantity != "norm" or tolerance.compares_norm):
+                bound = 2.0**-20 if quantity == "lr" and tolerance.relative else tolerance.relative
                 single = value if value is None or place == "journal" else float(np.float32(value))
-                add(quantity, place, recorded, single, bounds[quantity])
+                found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, single, bound))
     return found
-
-
-def journaled_execution(source: ReplaySource, step: int) -> Execution | None:
-    """Return the execution of a step whose loss and norm the journal has; None for a step that it has not.
-
-    Where no execution has them, it is one without a receipt, else the first one: then the comparison fails.
-    """
-    logged = source.journaled.get(step)
-    if logged is None:
-        return None
-    executions = source.history.all_of(step)
-    same = [each for each in executions if logged.is_of(each)]
-    unwritten = [each for each in executions if each.loss is None]
-    return (same or unwritten or executions or [source.history.final(step)])[0]
 
 
 def _tolerance(
     source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps, draws_others: bool
 ) -> Tolerance:
-    if draws_others:
-        return _statistical(replayed.steps[-1])
+    if draws_others:  # times and noise are drawn again: the spread of a step's samples bounds the loss
+        step = replayed.steps[-1]
+        losses = np.array([sample.loss for sample in step.samples])
+        deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
+        mean = abs(float(losses.mean())) or 1e-30
+        return Tolerance(
+            DEVIATIONS * math.sqrt(2 / max(1, len(losses))) * deviation / mean,
+            f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
+            f"samples, by the spread of step {step.step}'s",
+            compares_norm=False,
+        )
     differences = source.machine_differences(replayed.way)
     if not differences:
         return EXACT
@@ -172,26 +170,10 @@ def _tolerance(
         if one is not None and two is not None and math.isfinite(one) and math.isfinite(two)
     ]
     length = max(1, max(target.step for target in targets) - source.history.first)
-    floor = UNIT[precision] * math.sqrt(length)
-    relative = FACTOR * max(floor, *distances, 0.0)
     return Tolerance(
-        relative,
+        FACTOR * max(UNIT[precision] * math.sqrt(length), *distances),
         f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
         f"least {FACTOR:g} units of {precision} times the root of the steps",
-    )
-
-
-def _statistical(step: ReplayedStep) -> Tolerance:
-    """Return the bound on the loss where times and noise are drawn again, from the spread of a step's samples."""
-    losses = np.array([sample.loss for sample in step.samples])
-    deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
-    mean = abs(float(losses.mean())) or 1e-30
-    relative = DEVIATIONS * math.sqrt(2 / max(1, len(losses))) * deviation / mean
-    return Tolerance(
-        relative,
-        f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
-        f"samples, by the spread of step {step.step}'s",
-        compares_norm=False,
     )
 
 

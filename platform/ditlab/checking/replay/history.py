@@ -7,19 +7,15 @@ were done, but are not in `steps.bin`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checkpoints.manifest import DamagedCheckpoint
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
-from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
@@ -27,32 +23,17 @@ from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.training.receipts import LIBRARIES, device_name, library_versions, processor_name
 
 
-@dataclass(frozen=True)
-class MachineKind:
-    """Device, processor and libraries, on which the last bits of a step depend beside its spec, workers and threads."""
+def machine_differences(attempt: RecordedAttempt, use_gpu: bool) -> list[str]:
+    """Return in what this machine, on its GPU or CPU, is of another kind than an attempt's, a phrase each.
 
-    device: str
-    """`cpu`, or the GPU's name."""
-    processor: str
-    versions: Mapping[str, str]
-    """Versions by library."""
-
-    def differences(self, here: MachineKind) -> list[str]:
-        """Return what is other here, a phrase each; [] on a machine of the same kind."""
-        found = []
-        if self.device != here.device:
-            found.append(f"device {here.device} (the run's: {self.device})")
-        if self.processor != here.processor and self.device == here.device == "cpu":
-            found.append(f"processor {here.processor} (the run's: {self.processor})")
-        for name in LIBRARIES:
-            if (theirs := self.versions.get(name)) != (ours := here.versions.get(name)):
-                found.append(f"{name} {ours} (the run's: {theirs})")
-        return found
-
-
-def machine_here(use_gpu: bool) -> MachineKind:
-    """Return the kind of this machine, on its GPU or on its CPU."""
-    return MachineKind(device_name(torch.device("cuda" if use_gpu else "cpu")), processor_name(), library_versions())
+    The last bits of a step depend on device, processor and libraries, beside its spec, workers and threads.
+    """
+    device, versions = device_name(torch.device("cuda" if use_gpu else "cpu")), library_versions()
+    found = [] if device == attempt.device else [f"device {device} (the run's: {attempt.device})"]
+    if device == attempt.device == "cpu" and (here := processor_name()) != attempt.processor:
+        found.append(f"processor {here} (the run's: {attempt.processor})")
+    pairs = ((name, versions.get(name), attempt.versions.get(name)) for name in LIBRARIES)
+    return found + [f"{name} {ours} (the run's: {theirs})" for name, ours, theirs in pairs if ours != theirs]
 
 
 @dataclass(frozen=True)
@@ -126,10 +107,8 @@ class StepHistory:
 
     def is_final_at(self, lineage: Sequence[Execution], step: int) -> bool:
         """Return True if the run's checkpoint of a step holds what a lineage had come to there."""
-        if step == self.first:
-            return True
-        index, own = self._final.get(step), lineage[step - self.first - 1]
-        return not own.is_recorded if index is None else own is self.executions[index]
+        own = lineage[step - self.first - 1] if step > self.first else self.default
+        return own is self.final(step) or (not own.is_recorded and step not in self._final)
 
 
 @dataclass(frozen=True)
@@ -137,13 +116,11 @@ class RecordedRun:
     """A run's record of its step history, and of what its numbers depend on."""
 
     history: StepHistory
-    machines: Mapping[int, MachineKind]
-    """Kinds of the machines that its steps were done on, by attempt; {} where they are not recorded."""
     journal: JournalContent
+    attempts: Mapping[int, RecordedAttempt] = field(default_factory=dict)
+    """Attempts by number; {} where they are not recorded."""
     data: str = ""
     """Fingerprint of the training data; empty where it is not recorded."""
-    codes: Mapping[int, str] = field(default_factory=dict)
-    """Hash of the code that did its steps, by attempt; {} where it is not recorded."""
 
 
 def read_recorded(run: OpenedRun) -> RecordedRun:
@@ -164,38 +141,25 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
             f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({default.workers}), "
             "and its machine is not known."
         )
-        return RecordedRun(StepHistory([], default, last, first, note), {}, journal, data)
+        return RecordedRun(StepHistory([], default, last, first, note), journal, data=data)
     attempts = receipts.attempts
-    executions = with_unwritten(_recorded_executions(receipts), attempts, journal)
+    recorded = [
+        Execution(
+            int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
+            bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]),
+            int(row["samples"]),
+        )
+        for row in receipts.rows
+        if (attempt := attempts.get(int(row["attempt"])))
+    ]  # fmt: skip
     problems = [receipts.damage] if receipts.damage else []
-    if num_lost := int((~np.isin(receipts.rows["attempt"], list(attempts))).sum()):
+    if num_lost := len(receipts.rows) - len(recorded):
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
     note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
+    executions = with_unwritten(recorded, attempts, journal)
     last = max([last, *(execution.step for execution in executions)])
-    newest = attempts[max(attempts)] if attempts else None
-    machines = {
-        number: MachineKind(attempt.device, attempt.processor, attempt.versions) for number, attempt in attempts.items()
-    }
-    return RecordedRun(
-        StepHistory(executions, default, last, first, note), machines, journal, newest.data if newest else data,
-        {number: attempt.code for number, attempt in attempts.items()},
-    )  # fmt: skip
-
-
-def _recorded_executions(receipts: Receipts) -> list[Execution]:
-    """Executions of all rows whose attempt is known; the rest is replayed by the spec."""
-    found = []
-    for row in receipts.rows:
-        attempt = receipts.attempts.get(int(row["attempt"]))
-        if attempt is not None:
-            found.append(
-                Execution(
-                    int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
-                    bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]),
-                    int(row["samples"]),
-                )
-            )  # fmt: skip
-    return found
+    data = attempts[max(attempts)].data if attempts else data
+    return RecordedRun(StepHistory(executions, default, last, first, note), journal, attempts, data)
 
 
 def with_unwritten(
@@ -232,61 +196,25 @@ class JournaledStep:
     """Numbers of a step as the journal has them: of the first execution that logged it."""
 
     step: int
-    time: int
-    """Milliseconds since 1970."""
     loss: float
     norm: float | None = None
     lr: float | None = None
 
     def is_of(self, execution: Execution) -> bool:
         """Return True if an execution's receipt has these numbers, as float32."""
-        return _same(execution.loss, self.loss) and (self.norm is None or _same(execution.norm, self.norm))
+        if execution.loss is None or execution.norm is None:
+            return False
+        norm = execution.norm if self.norm is None else self.norm
+        recorded = np.array([execution.loss, execution.norm], np.float32)
+        return np.array_equal(recorded, np.array([self.loss, norm], np.float32), equal_nan=True)
 
 
 def journaled_steps(journal: JournalContent) -> dict[int, JournaledStep]:
     """Return the steps whose loss a journal has, ascending."""
     series = series_of(journal, ("train/",))
-    found: dict[int, JournaledStep] = {}
-    norms, rates = (_first_values(series.get(name)) for name in ("train/grad_norm", "train/lr"))
-    losses = series.get("train/loss") or Series()
-    for step, loss, time in zip(losses.steps.tolist(), losses.values.tolist(), losses.times.tolist(), strict=True):
-        found.setdefault(step, JournaledStep(step, time, loss, norms.get(step), rates.get(step)))
-    return dict(sorted(found.items()))
-
-
-def _first_values(series: Series | None) -> dict[int, float]:
-    if series is None:
-        return {}
-    return dict(zip(series.steps.tolist()[::-1], series.values.tolist()[::-1], strict=True))
-
-
-def _same(recorded: float | None, journaled: float) -> bool:
-    if recorded is None:
-        return False
-    one, two = np.float32(recorded), np.float32(journaled)
-    return bool(one == two or (np.isnan(one) and np.isnan(two)))
-
-
-class AttemptSpecs:
-    """Specs by attempt: that of a checkpoint it has written, else of the next attempt that has one, else the run's."""
-
-    def __init__(
-        self, history: StepHistory, checkpoints: CheckpointStore, current: Mapping[str, Any], on_cpu: bool = False
-    ) -> None:
-        """Read the manifests of the run's checkpoints; `current` is the spec in its folder.
-
-        `on_cpu`: every step is replayed on the CPU, whatever it was trained on.
-        """
-        self._specs: dict[int, Mapping[str, Any]] = {}
-        self._current, self._on_cpu = current, on_cpu
-        for step in checkpoints.steps():
-            with suppress(DamagedCheckpoint), checkpoints.open(step, verify=False) as reader:
-                if step > history.first and (attempt := history.final(step).attempt):
-                    self._specs[attempt] = reader.manifest.spec
-
-    def __call__(self, execution: Execution) -> Mapping[str, Any]:
-        """Return the spec by which a step was done, in the places that hold now: the run may have been moved."""
-        later = [attempt for attempt in self._specs if attempt >= execution.attempt]
-        spec = self._specs[min(later)] if execution.is_recorded and later else self._current
-        spec = {**spec, **{key: self._current[key] for key in ("data", "encoders", "start") if key in self._current}}
-        return {**spec, "resources": {**spec["resources"], "gpus_per_worker": 0}} if self._on_cpu else spec
+    losses, norms, rates = (
+        # the first value of each step stays
+        dict(zip(each.steps.tolist()[::-1], each.values.tolist()[::-1], strict=True))
+        for each in (series.get(f"train/{name}") or Series() for name in ("loss", "grad_norm", "lr"))
+    )
+    return {step: JournaledStep(step, losses[step], norms.get(step), rates.get(step)) for step in sorted(losses)}

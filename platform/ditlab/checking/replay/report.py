@@ -17,15 +17,14 @@ from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.checking.replay.check import ReplayCheck, ReplayComparison, check_replay
 from ditlab.checking.replay.replaying import ReplayedSteps, ReplaySource, open_source, replay_executions
-from ditlab.checking.replay.segment import ReplayedStep, ReplayPlan
-from ditlab.checking.replay.stepper import LayerNorms, SampleLoss, layers_of
+from ditlab.checking.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.data.preview import row_pictures, row_texts
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.runs.launch import build_model
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
 
@@ -33,8 +32,6 @@ MOST_LISTED = 6
 """Tensors of other shapes that a message lists."""
 NEIGHBOURS = 16
 """Steps on each side whose median a step is compared with."""
-HALF = 0.5
-"""Part of the loss that the samples named as its carriers have together."""
 WIDTH = 80
 MOST_SAMPLES = 8
 """Samples of a step that the terminal shows, those with the largest losses; JSON has all."""
@@ -83,69 +80,63 @@ class ReplayRequest:
     anyway: bool = False
     """Go on with other code, data or device than the run's."""
 
-    def check_options(self) -> None:
-        """Raise UserError for options that exclude each other."""
-        asked = [
-            name for name, given in (("--check", self.check), ("--worst", self.worst), ("--set", self.changes)) if given
-        ]
-        if len(asked) > 1:
-            raise UserError(f"{asked[0]} and {asked[1]} exclude each other; give one of them.")
-        if self.worst and (self.step is not None or self.to is not None):
-            raise UserError("--worst finds its steps itself; leave --step and --to out.")
-        if self.step is None and not self.worst:
-            raise UserError("nothing says which step to replay; give --step N, or --worst K.")
-        if self.changes and self.to not in (None, self.step):
-            raise UserError(f"--set replays a single step, and --to {self.to} names more; leave --to out.")
-
 
 def replay_run(run: OpenedRun, request: ReplayRequest) -> ReplayReport:
-    """Replay what is asked for, without writing anything into the run. Raises as `replay_executions` does."""
-    request.check_options()
-    source = open_source(run, request.anyway)
+    """Replay what is asked for, without writing anything into the run.
+
+    Raises UserError for options that exclude each other, else as `replay_executions` does.
+    """
+    step, given = request.step, {"--check": request.check, "--worst": request.worst, "--set": request.changes}
+    if len(asked := [name for name, value in given.items() if value]) > 1:
+        raise UserError(f"{asked[0]} and {asked[1]} exclude each other; give one of them.")
+    if request.worst and (step is not None or request.to is not None):
+        raise UserError("--worst finds its steps itself; leave --step and --to out.")
+    if request.changes and request.to not in (None, step):
+        raise UserError(f"--set replays a single step, and --to {request.to} names more; leave --to out.")
+    first_lines: list[str] = []
+    extra: dict[str, Any] = {}
     if request.worst:
-        return _worst(source, request.worst)
-    assert request.step is not None
-    last = request.to if request.to is not None else request.step
-    if request.check:
-        check = check_replay(source, request.step, last)
-        record = _record(check.replayed, {})
-        record |= {
-            "holds": check.holds, "bound": check.tolerance.relative, "bound_reason": check.tolerance.reason,
-            "comparisons": [comparison_record(each) for each in check.comparisons],
-            "unchecked": list(check.unchecked),
-        }  # fmt: skip
-        return ReplayReport([*heading_lines(check.replayed), *check_lines(check)], record, holds=check.holds)
-    if request.changes:
-        found = replay_changed(source, request.step, request.changes)
-        return _shown(source, found, variant_lines(found.steps, request.changes), {"changes": list(request.changes)})
-    found = replay_executions(source, source.targets(request.step, last), range(request.step, last + 1))
-    return _shown(source, found, [], {})
-
-
-def _worst(source: ReplaySource, num: int) -> ReplayReport:
-    history = loss_history(source)
-    steps = worst_steps(history, num)
-    found = replay_executions(source, [source.history.final(step) for step in sorted(steps)], steps)
-    by_step = {step.step: step for step in found.steps}
-    sentences = [explain(by_step[step], history) for step in steps]
-    title = f"the {len(steps)} steps whose loss or norm stands out most against the 16 steps on each side:"
-    lines = ["", *fold(title), *(line for text in sentences for line in fold(text, "  "))]
-    return _shown(source, found, lines, {"worst": steps, "explanations": sentences})
-
-
-def _shown(
-    source: ReplaySource, found: ReplayedSteps, first_lines: Sequence[str], extra: Mapping[str, Any]
-) -> ReplayReport:
-    """Return a report that shows each step sample by sample."""
-    view, lines, figures = source.data.train, [*heading_lines(found), *first_lines], {}
+        source = open_source(run, request.anyway)
+        history = loss_history(source)
+        worst = worst_steps(history, request.worst)
+        found = replay_executions(source, [source.history.final(each) for each in sorted(worst)], worst)
+        by_step = {each.step: each for each in found.steps}
+        sentences = [explain(by_step[each], history) for each in worst]
+        title = f"the {len(worst)} steps whose loss or norm stands out most against the 16 steps on each side:"
+        first_lines = ["", *fold(title), *(line for text in sentences for line in fold(text, "  "))]
+        extra = {"worst": worst, "explanations": sentences}
+    elif step is None:
+        raise UserError("nothing says which step to replay; give --step N, or --worst K.")
+    else:
+        source, last = open_source(run, request.anyway), step if request.to is None else request.to
+        if request.check:
+            check = check_replay(source, step, last)
+            extra = {
+                "holds": check.holds, "bound": check.tolerance.relative, "bound_reason": check.tolerance.reason,
+                "comparisons": [_comparison_record(each) for each in check.comparisons],
+                "unchecked": list(check.unchecked),
+            }  # fmt: skip
+            lines = [*_heading_lines(check.replayed), *check_lines(check)]
+            return ReplayReport(lines, _record(check.replayed, {}) | extra, holds=check.holds)
+        if request.changes:
+            found = replay_changed(source, step, request.changes)
+            first_lines, extra = variant_lines(found.steps, request.changes), {"changes": list(request.changes)}
+        else:
+            found = replay_executions(source, source.targets(step, last), range(step, last + 1))
+    lines, figures = [*_heading_lines(found), *first_lines], {}
     texts: dict[int, list[str]] = {}
-    for step in found.steps:
-        texts[step.step] = row_texts(view, step.indices, source.data.text)
-        lines += step_lines(step, texts[step.step])
-        name = f"step-{step.step:08d}{'-changed' if step.is_variant else ''}"
-        if (figure := step_figure(view, step, texts[step.step])) is not None:
-            figures[name] = figure
-    return ReplayReport(lines, _record(found, texts) | dict(extra), figures)
+    for each in found.steps:
+        own = texts[each.step] = row_texts(source.data.train, each.indices, source.data.text)
+        lines += step_lines(each, own)
+        if each.samples:
+            name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
+            figures[name] = step_figure(source.data.train, each, own)
+    return ReplayReport(lines, _record(found, texts) | extra, figures)
+
+
+def _heading_lines(found: ReplayedSteps) -> list[str]:
+    head = f"run {found.run_id} ({found.name}), {found.last:,} steps done; replayed {'; '.join(found.origins)}"
+    return [*fold(head), *(line for remark in found.remarks for line in fold(remark))]
 
 
 def _record(found: ReplayedSteps, texts: Mapping[int, Sequence[str]]) -> dict[str, Any]:
@@ -163,44 +154,32 @@ def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) ->
     (target,) = source.targets(step, step)
     if target.skipped:
         raise UserError(f"--step {step}: the run has left this step's batch out, so that nothing follows from --set.")
-    changed = changed_experiment(source, source.spec_of(target), overrides)
-    spec = changed.to_dict()
-    own_workers = source.spec_of(target)["resources"]["workers"]
-    workers = changed.resources.max_workers if spec["resources"]["workers"] != own_workers else target.workers
-
-    def change(plan: ReplayPlan) -> ReplayPlan:
-        return plan.with_variant(spec, workers)
-
-    return replay_executions(source, [target], (step,), change)
-
-
-def changed_experiment(source: ReplaySource, spec: Mapping[str, Any], overrides: Sequence[str]) -> Experiment:
-    """Return the experiment with overrides applied. Raises UserError where the run's state does not fit it."""
-    name = f"run {source.run.folder.run_id}"
+    spec, name = source.spec_of(target), f"run {source.run.folder.run_id}"
     own = class_for(spec).model_validate(dict(spec))
     changed = build_experiment(assign(dict(spec), parse_overrides(overrides), class_for), name)
     given = ", ".join(f"--set {text}" for text in overrides)
-    if changed.model.family != own.model.family:
-        raise UserError(
-            f"{given}: the state of {name} is of model.family={own.model.family}; leave the family as it is."
-        )
+    kinds = {
+        "model.family": (own.model.family, changed.model.family),
+        "optimizer.kind": (own.optimizer.kind, changed.optimizer.kind),
+    }
     if moved := order_changes(spec, changed):
         raise UserError(
             f"{given} changes which samples the step takes ({', '.join(moved)}), so that the two would not be "
             "compared; leave data, seed and batch.size as they are."
         )
-    if changed.optimizer.kind != own.optimizer.kind:
-        raise UserError(
-            f"{given}: the state of {name} is that of optimizer.kind={own.optimizer.kind}; leave optimizer.kind as "
-            "it is."
-        )
+    for path, (ours, theirs) in kinds.items():
+        if ours != theirs:
+            raise UserError(f"{given}: the state of {name} is that of {path}={ours}; leave {path} as it is.")
     if others := shape_differences(build_model(changed), tensor_shapes(build_model(own))):
         more = f" and {len(others) - MOST_LISTED} more" if len(others) > MOST_LISTED else ""
         raise UserError(
             f"{given}: the state of {name} does not fit, in {len(others)} tensors: "
             f"{', '.join(others[:MOST_LISTED])}{more}; change what leaves their shapes alone."
         )
-    return changed
+    resolved = changed.to_dict()
+    is_wider = resolved["resources"]["workers"] != spec["resources"]["workers"]
+    workers = changed.resources.max_workers if is_wider else target.workers
+    return replay_executions(source, [target], (step,), lambda plan: plan.with_variant(resolved, workers))
 
 
 @dataclass(frozen=True)
@@ -258,7 +237,7 @@ def worst_steps(history: LossHistory, num: int) -> list[int]:
 
 
 def explain(step: ReplayedStep, history: LossHistory) -> str:
-    """Return a sentence on what is behind a step's loss and norm."""
+    """Return a sentence on what is behind a step's loss and norm: its medians, rate, and the samples that carry it."""
     parts = []
     for name, value, values in (("loss", step.loss, history.losses), ("norm", step.norm, history.norms)):
         median = history.around(values, step.step)
@@ -270,22 +249,26 @@ def explain(step: ReplayedStep, history: LossHistory) -> str:
         parts[1] += f", clipped to {step.clipped_norm:.4g}"
     if (lr := step.metrics.get("train/lr")) is not None:
         parts.append(f"learning rate {lr:.3g}")
-    return f"step {step.step:,}: {'; '.join(parts)}; {carriers(step)}."
-
-
-def carriers(step: ReplayedStep) -> str:
-    """Return a clause on the few samples that carry half of a step's loss, and at which times, if few do."""
-    if not step.samples:
-        return "its samples were not measured"
-    order, num = by_loss(step.samples), len(step.samples)
-    if bad := [sample for sample in order if not math.isfinite(sample.loss)]:
-        return f"{len(bad)} of {num} samples have no finite loss: {_listed(bad)}"
-    summed = np.cumsum([sample.loss for sample in order])
-    few = int(np.searchsorted(summed, HALF * summed[-1])) + 1
-    if summed[-1] > 0 and few <= max(1, num // 8):
-        verb = "carry" if few > 1 else "carries"
-        return f"{few} of {num} samples {verb} half of the loss: {_listed(order[:few])}"
-    return f"no few samples carry it: the largest loss of {num} is {_listed(order[:1])}"
+    if order := by_loss(step.samples):
+        num = len(order)
+        bad = [sample for sample in order if not math.isfinite(sample.loss)]
+        summed = np.cumsum([sample.loss for sample in order])
+        few = int(np.searchsorted(summed, summed[-1] / 2)) + 1
+        if bad:
+            named, clause = bad, f"{len(bad)} of {num} samples have no finite loss"
+        elif summed[-1] > 0 and few <= max(1, num // 8):
+            named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss"
+        else:
+            named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is"
+        shown = [
+            f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
+            for each in named[:3]
+        ]
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        parts.append(f"{clause}{' ' if clause.endswith('is') else ': '}{', '.join(shown)}{more}")
+    else:
+        parts.append("its samples were not measured")
+    return f"step {step.step:,}: {'; '.join(parts)}."
 
 
 def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
@@ -293,18 +276,8 @@ def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
     return sorted(samples, key=lambda sample: -sample.loss if math.isfinite(sample.loss) else -math.inf)
 
 
-def _listed(samples: Sequence[SampleLoss]) -> str:
-    shown = [
-        f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
-        for each in samples[:3]
-    ]
-    return ", ".join(shown) + (f" and {len(samples) - 3} more" if len(samples) > 3 else "")
-
-
-def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure | None:
-    """Draw a step; None where it was not measured sample by sample."""
-    if not step.samples:
-        return None
+def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
+    """Draw a step that was measured sample by sample."""
     few = by_loss(step.samples)[:MOST_PICTURES]
     captions = [f"{sample.loss:.3g}" + ("" if sample.time is None else f" t={sample.time:.2g}") for sample in few]
     places = np.array([sample.place for sample in few])
@@ -361,8 +334,7 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def comparison_record(each: ReplayComparison) -> dict[str, Any]:
-    """Return a comparison in JSON's types; digests as hexadecimal text."""
+def _comparison_record(each: ReplayComparison) -> dict[str, Any]:
     is_digest = each.quantity == "samples"
     recorded, replayed = (
         (f"{value:016x}" if is_digest and value is not None else value) for value in (each.recorded, each.replayed)
@@ -379,12 +351,6 @@ def fold(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
-def heading_lines(found: ReplayedSteps) -> list[str]:
-    """Return lines about the run, and from where each pass began."""
-    head = f"run {found.run_id} ({found.name}), {found.last:,} steps done; replayed {'; '.join(found.origins)}"
-    return [*fold(head), *(line for remark in found.remarks for line in fold(remark))]
-
-
 def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     """Return the lines about one step; `texts` are those of its samples, by place."""
     execution = step.execution
@@ -396,21 +362,36 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
     if execution.skipped:
         return [*lines, *fold(f"its batch of {len(step.rows):,} samples was skipped: no loss, no update", "  ")]
-    for name, value in step.metrics.items():
-        if name not in ("train/grad_norm", "train/lr"):
-            lines.append(_number_line(name.removeprefix("train/"), value))
+
+    def number(name: str, value: float) -> str:
+        return f"  {name:<16}{value:.9g}"
+
+    lines += [
+        number(name.removeprefix("train/"), value)
+        for name, value in step.metrics.items()
+        if name not in ("train/grad_norm", "train/lr")
+    ]
     if step.norm is not None:
         clipped = f"clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else "not clipped"
-        lines.append(f"{_number_line('gradient norm', step.norm)}, {clipped}")
+        lines.append(f"{number('gradient norm', step.norm)}, {clipped}")
     if (lr := step.metrics.get("train/lr")) is not None:
-        lines.append(_number_line("learning rate", lr))
+        lines.append(number("learning rate", lr))
     if step.update_norm is not None:
-        lines.append(_number_line("update norm", step.update_norm))
+        lines.append(number("update norm", step.update_norm))
     lines.append(f"  {'samples':<16}{len(step.rows):,}, digest {step.digest:016x}")
     if step.samples:
         lines += ["", *_sample_lines(step, texts)]
     if step.norms:
-        lines += ["", *_layer_lines(layers_of(step.norms))]
+        layers = layers_of(step.norms)
+        width = min(34, max(len("layer"), *(len(each.layer) for each in layers)))
+        total = sum(each.gradient**2 for each in layers)
+        lines += ["", f"  {'layer':<{width}} {'gradient':>11} {'share':>6} {'update':>11} {'update/weight':>14}"]
+        for each in layers:
+            share = f"{each.gradient**2 / total:.1%}" if total > 0 and math.isfinite(total) else ""
+            ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
+            lines.append(
+                f"  {each.layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}"
+            )
     return lines
 
 
@@ -419,18 +400,13 @@ def mean_note(step: ReplayedStep) -> str:
     if step.loss is None or not step.samples:
         return ""
     mean = sum(sample.loss for sample in step.samples) / len(step.samples)
-    if not (math.isfinite(mean) and math.isfinite(step.loss)):
-        return ""
-    if abs(mean - step.loss) <= MEAN_TOLERANCE * max(abs(mean), abs(step.loss)):
+    # Also empty for numbers that are not finite: no comparison with them is true.
+    if not abs(mean - step.loss) > MEAN_TOLERANCE * max(abs(mean), abs(step.loss)):
         return ""
     return (
         f"The step's loss is no mean of the samples' by themselves (their mean is {mean:.7g}): this loss weighs or "
         "couples the samples of a batch."
     )
-
-
-def _number_line(name: str, value: float) -> str:
-    return f"  {name:<16}{value:.9g}"
 
 
 def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
@@ -446,50 +422,34 @@ def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
         lines.append(
             f"  {sample.place:>5} {sample.row:>9} {sample.loss:>11.5g} {share:>6} {time:>7}  {text}"[:WIDTH].rstrip()
         )
-    if draws := drawn_names(step.samples):
-        lines += fold(f"drawn for each sample: {draws}", "  ")
-    if note := mean_note(step):
-        lines += fold(note, "  ")
-    return lines
-
-
-def drawn_names(samples: Sequence[SampleLoss]) -> str:
-    """Return what a loss draws for a sample: `time uniform, noise normal 1x8x8 (rms 1.01 to 0.98)`."""
-    first = samples[0].draws if samples else ()
-    parts = []
-    for index, draw in enumerate(first):
-        values = [sample.draws[index].value for sample in samples if index < len(sample.draws)]
+    draws = []
+    for index, draw in enumerate(order[0].draws):
+        values = [sample.draws[index].value for sample in order if index < len(sample.draws)]
         shape = "x".join(map(str, draw.shape))
         kind = f"root mean square of {shape}" if math.prod(draw.shape) > 1 else "number"
-        parts.append(f"{draw.name} {draw.distribution} ({kind}, {min(values):.4g} to {max(values):.4g})")
-    return "; ".join(parts)
-
-
-def _layer_lines(layers: Sequence[LayerNorms]) -> list[str]:
-    width = min(34, max(len("layer"), *(len(each.layer) for each in layers)))
-    total = sum(each.gradient**2 for each in layers)
-    lines = [f"  {'layer':<{width}} {'gradient':>11} {'share':>6} {'update':>11} {'update/weight':>14}"]
-    for each in layers:
-        share = f"{each.gradient**2 / total:.1%}" if total > 0 and math.isfinite(total) else ""
-        ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
-        lines.append(
-            f"  {each.layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}"
-        )
+        draws.append(f"{draw.name} {draw.distribution} ({kind}, {min(values):.4g} to {max(values):.4g})")
+    if draws:
+        lines += fold(f"drawn for each sample: {'; '.join(draws)}", "  ")
+    if note := mean_note(step):
+        lines += fold(note, "  ")
     return lines
 
 
 def check_lines(check: ReplayCheck) -> list[str]:
     """Return a table of what was compared, the verdict and what it rests on."""
     lines = ["", f"  {'step':>8} {'number':<8} {'of':<9} {'recorded':>15} {'replayed':>15} {'off':>8}  verdict"]
-    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
-    if len(shown) > 40:
-        shown = [*shown[:20], *shown[-20:]]
-    for each in shown:
+
+    def value(each: ReplayComparison, number: float | int | None) -> str:
+        if number is None:
+            return "none"
+        return f"{number:x}"[-15:] if each.quantity == "samples" else f"{number:.9g}"
+
+    for each in (shown := ([each for each in check.comparisons if not each.holds] or check.comparisons)[:40]):
         off = "" if each.distance == 0 else "inf" if math.isinf(each.distance) else f"{each.distance:.1e}"
         verdict = "same bits" if each.distance == 0 else "within" if each.holds else "OFF"
         lines.append(
-            f"  {each.step:>8} {each.quantity:<8} {each.source:<9} {_value(each, each.recorded):>15} "
-            f"{_value(each, each.replayed):>15} {off:>8}  {verdict}"
+            f"  {each.step:>8} {each.quantity:<8} {each.source:<9} {value(each, each.recorded):>15} "
+            f"{value(each, each.replayed):>15} {off:>8}  {verdict}"
         )
     if len(shown) < len(check.comparisons):
         lines.append(f"  and {len(check.comparisons) - len(shown):,} more")
@@ -506,12 +466,6 @@ def check_lines(check: ReplayCheck) -> list[str]:
         ),
         *(line for text in check.unchecked for line in fold(f"not compared: {text}")),
     ]
-
-
-def _value(comparison: ReplayComparison, value: float | int | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:x}"[-15:] if comparison.quantity == "samples" else f"{value:.9g}"
 
 
 def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list[str]:

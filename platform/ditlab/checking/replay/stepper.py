@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from ditlab.checking.replay.history import Execution
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.update_norms import ParameterNorms, UpdateNorms
@@ -24,8 +24,6 @@ from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
 
-MOST_VALUES = 1
-"""Values a sample of a draw that are kept as they are; of larger draws, the root mean square."""
 SPEEDS = ("train/samples_per_second", "train/data_wait")
 """Metrics of the replay's own speed."""
 TIME_NAMES = ("t", "time", "timestep", "sigma")
@@ -61,9 +59,8 @@ class RecordedNoise(KeyedNoise):
         return self._recorded("normal", name, shape, super().normal(name, shape))
 
     def _recorded(self, distribution: str, name: str, shape: Sequence[int], values: Tensor) -> Tensor:
-        size = values.numel()
-        value = values.item() if size == MOST_VALUES else torch.sqrt(values.square().mean()).item() if size else 0.0
-        self.record(Draw(name, distribution, tuple(shape[1:]), value))
+        value = values if values.numel() == 1 else values.square().mean().sqrt()
+        self.record(Draw(name, distribution, tuple(shape[1:]), value.item()))
         return values
 
 
@@ -85,31 +82,63 @@ class SampleLoss:
 
 
 @dataclass
-class ObservedSteps:
-    """Observations of one worker, by step (from 1)."""
+class ReplayedStep:
+    """One step as it was done again: as one worker observed it, or all of them together."""
 
-    rows: dict[int, np.ndarray] = field(default_factory=dict)
-    """Rows of the training store, int64 (samples of this worker,), in the order of its places."""
-    indices: dict[int, np.ndarray] = field(default_factory=dict)
-    """Index of each row's sample in the training view, in the shape of `rows`."""
-    samples: dict[int, list[SampleLoss]] = field(default_factory=dict)
-    norms: dict[int, dict[str, ParameterNorms]] = field(default_factory=dict)
-    """Alike on all workers."""
-    clip_factors: dict[int, float] = field(default_factory=dict)
-    """Number that clipping divided the gradient by, 1 for none."""
-    digests: dict[int, int] = field(default_factory=dict)
-    """Digest of the samples and draws of this worker's passes."""
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Logged by the first worker, under their MLflow names."""
+    execution: Execution
+    """The execution of the step that was replayed; of one worker, its number alone."""
+    rows: np.ndarray
+    """Rows of the training store by place in the global batch, int64 (samples,)."""
+    indices: np.ndarray
+    """Index of each row's sample in the training view, int64, in the shape of `rows`."""
+    samples: Sequence[SampleLoss] = ()
+    """Samples by place; empty where the step was not measured sample by sample."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a skipped step."""
+    norms: Mapping[str, ParameterNorms] | None = None
+    """Norms by parameter, alike on all workers; None where the step was not measured."""
+    clip_factor: float = 1.0
+    """Number that clipping divided the gradient by; 1 for none."""
+    digest: int = 0
+    """Digest of samples and draws, as receipts have it; 0 for a skipped step."""
+    is_variant: bool = False
+    """True for the step under another spec than the run's."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step, from 1."""
+        return self.execution.step
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the step before its update; None for a skipped step."""
+        return self.metrics.get("train/loss")
+
+    @property
+    def norm(self) -> float | None:
+        """Gradient norm before clipping."""
+        return self.metrics.get("train/grad_norm")
+
+    @property
+    def clipped_norm(self) -> float | None:
+        """Gradient norm after clipping."""
+        return None if self.norm is None else self.norm / self.clip_factor
+
+    @property
+    def update_norm(self) -> float | None:
+        """Norm of the change of the float32 weights; None where it was not measured."""
+        return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
 
 
 class StepObserver(Reporter):
     """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps what is logged."""
 
-    def __init__(self, shown: Collection[int], steps: range, seen: ObservedSteps) -> None:
-        """Observe `steps` (from 1) into `seen`."""
+    def __init__(self, shown: Collection[int], steps: range) -> None:
+        """Observe `steps` (from 1)."""
         super().__init__(lambda: False, lambda message: None, ProgressMarker())
-        self._shown, self._steps, self._seen = shown, steps, seen
+        self._shown, self._steps = shown, steps
+        self.seen: dict[int, ReplayedStep] = {}
+        """Observations of this worker, by step."""
         self._watching = ExitStack()
         self._norms: UpdateNorms | None = None
 
@@ -121,24 +150,24 @@ class StepObserver(Reporter):
         self._places = batches.places
         for step in self._steps:
             number = position // size + step - 1 - done
-            self._seen.indices[step] = batches.order.batches(number, 1, batches.places).reshape(-1)
-            self._seen.rows[step] = batches.view.rows[self._seen.indices[step]]
+            indices = batches.order.batches(number, 1, batches.places).reshape(-1)
+            self.seen[step] = ReplayedStep(Execution(step, 0, 1), batches.view.rows[indices], indices)
 
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
         if step in self._shown:
-            self._seen.samples[step] = self._sample_losses(micro_batches, self._seen.rows[step])
+            self.seen[step].samples = self._sample_losses(micro_batches, self.seen[step].rows)
             self._norms = self._stepper.state.engine.update_norms()
             self._watching.enter_context(self._norms.watching())
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
         if passes:
-            self._seen.digests[step] = passes_digest(passes)
+            self.seen[step].digest = passes_digest(passes)
 
     def step_ended(self, step: int) -> None:
         if norms := self._norms:
             self.attempt_ended()
-            self._seen.norms[step] = norms.read(self._stepper.rank.device)
-            self._seen.clip_factors[step] = norms.clip_factor
+            self.seen[step].norms = norms.read(self._stepper.rank.device)
+            self.seen[step].clip_factor = norms.clip_factor
 
     def attempt_ended(self) -> None:
         self._watching.close()
@@ -146,7 +175,8 @@ class StepObserver(Reporter):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         trained = {name: value for name, value in values.items() if name.startswith("train/") and name not in SPEEDS}
-        self._seen.metrics.setdefault(step, {}).update(trained)
+        if step in self.seen:
+            self.seen[step].metrics.update(trained)
 
     def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
@@ -210,30 +240,25 @@ class LayerNorms:
 
 def layers_of(norms: Mapping[str, ParameterNorms]) -> list[LayerNorms]:
     """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own `objective...`."""
+
+    def natural(name: str) -> list[tuple[int, str]]:  # `blocks.10` comes behind `blocks.9`
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+
     groups: dict[str, list[ParameterNorms]] = {}
-    for name in sorted(norms, key=_natural):
+    for name in sorted(norms, key=natural):
         groups.setdefault(layer_of(name), []).append(norms[name])
     return [
         LayerNorms(
-            layer,
-            *(
-                math.sqrt(sum(getattr(each, kind) ** 2 for each in members))
-                for kind in ("gradient", "update", "weight")
-            ),
+            layer, math.hypot(*(each.gradient for each in members)), math.hypot(*(each.update for each in members)),
+            math.hypot(*(each.weight for each in members)),
         )
         for layer, members in groups.items()
-    ]
+    ]  # fmt: skip
 
 
 def layer_of(name: str) -> str:
     """Return the layer of a parameter: up to its first number, else up to its first module below the network."""
     parts = name.removeprefix("network.").split(".")
     number = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
-    if number is not None:
-        return ".".join(parts[: number + 1])
-    return ".".join(parts[: 2 if parts[0] == "objective" else 1])
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key by which `blocks.10` comes behind `blocks.9`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+    last = number if number is not None else int(parts[0] == "objective")
+    return ".".join(parts[: last + 1])

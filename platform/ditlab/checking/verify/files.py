@@ -44,11 +44,11 @@ class KeptCheckpoints:
     """A sentence for each that is not whole."""
 
 
-def read_checkpoints(run: OpenedRun, store: CheckpointStore) -> KeptCheckpoints:
-    """Hash every kept checkpoint. Raises UserError where the store cannot be reached."""
+def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints") -> KeptCheckpoints:
+    """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it cannot be reached."""
     found, steps = KeptCheckpoints(), store.steps()
     for number, step in enumerate(steps):
-        run.progress("hashing checkpoints", number, len(steps), "checkpoints")
+        run.progress(f"hashing {noun}", number, len(steps), noun)
         try:
             with store.open(step) as reader:
                 found.manifests[step] = reader.manifest
@@ -60,8 +60,7 @@ def read_checkpoints(run: OpenedRun, store: CheckpointStore) -> KeptCheckpoints:
 
 def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
     """Say which checkpoints are whole."""
-    for sentence in kept.damaged:
-        yield VerifiedPart("checkpoints", "off", sentence)
+    yield from (VerifiedPart("checkpoints", "off", sentence) for sentence in kept.damaged)
     if kept.manifests:
         yield VerifiedPart("checkpoints", "holds", f"{_described(kept.manifests, 'kept')}: every shard has its hash.")
     elif not kept.damaged:
@@ -70,30 +69,21 @@ def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
 
 def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
     """Hash every snapshot of averages; nothing for a run that keeps none."""
-    snapshots = average_snapshots(store)
     starts = {manifest.scalars[START] for manifest in kept.manifests.values() if START in manifest.scalars}
     try:
-        steps = snapshots.steps()
+        found = read_checkpoints(run, average_snapshots(store), "snapshots")
     except UserError as error:
         yield VerifiedPart("averages", "off", str(error))
         return
-    whole: dict[int, CheckpointManifest] = {}
-    for number, step in enumerate(steps):
-        run.progress("hashing snapshots of averages", number, len(steps), "snapshots")
-        try:
-            with snapshots.open(step) as reader:
-                whole[step] = reader.manifest
-        except DamagedCheckpoint as error:
-            reason = str(error).removesuffix("use an earlier checkpoint.").rstrip("; .")
-            yield VerifiedPart("averages", "off", f"{reason}; {REMEDY}.")
-            continue
-        if starts and whole[step].scalars.get(START) not in starts:
-            del whole[step]
-            began = f"the snapshot of step {step:,} is of averages that began at another step than the checkpoints'"
-            yield VerifiedPart("averages", "off", f"{began}; {REMEDY}.")
-    if whole:
-        yield VerifiedPart("averages", "holds", f"{_described(whole, 'snapshots')}: every shard has its hash.")
-    elif starts and not steps:
+    off = [each.removesuffix("use an earlier checkpoint.").rstrip("; .") for each in found.damaged]
+    for step in [each for each, own in found.manifests.items() if starts and own.scalars.get(START) not in starts]:
+        del found.manifests[step]
+        off.append(f"the snapshot of step {step:,} is of averages that began at another step than the checkpoints'")
+    yield from (VerifiedPart("averages", "off", f"{reason}; {REMEDY}.") for reason in off)
+    if found.manifests:
+        sentence = f"{_described(found.manifests, 'snapshots')}: every shard has its hash."
+        yield VerifiedPart("averages", "holds", sentence)
+    elif starts and not off:
         yield VerifiedPart("averages", "not checked", "no snapshot is kept.")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -111,126 +110,76 @@ def check_samples(
     )
 
 
-@dataclass
-class JournalLines:
-    """Content of a run's journal, as far as verification compares it."""
-
-    num: int = 0
-    """Number of lines."""
-    damaged: list[str] = field(default_factory=list)
-    """Place of each line that is altered or torn."""
-    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """Step and metrics of each step whose loss was logged."""
-    has_end: bool = False
-    """True if the end of the run is recorded."""
-    tags: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    """Tags as they were set, each with the number of its line."""
-
-
-def read_lines(run: OpenedRun) -> JournalLines:
-    """Read a run's journal. Raises OSError where that fails.
-
-    The last line of a run in training may be in writing, or was when its process was killed.
-    """
-    found, may_be_torn = JournalLines(), run.record.status == "running"
-    with open_regular_file(run.folder.journal, LARGEST_JOURNAL) as file:
-        for number, line in enumerate(read_journal(file), 1):
-            found.num = number
-            if number % 20_000 == 0:
-                run.progress("reading the journal", number, None, "lines")
-            record = line.record
-            if (record is None and line.is_whole) or (not line.is_whole and not may_be_torn):
-                found.damaged.append(f"line {number:,}, byte {line.begin:,}")
-            elif record is not None and record["kind"] == "metrics":
-                values = dict(all_metrics(record))
-                if "train/loss" in values:
-                    found.points.append((record["step"], values))
-            elif record is not None and record["kind"] == "tags":
-                found.tags.append((number, record["values"]))
-            found.has_end = found.has_end or (record is not None and record["kind"] == "end")
-    return found
-
-
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
-) -> tuple[JournalLines | None, list[VerifiedPart]]:
+) -> tuple[list[tuple[int, dict[str, str]]], list[VerifiedPart]]:
     """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing.
 
-    Returns the lines, None where they cannot be read, and the findings.
+    Returns tags as they were set, each with the number of its line, and the findings. The last line of a run in
+    training may be in writing, or was when its process was killed.
     """
-    path = run.folder.journal
+    path, may_be_torn = run.folder.journal, run.record.status == "running"
+    number, has_end, points, damaged = 0, False, list[tuple[int, dict[str, float]]](), list[str]()
+    tags: list[tuple[int, dict[str, str]]] = []
     try:
-        lines = read_lines(run)
+        with open_regular_file(path, LARGEST_JOURNAL) as file:
+            for number, line in enumerate(read_journal(file), 1):
+                if number % 20_000 == 0:
+                    run.progress("reading the journal", number, None, "lines")
+                record = line.record
+                if (record is None and line.is_whole) or (not line.is_whole and not may_be_torn):
+                    damaged.append(f"line {number:,}, byte {line.begin:,}")
+                elif record is not None and record["kind"] == "metrics":
+                    values = dict(all_metrics(record))
+                    if "train/loss" in values:
+                        points.append((record["step"], values))
+                elif record is not None and record["kind"] == "tags":
+                    tags.append((number, record["values"]))
+                has_end = has_end or (record is not None and record["kind"] == "end")
     except FileNotFoundError:
-        return None, [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+        return [], [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
     except OSError as error:
-        return None, [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
-    faults = []
-    if damaged := lines.damaged:
-        faults.append(f"altered or torn at {_first_of(damaged)}; bring it back from a copy.")
-    elif run.record.status == "finished" and not lines.has_end:
+        return [], [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+    faults, sentence = [], f"{number:,} lines have their checksums"
+    if damaged:
+        more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
+        faults.append(f"altered or torn at {'; '.join(damaged[:NAMED])}{more}; bring it back from a copy.")
+    elif run.record.status == "finished" and not has_end:
         faults.append("the run has finished, and its end is not there: lines are missing; bring it back from a copy.")
-    num_compared = 0
-    if receipts is not None:
-        off, num_compared = _differing(lines, receipts)
+    if receipts is None:
+        sentence += "; no receipts to compare"
+    else:
+        # A step that was done several times may have any of its receipts: the journal keeps what came first.
+        recorded: dict[int, list[list[float]]] = {}
+        trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
+        for step, *numbers in trained[["step", *COMPARED.values()]].tolist():
+            recorded.setdefault(step, []).append(numbers)
+        off = []
+        for step, values in points:
+            for column, metric in enumerate(COMPARED):
+                value = values.get(metric, math.nan)
+                known = [row[column] for row in recorded.get(step, [])]
+                if known and not math.isnan(value) and float(np.float32(value)) not in known:
+                    listed = " or ".join(f"{each:.9g}" for each in known)
+                    off.append(
+                        f"step {step:,}: {metric} is {value:.9g} in the journal, and {listed} in the receipts: one was "
+                        "altered."
+                    )
         faults += off[:NAMED] + ([f"{len(off) - NAMED:,} more numbers differ."] if len(off) > NAMED else [])
-        if missing := _missing(run, lines, receipts, max(kept.manifests, default=0)):
+        # A run logs these steps before it saves; a resume may change which they are.
+        last, every = max(kept.manifests, default=0), run.experiment.tracking.every
+        done = receipts.steps["step"][(receipts.steps["flags"] & LEFT_OUT) == 0].tolist()
+        due = {step for step in done if step <= last and (step % every == 0 or step == 1)}
+        missing = sorted(due - {step for step, _ in points})
+        if missing and not any("ditlab.resume.tracking.every" in values for _, values in tags):
             faults.append(
                 f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
                 "missing; bring it back from a copy."
             )
-    if faults:
-        return lines, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
-    sentence = f"{lines.num:,} lines have their checksums"
-    if receipts is None:
-        sentence += "; no receipts to compare"
-    else:
+        num_compared = sum(step in recorded for step, _ in points)
         sentence += f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
-        if rest := len(lines.points) - num_compared:
+        if rest := len(points) - num_compared:
             sentence += f". {rest:,} logged steps have no receipt"
-    return lines, [VerifiedPart("journal", "holds", f"{sentence}.")]
-
-
-def _first_of(places: list[str]) -> str:
-    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
-    return "; ".join(places[:NAMED]) + more
-
-
-def _differing(lines: JournalLines, receipts: Receipts) -> tuple[list[str], int]:
-    """Return a sentence for each number that no receipt of its step has, and how many steps have receipts.
-
-    A step that was done several times may have any of its receipts: the journal keeps what came first.
-    """
-    names = list(COMPARED.values())
-    recorded: dict[int, list[tuple[float, ...]]] = {}
-    trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
-    for step, *numbers in zip(trained["step"].tolist(), *(trained[name].tolist() for name in names), strict=True):
-        recorded.setdefault(step, []).append(tuple(numbers))
-    off, num = [], 0
-    for step, values in lines.points:
-        rows = recorded.get(step, [])
-        num += bool(rows)
-        for column, metric in enumerate(COMPARED):
-            if not rows or math.isnan(value := values.get(metric, math.nan)):
-                continue
-            single = float(np.float32(value))
-            if all(row[column] != single for row in rows):
-                known = " or ".join(f"{row[column]:.9g}" for row in rows)
-                off.append(
-                    f"step {step:,}: {metric} is {value:.9g} in the journal, and {known} in the receipts: one was "
-                    "altered."
-                )
-    return off, num
-
-
-def _missing(run: OpenedRun, lines: JournalLines, receipts: Receipts, last: int) -> list[int]:
-    """Return the steps up to the checkpoint of `last` that a run logs before it saves, and whose lines are missing.
-
-    Which steps those are, a resume may change.
-    """
-    if any("ditlab.resume.tracking.every" in tags for _, tags in lines.tags):
-        return []
-    steps = receipts.steps
-    done = steps["step"][((steps["flags"] & LEFT_OUT) == 0) & (steps["step"] <= last)].astype(np.int64)
-    due = done[(done % run.experiment.tracking.every == 0) | (done == 1)]
-    return np.setdiff1d(due, [step for step, _ in lines.points]).tolist()
+    if faults:
+        return tags, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
+    return tags, [VerifiedPart("journal", "holds", f"{sentence}.")]

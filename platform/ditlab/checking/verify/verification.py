@@ -9,9 +9,8 @@ import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.replaying import ReplaySource, open_source
+from ditlab.checking.replay.replaying import open_source
 from ditlab.checking.verify.files import (
-    KeptCheckpoints,
     check_averages,
     check_checkpoints,
     check_evaluation,
@@ -66,22 +65,28 @@ def _parts(
     kept = read_checkpoints(run, store)
     receipts: Receipts | None = None
     try:
-        receipts = _read_receipts(run)
+        receipts = read_receipts(run.folder)
+        for _ in range(10):  # the end of a run in training may be in writing
+            if receipts.damage and is_locked(run.folder):
+                time.sleep(0.05)
+                receipts = read_receipts(run.folder)
         yield from check_chain(run, receipts, kept)
     except UserError as error:
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
         yield VerifiedPart("receipts", "off" if names_chain else "not checked", str(error))
     yield from check_checkpoints(kept)
     yield from check_averages(run, store, kept)
-    lines, found = check_journal(run, receipts, kept)
+    tags, found = check_journal(run, receipts, kept)
     yield from found
     yield from check_spec(run, kept)
-    yield from _check_code(run, receipts, kept)
-    data, opened = open_verified(run, _fingerprints(receipts, kept), data_limit)
+    yield _check_code(run, receipts)
+    recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
+    recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
+    data, opened = open_verified(run, recorded - {""}, data_limit)
     yield opened
     if receipts is not None and data is not None:
         yield from check_samples(run, receipts, data, kept.manifests, seed)
-    evaluations = [(line, tags) for line, tags in lines.tags if EVALUATION_TAG in tags] if lines else []
+    evaluations = [(line, values) for line, values in tags if EVALUATION_TAG in values]
     if evaluations and data is not None:
         yield check_evaluation(run, store, *evaluations[-1])
     if steps and opened.verdict != "off":
@@ -91,39 +96,19 @@ def _parts(
         yield VerifiedPart("replay", "not checked", f"{why}: no step was done again.")
 
 
-def _read_receipts(run: OpenedRun) -> Receipts:
-    """Read the receipts; those of a run in training once more where their end was in writing."""
-    found = read_receipts(run.folder)
-    for _ in range(10):
-        if not found.damage or not is_locked(run.folder):
-            break
-        time.sleep(0.05)
-        found = read_receipts(run.folder)
-    return found
-
-
-def _fingerprints(receipts: Receipts | None, kept: KeptCheckpoints) -> set[str]:
-    recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
-    recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
-    return recorded - {""}
-
-
-def _check_code(run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+def _check_code(run: OpenedRun, receipts: Receipts | None) -> VerifiedPart:
     """Say whether code and libraries are the run's: others are no fault, and bound what a replay can show."""
     if receipts is None or not receipts.attempts:
-        yield VerifiedPart("code", "not checked", "the run has no record of its code.")
-        return
+        return VerifiedPart("code", "not checked", "the run has no record of its code.")
     last = receipts.attempts[max(receipts.attempts)]
     here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
-    versions = library_versions()
-    other = [f"{name} {last.versions.get(name)} then, {version} now" for name, version in versions.items()
-             if last.versions.get(name) != version]  # fmt: skip
-    if last.code == here and not other:
-        yield VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
-        return
-    if last.code != here:
-        other.insert(0, f"code {last.code[:12]} then, {here[:12]} now")
-    yield VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
+    other = [] if last.code == here else [f"code {last.code[:12]} then, {here[:12]} now"]
+    for name, version in library_versions().items():
+        if (then := last.versions.get(name)) != version:
+            other.append(f"{name} {then} then, {version} now")
+    if other:
+        return VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
+    return VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
 
 
 def check_random_steps(
@@ -138,7 +123,12 @@ def check_random_steps(
     except UserError as error:
         yield VerifiedPart("replay", "not checked", str(error))
         return
-    chosen = choose_steps(source, num, seed)
+    # At random, among those near to a state from which a replay can begin.
+    history = source.history
+    states = [history.first, *source.whole]
+    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
+    candidates = np.array([step for step in sorted(near) if not history.final(step).skipped], np.int64)
+    chosen = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
     if not chosen:
         yield VerifiedPart("replay", "not checked", "no step that was done has a state to begin from.")
         return
@@ -169,19 +159,8 @@ def check_random_steps(
         rest = f" {len(left)} more were chosen and not done (--time {seconds:.0f})." if left else ""
         yield VerifiedPart(
             "replay", "holds",
-            f"steps {steps} of {source.history.last - source.history.first:,}, chosen at random (--seed {seed}), gave "
+            f"steps {steps} of {history.last - history.first:,}, chosen at random (--seed {seed}), gave "
             f"the recorded numbers again, {' and '.join(sorted(bounds))}.{rest}",
         )  # fmt: skip
     for remark in source.remarks:
         yield VerifiedPart("code", "not checked", remark)
-
-
-def choose_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
-    """Choose steps at random, among those near to a state from which a replay can begin, where there are any."""
-    history, generator = source.history, np.random.default_rng(seed)
-    states = [history.first, *source.whole]
-    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
-    candidates = [step for step in sorted(near) if not history.final(step).skipped]
-    if not candidates:
-        return []
-    return generator.permutation(np.array(candidates))[:num].tolist()
