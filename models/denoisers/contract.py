@@ -113,10 +113,8 @@ class ObjectiveSpec(Spec):
         return ()
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
-        """Return the integers that the loss of a batch reads from its device, in order, at typical values.
-
-        For traces on the meta device, which has no values to read.
-        """
+        """Return the integers that the loss reads from its device, in order, at typical values, for traces without
+        values."""
         return ()
 
     def assumed_shapes(self, model: ModelSpec, known: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
@@ -174,8 +172,8 @@ class Network(Protocol):
 class NoiseSource(Protocol):
     """Source of all random numbers of an objective, keyed by (seed, step, global micro-batch index, name).
 
-    `shape` includes the batch dimension, first. Two calls with one name give the same numbers; draws do not depend on
-    the order of the calls. A slice of a micro-batch gets its slice of the whole one's numbers.
+    `shape` includes the batch dimension, first. Draws do not depend on the order of the calls, nor on slices of a
+    batch.
     """
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
@@ -286,11 +284,7 @@ class Objective(Protocol):
         ...
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics to report, from the means of `metrics` over all held-out samples.
-
-        Most are these means. A metric that is no mean over samples, such as a correlation or a perplexity, is computed
-        here from means that are its parts.
-        """
+        """Return the metrics to report, from the means of `metrics` over all held-out samples: most are these means."""
         ...
 
     def metric_names(self) -> Sequence[str]:

@@ -10,7 +10,7 @@ import re
 import types
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, create_model
 
@@ -18,6 +18,7 @@ from denoisers.contract import LossComponent, ObjectiveSpec, Spec, TimeDensity, 
 from denoisers.families import built_in_families
 from denoisers.plugins import Plugin, PluginError, PluginGroup
 
+SpecT = TypeVar("SpecT", bound=Spec)
 OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
 """Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to `_t3`."""
 
@@ -25,8 +26,7 @@ OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
 def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[ObjectiveSpec]:
     """Return the objective class with fields for the parts of other packages that `mapping`, its YAML, names.
 
-    Without any, this is the class itself. Names that nobody knows are left out. Raises PluginError for a part whose
-    code cannot be used, and for a component that does not compare what the objective predicts.
+    Names that nobody knows are left out. Raises PluginError for a part that cannot be used, or compares something else.
     """
     own: Any = objective.model_fields["weights"].annotation
     names = sorted(
@@ -49,13 +49,12 @@ def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSp
     """Return the objective class with fields for all parts of other packages, for its JSON schema."""
     takes = objective.component_prediction
     components = [each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes] if takes else ()
-    densities = TIME_DENSITIES.load_all().values() if _draws_times(objective) else ()
+    densities = TIME_DENSITIES.load_all().values() if _density_kinds(objective) else ()
     return _extended(objective, tuple(components), tuple(densities))
 
 
 def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
-    """Return the parts of other packages that `mapping`, the objective's YAML, names; `objective` is the family's own
-    class."""
+    """Return the parts of other packages that `mapping`, the objective's YAML, names, beside the family's own class."""
     own: Any = objective.model_fields["weights"].annotation
     found = [LOSS_COMPONENTS.find(name) for name in _below(mapping, "weights") if name not in own.model_fields]
     kind = _below(mapping, "time").get("kind")
@@ -120,43 +119,32 @@ def _check_component(name: str, component: Any) -> type[LossComponent]:
     return component
 
 
-def _built_in_components() -> set[str]:
-    """Return the weights of every family of this package."""
-    return {name for family in built_in_families() for name in type(family.objective().weights).model_fields}
-
-
 LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
-    "denoisers.loss_components", "loss component", _check_component, reserved=_built_in_components
+    "denoisers.loss_components",
+    "loss component",
+    _check_component,
+    reserved=lambda: {name for family in built_in_families() for name in type(family.objective().weights).model_fields},
 )
 
 
-def _draws_times(objective: type[ObjectiveSpec]) -> bool:
-    """Return True if the objective has a time density, `time`, that can be one of several kinds."""
+def _density_kinds(objective: type[ObjectiveSpec]) -> dict[str, type[Spec]]:
+    """Return the kinds of the objective's time density, `time`; {} where it has none that could be another kind."""
     field = objective.model_fields.get("time")
-    return field is not None and any(issubclass(kind, TimeDensity) for kind in kinds_of(field.annotation).values())
+    kinds = {} if field is None else kinds_of(field.annotation)
+    return kinds if any(issubclass(kind, TimeDensity) for kind in kinds.values()) else {}
 
 
 def _takes_density(objective: type[ObjectiveSpec], kind: Any) -> bool:
     """Return True if a density of this kind would be another package's."""
-    return _draws_times(objective) and kind not in kinds_of(objective.model_fields["time"].annotation)
-
-
-def _check_density(kind: str, density: Any) -> type[TimeDensity]:
-    check_kind(kind, density, TimeDensity)
-    found: type[TimeDensity] = density
-    return found
-
-
-def _built_in_densities() -> set[str]:
-    """Return the kinds of every family of this package."""
-    objectives = [family.objective for family in built_in_families()]
-    return {
-        kind for each in objectives if _draws_times(each) for kind in kinds_of(each.model_fields["time"].annotation)
-    }
+    kinds = _density_kinds(objective)
+    return bool(kinds) and kind not in kinds
 
 
 TIME_DENSITIES: PluginGroup[type[TimeDensity]] = PluginGroup(
-    "denoisers.time_densities", "time density", _check_density, reserved=_built_in_densities
+    "denoisers.time_densities",
+    "time density",
+    lambda kind, density: check_kind(kind, density, TimeDensity),
+    reserved=lambda: {kind for family in built_in_families() for kind in _density_kinds(family.objective)},
 )
 
 
@@ -177,10 +165,11 @@ def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
     return Annotated[kinds, Field(discriminator="kind")]
 
 
-def check_kind(kind: str, spec: Any, base: type[Spec]) -> None:
-    """Raise ValueError if `spec` is no subclass of `base` with this kind and defaults that can be written out."""
+def check_kind(kind: str, spec: Any, base: type[SpecT]) -> type[SpecT]:
+    """Return `spec`. Raises ValueError if it is no subclass of `base` with this kind."""
     if not (isinstance(spec, type) and issubclass(spec, base)):
         raise ValueError(f"it is {spec!r}, not a subclass of {base.__module__}.{base.__name__}")
     field = spec.model_fields["kind"]
     if field.default != kind or get_args(field.annotation) != (kind,):
         raise ValueError(f"its kind must be `kind: Literal[{kind!r}] = {kind!r}`")
+    return spec

@@ -253,19 +253,20 @@ _KINDS = {
 def _describe(panel: Panel) -> str:
     """Kind and title, the axes, and the names of curves, bars or boxes."""
     about = f"{_KINDS[type(panel)]}: {panel.title}" if panel.title else _KINDS[type(panel)]
-    if isinstance(panel, Lines | Points | Heatmap | Bars) and (panel.y_label or panel.x_label):
-        about += f" ({' over '.join(filter(None, (panel.y_label, panel.x_label)))})"
-    named: Sequence[str] = ()
-    if isinstance(panel, Lines):
-        named = [curve.label for curve in panel.curves if curve.label]
-    elif isinstance(panel, Points):
-        named = [group.label for group in panel.groups if group.label]
-    elif isinstance(panel, Bars):
-        named = panel.names
-    elif isinstance(panel, Parallel):
-        named = [axis.name for axis in panel.axes]
-    elif isinstance(panel, Diagram):
-        named = [box.text for box in panel.boxes]
-    elif isinstance(panel, ImageGrid):
-        about += f", {len(panel.images)} images"
-    return f"{about}: {', '.join(named)}" if named else about
+    axes = [label for axis in ("y_label", "x_label") if (label := getattr(panel, axis, ""))]
+    about += f" ({' over '.join(axes)})" if axes else ""
+    names: Sequence[str] = ()
+    match panel:
+        case Lines(curves=curves):
+            names = [curve.label for curve in curves]
+        case Points(groups=groups):
+            names = [group.label for group in groups]
+        case Bars(names=names):
+            pass
+        case Parallel(axes=parallel):
+            names = [axis.name for axis in parallel]
+        case Diagram(boxes=boxes):
+            names = [box.text for box in boxes]
+        case ImageGrid(images=images):
+            about += f", {len(images)} images"
+    return ": ".join(filter(None, (about, ", ".join(filter(None, names)))))

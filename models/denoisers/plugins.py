@@ -7,7 +7,6 @@ torch.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 import warnings
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 LISTING_TIMEOUT = 5.0
@@ -55,14 +55,6 @@ class Plugin:
             return f"folder {self.folder}"
         return f"package {self.package} {self.version} (entry point {self.name} = {self.target})"
 
-    def load(self) -> Any:
-        """Import the module and return the attribute."""
-        module, _, attribute = self.target.partition(":")
-        part: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            part = getattr(part, name)
-        return part
-
 
 class PluginGroup(Generic[PartT]):
     """All parts of one kind, by name."""
@@ -76,14 +68,10 @@ class PluginGroup(Generic[PartT]):
         folders: Callable[[], Iterable[Plugin]] = tuple,
         reserved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Describe a group.
+        """Describe a group of entry points; `noun` is the kind of part, for messages: `model family`.
 
-        Args:
-            group: name of the entry-point group.
-            noun: the kind of part, for messages: `model family`.
-            check: takes a name and the loaded object, and returns it as a part; raises ValueError with the reason.
-            folders: finds parts that are no entry points.
-            reserved: names of built-in parts, which no package may take.
+        `check` returns the loaded object as a part, or raises ValueError with the reason; `folders` finds parts that
+        are no entry points; `reserved` are names of built-in parts, which no package may take.
         """
         self.group, self.noun = group, noun
         self._check, self._folders, self._reserved = check, folders, reserved
@@ -96,8 +84,8 @@ class PluginGroup(Generic[PartT]):
         return sorted(self._plugins())
 
     def find(self, name: str) -> Plugin | None:
-        """Return the part of a name, not imported; None where there is none. Raises PluginError for a name that two
-        packages use."""
+        """Return the part of a name, not imported; None: there is none. Raises PluginError where two packages use the
+        name."""
         for plugin in self._folders():
             if plugin.name == name and plugin.package == BUILT_IN:
                 return plugin  # without a search through all installed packages
@@ -139,7 +127,7 @@ class PluginGroup(Generic[PartT]):
     def _part(self, plugin: Plugin) -> PartT:
         if plugin not in self._parts:
             try:
-                self._parts[plugin] = self._check(plugin.name, plugin.load())
+                self._parts[plugin] = self._check(plugin.name, resolve_name(plugin.target))
             except (Exception, SystemExit) as error:  # whatever a stranger's module raises
                 lines = str(error).strip().splitlines()
                 reason = (lines[0] if lines else "no message").rstrip(".")

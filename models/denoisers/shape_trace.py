@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.utils._pytree import tree_iter
 
 from denoisers.contract import ModelSpec
 from denoisers.families import family_of
@@ -42,36 +41,24 @@ def trace_shapes(model: ModelSpec, batch_size: int = 1) -> list[ShapeRow]:
     with torch.device("meta"):
         network = family.build_network(model)
     assert isinstance(network, nn.Module)
+    paths = {module: path for path, module in network.named_modules()}
     rows: list[ShapeRow] = []
-    handles = [handle for path, module in network.named_modules() for handle in _trace(path, module, rows)]
-    with torch.no_grad():
-        network(*family.example_inputs(model, batch_size, device="meta"))
-    for handle in handles:
-        handle.remove()
-    return rows
-
-
-def _trace(path: str, module: nn.Module, rows: list[ShapeRow]) -> list[RemovableHandle]:
-    parameters = sum(parameter.numel() for parameter in module.parameters())
     open_rows: list[ShapeRow] = []
 
-    def begin(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        row = ShapeRow(path, type(module).__name__, parameters, inputs=_shapes(inputs))
-        rows.append(row)
-        open_rows.append(row)
+    def begin(module: nn.Module, inputs: Any) -> None:
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        rows.append(ShapeRow(paths[module], type(module).__name__, parameters, shapes(inputs)))
+        open_rows.append(rows[-1])
 
-    def end(_module: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> None:
-        open_rows.pop().outputs = _shapes(outputs)
+    def end(_module: nn.Module, _inputs: Any, outputs: Any) -> None:
+        open_rows.pop().outputs = shapes(outputs)
 
-    return [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+    def shapes(values: Any) -> list[Shape]:
+        return [tuple(each.shape) for each in tree_iter(values) if isinstance(each, Tensor)]
 
-
-def _shapes(values: Any) -> list[Shape]:
-    """Shapes of the tensors in `values`, nested tuples and mappings included, in order."""
-    if isinstance(values, Tensor):
-        return [tuple(values.shape)]
-    if isinstance(values, Mapping):
-        values = tuple(values.values())
-    if isinstance(values, tuple | list):
-        return [shape for value in values for shape in _shapes(value)]
-    return []
+    for module in paths:
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end)
+    with torch.no_grad():
+        network(*family.example_inputs(model, batch_size, device="meta"))
+    return rows

@@ -12,10 +12,7 @@ from torch import Tensor
 
 
 class Constant:
-    """Tensor that is computed once, on the CPU, and copied once to every device and dtype that reads it.
-
-    One made in each step would be a copy from pageable memory, in which the host waits for a GPU.
-    """
+    """Tensor that is computed once, on the CPU, and copied once to every device and dtype that reads it."""
 
     def __init__(self, compute: Callable[[], Tensor]) -> None:
         self._compute = compute

@@ -143,10 +143,8 @@ def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
-    """Draw `adaln`: the middle block's modulation before attention, and the change of every block's with t.
-
-    A conditional network is shown under its null class.
-    """
+    """Draw `adaln`: the middle block's modulation before attention over t, and the change of all; of the null class, if
+    any."""
     network = inputs.trained(DiT)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.condition(t)

@@ -1,8 +1,4 @@
-"""Evaluation of language models on held-out text: the likelihood bound beside baselines that need no network.
-
-Baselines are the frequencies of tokens and of pairs of neighbours, and scores that depend on token frequencies alone,
-whose score entropy has a closed form. Numbers are in nats a token.
-"""
+"""Evaluation of language models on held-out text: the bound beside baselines without a network, in nats a token."""
 
 from __future__ import annotations
 
@@ -48,8 +44,7 @@ class DLMEvaluator:
     ) -> EvaluationResult:
         """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first alone.
 
-        The best prediction of text is unknown: `references` are unused. Metrics are `bound` (nats a token),
-        `bits_per_token` ... of the model, `baseline/bigram/...` of others.
+        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, `baseline/bigram/...` of others.
         """
         vocabulary, schedule = self.model.vocabulary, sigma_schedule(self.objective.noise)
         objective = DLMObjective(self.objective, self.model, self.text)
@@ -133,8 +128,7 @@ def parts_table(
 class KnownScores:
     """The true scores of text whose tokens are drawn independently from `probabilities`, on another text.
 
-    Two texts become more alike as noise grows: their KL falls, per unit of sigma, by the loss. With uniform
-    probabilities these are the all-zero log scores of an untrained network.
+    With uniform probabilities these are the all-zero log scores of an untrained network.
     """
 
     probabilities: np.ndarray
@@ -204,11 +198,10 @@ class Baselines(NamedTuple):
 
 
 def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Baselines:
-    """Fit both from one pass over the rows' `tokens` (int64), `size` rows at a time. There are no hyperparameters.
+    """Fit both from one pass over the rows' `tokens` (int64), `size` rows at a time.
 
-    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3):
-    the mass discounted from pairs goes to the share of all different pairs that a token ends, and from there to
-    uniform. Memory grows with the different pairs, not with the rows.
+    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, section 3). Memory grows with the different
+    pairs.
     """
     tokens = np.zeros(vocabulary, np.int64)
     codes = counts = np.zeros(0, np.int64)
@@ -251,10 +244,8 @@ def _unigram(counts: np.ndarray) -> Unigram:
 
 
 def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
-    """Interpolate the counts of pairs with those of their second tokens.
-
-    Pairs are discounted by Chen and Goodman 1999, equation 26; by half of their number where too few occur so often.
-    """
+    """Interpolate the counts of pairs, discounted by Chen and Goodman's equation 26, with those of their second
+    tokens."""
     vocabulary = len(unigram.probabilities)
     ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
     lower = _unigram(ends) if len(codes) else unigram
@@ -283,10 +274,7 @@ def draw_bound(
     schedule: SigmaSchedule,
     bytes_per_token: float | None,
 ) -> Figure:
-    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0.
-
-    Exact likelihoods are level lines. Units are bits a byte if the bytes of a token are known, else nats a token.
-    """
+    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0."""
     unit, scale = ("bits a byte", 1 / (math.log(2) * bytes_per_token)) if bytes_per_token else ("nats a token", 1.0)
     num = len(model_losses)
     losses: dict[str, Sequence[float]] = {"model": model_losses}

@@ -76,8 +76,7 @@ def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside log scores of 0.
 
-    A curve's area in the first panel is the integral in the bound, in nats a token. Bands are two standard errors over
-    sequences.
+    Bands are two standard errors over sequences.
     """
     x0 = inputs.batch["tokens"]
     t = (torch.arange(NUM_LEVELS, dtype=torch.float32, device=x0.device) + 0.5) / NUM_LEVELS

@@ -1,9 +1,8 @@
 """The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), optionally block-causal.
 
-Its blocks have rotary attention and SwiGLU, each modulated and gated by the noise level. The output layer gives log
-scores, or their loss. Attention has masks where the network is trained block by block, and where rows hold several
-documents; a mask serves all layers and heads, one of blocks all samples too. `TokenNoise` is a network's loss at noise
-levels. B batch, T tokens, V vocabulary, N noise levels of a sequence: 1, or its blocks in a block-causal network.
+Its blocks have rotary attention and SwiGLU, each modulated and gated by the noise level; the output layer gives log
+scores, or their loss. B batch, T tokens, V vocabulary, N noise levels of a sequence: 1, or its blocks in a block-causal
+network.
 """
 
 from __future__ import annotations
@@ -47,10 +46,8 @@ def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:
 
 
 def document_numbers(tokens: Tensor, end: int) -> Tensor:
-    """Number each token's document within its row, from 0: tokens (B, T) int64 -> the same shape.
-
-    `end` is the token that ends a document, and belongs to it.
-    """
+    """Number each token's document within its row, from 0, shape (B, T); the token `end` belongs to the document it
+    ends."""
     ends = (tokens == end).long()
     return ends.cumsum(1) - ends
 
@@ -60,10 +57,10 @@ def dense_mask(
 ) -> Tensor | None:
     """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all true.
 
-    Rows are queries, columns keys: by blocks, (copies length, first + copies length), by documents (B, T), (B, 1,
-    copies T, copies T), or by both; `block_size` None: not by blocks. Of one copy a token attends to its own block and
-    all earlier ones. Of a clean copy followed by a noisy one, clean block b attends to clean blocks <= b, noisy block b
-    to clean blocks < b and itself (Arriola et al. 2025, arXiv:2503.09573, section 3).
+    Queries by keys: by blocks, (copies length, first + copies length), by documents (B, T), (B, 1, copies T, copies T),
+    or by both. Of one copy a token attends to its own block and all earlier ones. Of a clean copy followed by a noisy
+    one, clean block b attends to clean blocks <= b, noisy block b to clean blocks < b and itself (Arriola et al. 2025,
+    arXiv:2503.09573, section 3).
     """
     mask = None
     if block_size is not None and not (copies == 1 and attends_to_all(length, block_size, first)):
@@ -96,8 +93,7 @@ def _tiles_of_blocks(length: int, block_size: int, copies: int, device: torch.de
 def _reach(length: int, block_size: int, copies: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Number each token's block as a key, and the last block that it attends to beside its own: (copies T,) each.
 
-    Blocks of the noisy copy are numbered behind all of the clean one, so that none but themselves reach them. The
-    numbers are tensors rather than Python's: a kernel for any length has no number of one in it.
+    Blocks of the noisy copy are numbered behind all of the clean one, so that none but themselves reach them.
     """
     block = torch.arange(length, dtype=torch.int32, device=device) // block_size
     if copies == 1:
@@ -107,16 +103,10 @@ def _reach(length: int, block_size: int, copies: int, device: torch.device) -> t
 
 def _visible(block: Tensor, last: Tensor, documents: Tensor | None = None) -> Visible:
     def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (block[key] <= last[query]) | (block[key] == block[query])
+        near = (block[key] <= last[query]) | (block[key] == block[query])
+        return near if documents is None else (documents[sample, query] == documents[sample, key]) & near
 
-    if documents is None:
-        return in_reach
-
-    def in_document(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        within = documents[sample, query] == documents[sample, key]
-        return within & ((block[key] <= last[query]) | (block[key] == block[query]))
-
-    return in_document
+    return in_reach
 
 
 class TokenEmbedding(nn.Embedding):
@@ -151,10 +141,7 @@ class DLM(nn.Module):
     def mask(
         self, length: int, first: int, copies: int, documents: Tensor | None, device: torch.device
     ) -> AttentionMask | None:
-        """Make the mask of a forward pass over tokens behind `first` cached ones, or over two copies; None: all true.
-
-        A bool tensor, or tiles, by `attention_backend`. Behind a cache it is never tiles: queries are those of a block.
-        """
+        """Make the mask of tokens behind `first` cached ones (never tiles), or of two copies; None: all true."""
         if documents is None and copies == 1 and attends_to_all(length, self.spec.block_size, first):
             return None
         dtype = product_dtype(self.embedding.weight)
@@ -174,11 +161,9 @@ class DLM(nn.Module):
         """Predict log scores (B, T, V), 0 at the tokens of x, for x (B, T) int64 at sigma (B,) or (B, N).
 
         With `targets`, return their losses instead; with `block_size` too, each block of x attends to the earlier
-        blocks of `targets.x0`, whose noise level is `targets.clean_sigma`, in place of those of x.
-        With `cache`, x follows the tokens committed there. `commit` keeps the keys and values of x in the cache and
-        stops before the output layer: x is a finished block, and sigma the noise level of finished blocks.
-        With `documents` (B, T) numbers, a token attends within its document alone. Positions are those in the row:
-        rotary attention depends on their differences, so a document's scores are those of it in a row of its own.
+        blocks of `targets.x0`, at noise level `targets.clean_sigma`. With `cache`, x follows the tokens committed
+        there; `commit` keeps the keys and values of x, a finished block at its noise level sigma, and stops before the
+        output layer. With `documents` (B, T) numbers, a token attends within its document alone.
         """
         sigma = sigma[:, None] if sigma.ndim == 1 else sigma
         length, num_segments = x.shape[1], sigma.shape[1]
@@ -232,17 +217,13 @@ class DLM(nn.Module):
 
 def modulate_segments(x: Tensor, modulation: Modulation | GatedModulation) -> Tensor:
     """Modulate by segment: x (B, T, D), scale and shift (B, N, D) -> (B, T, D)."""
-    return modulate(_segments(x, modulation.scale), modulation).flatten(1, 2)
+    return modulate(x.unflatten(1, (modulation.scale.shape[1], -1)), modulation).flatten(1, 2)
 
 
 def add_gated_segments(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
     """Add a branch gated by segment: x and branch (B, T, D), gate (B, N, D) -> (B, T, D)."""
-    return add_gated(_segments(x, gate), _segments(branch, gate), gate).flatten(1, 2)
-
-
-def _segments(x: Tensor, values: Tensor) -> Tensor:
-    """Split tokens into the segments of `values` (B, N, D): (B, T, D) -> (B, N, T / N, D)."""
-    return x.unflatten(1, (values.shape[1], -1))
+    x, branch = (each.unflatten(1, (gate.shape[1], -1)) for each in (x, branch))
+    return add_gated(x, branch, gate).flatten(1, 2)
 
 
 class DLMBlock(nn.Module):
@@ -264,11 +245,8 @@ class DLMBlock(nn.Module):
         mask: AttentionMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Transform x (B, T, D) under the condition (B, N, C), which has passed a SiLU already.
-
-        `mask` (T, T) or (B, 1, T, T), or (T, cached + T) with a cache, is true where a token attends to another; it may
-        be tiles. Keys and values are added to the cache, uncommitted.
-        """
+        """Transform x (B, T, D) under (B, N, C), which has passed a SiLU; the mask is true where a token attends to
+        another."""
         before_attention, before_mlp = split_six(self.modulation(condition))
         normed = modulate_segments(self.attention_norm(x), before_attention)
         x = add_gated_segments(x, self.attention(normed, mask=mask, rope=rope, cache=cache), before_attention.gate)
@@ -351,10 +329,8 @@ class TokenNoise:
         return NoiseLevels(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
 
     def losses(self, network: nn.Module, x0: Tensor, levels: NoiseLevels, move: Tensor, jump: Tensor) -> TokenLosses:
-        """Compute the network's losses of noised tokens x0 (B, T); move and jump U[0, 1), (B, T) each.
-
-        `total` is the mean over tokens of the levels' weight times loss.
-        """
+        """Compute losses of noised tokens x0 (B, T), `total` a mean by the levels' weight; move and jump U[0, 1), (B,
+        T)."""
         sigma, weight = (by_token(each, x0) for each in (levels.sigma, levels.weight))
         x = corrupt(x0, sigma, move, jump, self.vocabulary)
         targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)

@@ -53,8 +53,7 @@ class DLMObjective(FigureDrawer):
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute `score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
 
-        t lies in [time_min, 1], one for each sample or, in a block-causal network, for each block; losses of times that
-        are not uniform count by the inverse of their density.
+        t lies in [time_min, 1], one for each sample or block; losses count by the inverse of their times' density.
         """
         x0 = batch["tokens"]
         times = self._time.draw(noise_source, self._noise.time_shape(x0))
@@ -67,11 +66,9 @@ class DLMObjective(FigureDrawer):
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute both components as means over t in [0, 1], and `score_entropy_t0` (least noise) to `_t3` by quarter.
 
-        `score_entropy` is then the integral over sigma of the bound. Every sample is seen at two antithetic
-        noise levels in each quarter, so that all figures are means over the whole batch, whatever its size. Within a
-        quarter u = arctan(sqrt(sigma)) is uniform and losses count by d sigma/du = 2 sqrt(sigma) (1 + sigma): about
-        half the standard deviation of uniform times, as a loss at small sigma varies like 1/sqrt(sigma). Costs eight
-        forward passes.
+        `score_entropy` is the integral over sigma of the bound. Every sample is seen at two antithetic noise levels in
+        each quarter, in which u = arctan(sqrt(sigma)) is uniform: about half the standard deviation of uniform times.
+        Costs eight forward passes.
         """
         x0 = batch["tokens"]
         quarters = []
@@ -91,8 +88,7 @@ class DLMObjective(FigureDrawer):
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return `metrics`, `bound` in nats a token, `perplexity` = e^bound and `bits_per_token` = bound / ln 2.
 
-        `bits_per_byte` is that over the bytes that a token of the data stands for on average, where these are known.
-        With `score: softmax` there is no bound: its loss is no divergence, and bounds nothing.
+        `bits_per_byte` is included where the bytes of a token are known. With `score: softmax` there is no bound.
         """
         if self._noise.score == "softmax":
             return dict(means)

@@ -78,10 +78,10 @@ class ReverseStep(NamedTuple):
 
 
 def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[ReverseStep, ...]:
-    """Build the steps from t = 1 on: `spec.num_steps`, and the denoising one behind them if `spec.denoise`.
+    """Build the steps from t = 1 on, at even times: `spec.num_steps`, and the denoising one if `spec.denoise`.
 
-    Times are evenly spaced. `euler` and `analytic` evaluate the network at the beginning of each step to t = 1e-5;
-    `categorical`, which draws guess after guess, does so at t = 1e-5 as well and has no denoising step.
+    `euler` and `analytic` evaluate the network where each step begins; `categorical` at t = 1e-5 too, and denoises
+    nothing.
     """
     schedule, score, num_steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
     if spec.solver == "categorical":
@@ -117,19 +117,13 @@ def analytic_probabilities(step: float, score: ScoreName) -> TransitionProbabili
 
 
 def categorical_probabilities(output: Tensor, x: Tensor) -> Tensor:
-    """softmax(output), whatever x: a heuristic, no reverse process.
-
-    With log scores it is a token's law given all others, at the noise level of the evaluation, which no step removes.
-    """
+    """softmax(output), whatever x: a heuristic, no reverse process; no step removes its noise."""
     return output.softmax(-1)
 
 
 def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
-    """Draw tokens (B, T) from the network's output (B, T, V), tokens x and U[0, 1), (B, T) each.
-
-    By the inverse of the cumulative sum, in float64: of 50,257 tokens most have a probability of 1e-8 or less in a
-    step, and float32 sums to 1 by steps of 6e-8. Never draws a token of probability 0.
-    """
+    """Draw tokens (B, T) from outputs (B, T, V), tokens x and U[0, 1), (B, T), by inverse cumulative sums in
+    float64."""
     size = max(1, CHUNK_ENTRIES // output.shape[-1])
     drawn = []
     for part, tokens, at in zip(*(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True):
@@ -248,10 +242,8 @@ class DLMSampler:
         network(finished, constant_sigma(network, len(finished), self._sigma_min), cache=cache, commit=True)
 
     def show(self, samples: Samples) -> Figure:
-        """Show the samples as text, or as token ids without a tokeniser, and the frames of the first one if it has any.
-
-        Frames of blocks leave out later blocks; long ones show their end, other long frames their beginning.
-        """
+        """Show the samples as text (token ids without a tokeniser), and the frames of the first one, cut where they are
+        long."""
 
         def read(tokens: Tensor) -> str:
             ids = tokens.tolist()
@@ -272,10 +264,8 @@ class DLMSampler:
 
 
 def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
-    """Return given tokens on the device of `like`, tokens of the same shape.
-
-    Raises ValueError for another shape and for tokens that the vocabulary does not have.
-    """
+    """Return given tokens on the device of `like`. Raises ValueError for another shape, and for tokens that do not
+    exist."""
     check_noise_shape(noise, like.shape)
     if noise.dtype != torch.int64 or not bool(((noise >= 0) & (noise < vocabulary)).all()):
         held = f"{noise.dtype}".removeprefix("torch.")

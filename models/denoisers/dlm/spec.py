@@ -1,7 +1,4 @@
-"""The language model family's specs. Imports no torch; the defaults are the published sizes (79,245,649 parameters).
-
-Densities of training times are among them.
-"""
+"""The language model family's specs. Imports no torch; the defaults are the published sizes (79,245,649 parameters)."""
 
 from __future__ import annotations
 

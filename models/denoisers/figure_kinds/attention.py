@@ -1,8 +1,5 @@
-"""Figures of attention: maps over an image or a sequence by layer and head, and one head step by step.
-
-The parts of attention are caught in a forward pass, as the network computes them. The steps are those of Vaswani et al.
-2017 (arXiv:1706.03762, section 3.2.1).
-"""
+"""Figures of attention, caught in a forward pass: maps by layer and head, and one head step by step
+(arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -85,8 +82,8 @@ def attention_steps_figure(
 ) -> Figure:
     """Draw the middle layer's head with the sharpest weights: input, queries, keys, values, scores, weights, outputs.
 
-    The largest weights of the middle token are drawn as bars. Of a longer sequence the first 49 tokens are drawn;
-    weights are those of the whole sequence.
+    The first 49 tokens are drawn, under weights of the whole sequence, and the largest weights of the middle one as
+    bars.
     """
     middle = len(layers) // 2
     parts = layers[middle]
@@ -125,8 +122,7 @@ def attention_steps_figure(
 def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, rows: int, columns: int) -> list[Panel]:
     """Draw maps (H, N, N) of three query patches for every layer and head, and each layer's distance.
 
-    picture: (height, width) grey, in [0, 1]. Queries are the patches in the centre, the brightest one, and the top left
-    one; a map is the dimmed picture, weights in orange and the query in blue.
+    A map is the dimmed picture, (height, width) grey in [0, 1], with weights in orange and the query in blue.
     """
     height, width = picture.shape[0] // rows, picture.shape[1] // columns
     ink = picture.reshape(rows, height, columns, width).mean(axis=(1, 3)).flatten()
@@ -207,10 +203,8 @@ def patterns_figure(layers: Sequence[np.ndarray] | None, rows: int, columns: int
 
 
 def sequence_attention_figure(layers: Sequence[AttentionParts], unit: str, title: str, first: int = 0) -> Figure:
-    """Draw each head's weights in up to four layers, and the mean distance by layer, in `unit`s of the sequence.
-
-    Tokens before `first` (a class token) are left out of the distance, and counted in the maps.
-    """
+    """Draw each head's weights in up to four layers, and the mean distance by layer, of tokens from `first` on, in
+    `unit`s."""
     num_heads = min(MAX_SEQUENCE_HEADS, len(layers[0].weights))
     panels: list[Panel] = []
     for number in evenly_spaced(len(layers) - 1, MAX_SEQUENCE_LAYERS):

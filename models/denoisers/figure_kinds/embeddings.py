@@ -19,11 +19,7 @@ NUM_SHOWN = 128
 
 
 def embedding_figures() -> dict[str, Figure]:
-    """Draw the figures by kind: `embedding_table`, `embedding_growth` (an animation) and `embedding_bases`.
-
-    Tables of 100 to 500 positions in turn: no row changes as the table grows, and rows beyond its end are blank. Bases
-    side by side with their longest wavelengths, and the slowest sine of each, are the reason for a large base.
-    """
+    """Draw the figures by kind: `embedding_table`, `embedding_growth` (an animation) and `embedding_bases`."""
     first = f"{GROWING_LENGTHS[0]} positions, {TABLE_DIM} dimensions, base {BASES[0]:g}"
     tables = []
     for length in GROWING_LENGTHS:

@@ -1,8 +1,4 @@
-"""Figures of a network's inside: principal components of its features, modulation of its norms, its forward pass.
-
-Outputs of modules are kept from one forward pass. A diagram is a column of boxes from input to output, and what
-conditions them beside it.
-"""
+"""Figures of a network's inside: principal components of its features, modulation of its norms, its forward pass."""
 
 from __future__ import annotations
 
@@ -112,10 +108,8 @@ def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_sho
 def modulation_figure(
     modulations: Iterable[Modulation | GatedModulation], t: Tensor, x_label: str, branch: str = "attention"
 ) -> Figure:
-    """Draw the middle block's modulation, a few of its dimensions, its mean, and how much every block's moves.
-
-    `modulations` (times, dimensions) are those of the blocks; `t` (times,) rises evenly.
-    """
+    """Draw the middle block's modulation (times, dimensions) and its mean over evenly rising t, and how much each
+    block's moves."""
     times, symbol = t.cpu().numpy(), x_label.split()[-1]
     blocks = [
         {name: each.detach().float().cpu().numpy() for name, each in modulation._asdict().items()}
@@ -138,10 +132,7 @@ def modulation_figure(
         Lines(few, "Scale of a few dimensions", x_label, "scale"),
         Lines(means, "Mean over dimensions, with their standard deviation", x_label, "value"),
         Lines(
-            moves,
-            f"How much each block's modulation moves with {symbol}",
-            "block",
-            f"standard deviation over {symbol}",
+            moves, f"How much each block's modulation moves with {symbol}", "block", f"standard deviation over {symbol}"
         ),
     ]
     title = f"adaLN before {branch} in block {len(blocks) // 2 + 1} of {len(blocks)}, over {x_label}"
@@ -149,10 +140,8 @@ def modulation_figure(
 
 
 def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) -> list[Tensor]:
-    """Run `forward` and return the output of each module, in the modules' order.
-
-    Each module has to run in it, with a tensor as output; of one that runs several times, the last output is returned.
-    """
+    """Run `forward`, in which each module gives a tensor, and return the (last) output of each, in the modules'
+    order."""
     kept: dict[nn.Module, Tensor] = {}
 
     def keep(module: nn.Module, _args: object, output: Tensor) -> None:
@@ -168,10 +157,8 @@ def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) 
 
 
 def pass_figure(steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str) -> Figure:
-    """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last condition.
-
-    The first and the last step are data; the condition's arrows lead to the steps `conditioned`, by index.
-    """
+    """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last one to the steps
+    `conditioned`."""
     last = len(steps) - 1
     boxes = [
         Box(text, detail, 0, row, "data" if row in (0, last) else "layer") for row, (text, detail) in enumerate(steps)

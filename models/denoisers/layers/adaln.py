@@ -74,10 +74,7 @@ class AdaLN(nn.Module):
 
 
 class AdaLNZero(nn.Module):
-    """The six-way, gated modulation of a whole block (facebookresearch/DiT): SiLU -> Linear, zero-initialised.
-
-    All gates start at 0, so a block starts as the identity.
-    """
+    """The six-way, gated modulation of a whole block (facebookresearch/DiT): SiLU -> Linear, zero-initialised."""
 
     def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -101,10 +98,10 @@ class AdaLNZeroBlock(nn.Module):
     def forward(
         self, x: Tensor, condition: Tensor, key_mask: Tensor | None = None, query_index: Tensor | None = None
     ) -> Tensor:
-        """x (B, T, D), condition (B, C) -> (B, T, D); with `query_index` (B, Q) int64 these tokens alone, (B, Q, D).
+        """x (B, T, D), condition (B, C) -> (B, T, D), or (B, Q, D), the outputs of the tokens `query_index` (B, Q)
+        int64.
 
-        `key_mask` (B, T) bool is false for tokens that are not attended to. The outputs at `query_index` are those of
-        the whole result: keys and values still come from all tokens, queries and the MLP from these alone.
+        `key_mask` (B, T) bool is false for tokens that are not attended to.
         """
         before_attention, before_mlp = self.adaln(condition)
         normed = modulate(self.adaln.norm(x), before_attention)

@@ -1,9 +1,7 @@
 """The two halves of a transformer block: multi-head self-attention, and the feed-forward half, plain or gated.
 
-Attention is that of Vaswani et al. 2017 (arXiv:1706.03762, eq. 1): plain, masked, gated, with a cache of keys and
-values. A mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's kernel. `GatedAttention` is
-grouped-query attention with normalised queries and keys and a gated output. `KVCache` keeps the keys and values of
-finished tokens. Several linear maps of one input are one product.
+Attention is that of Vaswani et al. 2017 (arXiv:1706.03762, eq. 1): masked, gated, with a cache of keys and values. A
+mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's kernel.
 """
 
 from __future__ import annotations
@@ -49,10 +47,8 @@ def attend_to(key_mask: Tensor | None) -> Tensor | None:
 
 
 class FusedLinear(nn.Linear):
-    """Linear whose weight consists of `fused_parts` maps of equal size: the rows of the first, then of the second ...
-
-    An optimiser that works on matrices takes them one by one.
-    """
+    """Linear whose weight consists of `fused_parts` maps of equal size, one below the other: an optimiser takes each
+    alone."""
 
     def __init__(self, inputs: int, outputs: int, fused_parts: int, bias: bool = True) -> None:
         assert outputs % fused_parts == 0, f"{outputs} outputs do not split into {fused_parts} maps"
@@ -104,9 +100,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """x (B, T, H * K) -> the same shape, or one output for each token of `queries` (B, Q, H * K).
 
-        `mask`, bool, broadcastable to (B, H, Q, S), is true where a query attends to a key; over the T tokens alone it
-        may be tiles. `rope` turns queries and keys, never values. Keys and values are appended to the `cache`,
-        uncommitted, and those before them attended to.
+        `mask`, bool to (B, H, Q, S) or tiles, is true where a query attends to a key. `rope` turns queries and keys.
+        Keys and values are appended to the `cache`, uncommitted, and those before them attended to.
         """
         q, k, v = self.heads(x, queries)
         if rope is not None:
@@ -115,12 +110,6 @@ class SelfAttention(nn.Module):
             k, v = cache.extend(k, v)
         mixed = masked_attention(q, k, v, mask)  # (B, H, Q, K)
         return self.out(mixed.transpose(1, 2).flatten(2))
-
-    def attention_weights(self, x: Tensor) -> Tensor:
-        """Weights of the values in `forward`, for figures: (B, T, H * K) -> (B, H, queries, keys); rows sum to 1."""
-        q, k, _ = self.heads(x)
-        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        return scores.softmax(dim=-1)
 
 
 class GatedAttention(nn.Module):
@@ -158,10 +147,8 @@ class GatedAttention(nn.Module):
         return self.out((mixed.transpose(1, 2) * self.gates(x)).flatten(2))
 
     def heads(self, x: Tensor, rope: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K); a product of query and key is a score as it stands.
-
-        Norms and rotations are computed in float32 at least.
-        """
+        """Queries (B, H, T, K), keys and values (B, G, T, K), normed in float32 at least; query times key is a
+        score."""
         q, k = split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_kv_heads)
         v = split_heads(self.value(x), self.num_kv_heads)
         dtype = torch.promote_types(v.dtype, torch.float32)
@@ -190,11 +177,9 @@ AttentionMask = Tensor | TiledMask
 
 
 def attention_backend(device_type: str, dtype: torch.dtype, head_width: int, num_tokens: int) -> AttentionBackend:
-    """Choose how attention of `num_tokens` tokens to each other is computed under a mask.
+    """Choose how attention of `num_tokens` tokens to each other is computed under a mask: never by timing.
 
-    A function of the device's type, the sizes and what torch can compile here; never of timing. `flex` is for training
-    on CUDA: a forward pass without gradients is dense, as FlexAttention would be compiled for it once more, and
-    evaluations during training compile nothing.
+    `flex` is for training on CUDA: evaluations during training compile nothing.
     """
     fits = dtype in DTYPES and head_width >= LEAST_HEAD_WIDTH and num_tokens >= LEAST_TOKENS
     is_flex = device_type == "cuda" and fits and torch.is_grad_enabled() and can_compile_kernels()
@@ -210,10 +195,8 @@ def can_compile_kernels() -> bool:
 
 
 def tiled_mask(visible: Visible, num_tokens: int, device: torch.device, batch_size: int | None = None) -> TiledMask:
-    """Make the tiles of a mask of tokens over themselves, the same for all heads; `batch_size` None: and all samples.
-
-    All entries are computed once, to find the tiles: B T T bytes for a moment.
-    """
+    """Make the tiles of a mask of tokens over themselves, the same for all heads; `batch_size` None: and all
+    samples."""
     tiles = create_block_mask(visible, batch_size, None, num_tokens, num_tokens, device, TILE)
     return TiledMask(tiles, compiled_flex_attention())
 
@@ -244,8 +227,7 @@ class LayerCache:
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write (B, H, T, K) behind the committed tokens; return views of both together, (B, H, length + T, K).
 
-        The next forward pass overwrites these tokens, unless they are committed. The first one allocates memory for
-        `capacity` tokens, in the dtype that keys then have (bfloat16 under autocast).
+        The next forward pass overwrites these tokens, unless they are committed. The first one allocates the memory.
         """
         if self._keys is None or self._values is None:
             shape = (*keys.shape[:2], self.capacity, keys.shape[-1])

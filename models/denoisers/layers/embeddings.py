@@ -43,10 +43,9 @@ def embed(
     scale: float = 1.0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Embed any real `t`: (...,) -> (..., dim). Computed in float64, rounded once to `dtype`.
+    """Embed any real `t`: (...,) -> (..., dim). Computed in float64, as angles are large, and rounded once to `dtype`.
 
-    `dtype` None: t's, but never below float32. Angles are computed in float64 because they are large: near 1000 float32
-    numbers lie 6e-5 apart, and a sine of an angle in float32 errs by half of that.
+    `dtype` None: t's, but never below float32.
     """
     omega = frequencies(dim, denominator=denominator, base=base, device=t.device)
     angles = scale * t.to(torch.float64)[..., None] * omega  # (..., dim / 2)
@@ -147,10 +146,7 @@ def drop_labels(label: Tensor, uniform: Tensor, rate: float, null: int) -> Tenso
 
 
 def add_label(condition: Tensor, embedding: LabelEmbedding | None, label: Tensor | None) -> Tensor:
-    """Add the class embedding to the time embedding, (batch, width) each; without a label, that of the null class.
-
-    A network without classes has no `embedding`: its condition is returned as it is.
-    """
+    """Add the class embedding to the time embedding, (batch, width) each: that of the null class without a label."""
     if embedding is None:
         return condition
     if label is None:

@@ -1,7 +1,5 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2), and the same on several axes.
-
-M-RoPE is that of Wang et al. 2024 (arXiv:2409.12191, section 2.1).
-"""
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.4.2), and on several axes
+(arXiv:2409.12191)."""
 
 from __future__ import annotations
 
@@ -34,10 +32,8 @@ def rotation(positions: Tensor, width: int, base: float = 10000.0, dtype: torch.
 
 
 def rotate(x: Tensor, rope: Rotation, layout: PairLayout = "halves") -> Tensor:
-    """Turn queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype.
-
-    A rotation's tensors may have leading axes too: they are broadcast against those of x.
-    """
+    """Turn queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype, broadcast to
+    x."""
     wide = x.to(rope.cos.dtype)
     first, second = wide.chunk(2, dim=-1) if layout == "halves" else wide.unflatten(-1, (-1, 2)).unbind(-1)
     pairs = first * rope.cos - second * rope.sin, first * rope.sin + second * rope.cos

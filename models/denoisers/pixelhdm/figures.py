@@ -80,13 +80,15 @@ def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
         "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs, objective, NUM_GATED)),
         "patches": draw_patches,
         "attention": draw_attention,
-        "attention_steps": draw_attention_steps,
+        "attention_steps": lambda inputs: attention_steps_figure(
+            _attend(inputs)[1], "patch block", "temperature · cos(Q, K)"
+        ),
         "attention_gates": draw_attention_gates,
         "adaln": draw_adaln,
         "features": draw_features,
         "paths": partial(draw_paths, objective=objective),
         "noise_schedule": lambda inputs: flow_schedule_figure(objective.time, noise_at=0),
-        "guidance": draw_guidance,
+        "guidance": lambda inputs: guidance_figure(_sampler(inputs).spec),
         "frequency_weights": lambda inputs: frequency_weights_figure(objective.frequency.quality),
     }
 
@@ -107,15 +109,19 @@ def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
 def draw_trajectory(inputs: FigureInputs) -> Figure:
     """Draw `trajectory`: a few samples at several times from noise to image, and at all times as an animation."""
     samples = _draw(inputs, NUM_TRAJECTORIES, trajectory=True)
-    assert samples.trajectory is not None and isinstance(inputs.sampler, PixelHDMSampler)
-    times = [*inputs.sampler.times().tolist(), 1.0]  # the last one of the final projection, if there is one
+    assert samples.trajectory is not None
+    times = [*_sampler(inputs).times().tolist(), 1.0]  # the last one of the final projection, if there is one
     return trajectory_figure(samples.trajectory, times[: len(samples.trajectory)])
+
+
+def _sampler(inputs: FigureInputs) -> PixelHDMSampler:
+    assert isinstance(inputs.sampler, PixelHDMSampler)
+    return inputs.sampler
 
 
 def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
     """Draw samples of the batch's first captions, at most `most`, at the sampler's size."""
-    sampler = inputs.sampler
-    assert isinstance(sampler, PixelHDMSampler)
+    sampler = _sampler(inputs)
     num = min(most, len(inputs.batch["image"]))
     conditions = {name: inputs.batch[name][:num] for name in sampler.row_fields}
     if "caption" in conditions:
@@ -125,10 +131,7 @@ def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
 
 
 def draw_attention_gates(inputs: FigureInputs) -> Figure:
-    """Draw `attention_gates`: the mean gate of each head in every block of both paths, at three times.
-
-    Means over the patches of the batch's first images, noised; text is left out.
-    """
+    """Draw `attention_gates`: the mean gate of each head in every block of both paths, over patches, at three times."""
     network = inputs.trained(PixelHDM)
     batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
     image = batch["image"]
@@ -161,17 +164,16 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
 def frequency_weights_figure(quality: int) -> Figure:
     """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
     steps, weights = quantisation_tables(quality), frequency_weights(quality).values.numpy()
-    maps = {
-        f"Quantisation steps of {name}": (table.numpy(), (1.0, float(max(each.max() for each in steps))), "step")
-        for name, table in (("Y", steps.luma), ("Cb and Cr", steps.chroma))
-    }
-    maps |= {
-        f"Weights of errors in {name} (mean 1)": (table, (0.0, float(weights.max())), "weight")
-        for name, table in (("Y", weights[0]), ("Cb and Cr", weights[1]))
-    }
+    largest, labels = float(max(each.max() for each in steps)), ("horizontal frequency", "vertical frequency")
+    names = ("Y", "Cb and Cr")
     panels = [
-        Heatmap(table, title, "horizontal frequency", "vertical frequency", limits=limits, unit=unit)
-        for title, (table, limits, unit) in maps.items()
+        Heatmap(table.numpy(), f"Quantisation steps of {name}", *labels, limits=(1.0, largest), unit="step")
+        for name, table in zip(names, steps, strict=True)
+    ]
+    limits = (0.0, float(weights.max()))
+    panels += [
+        Heatmap(table, f"Weights of errors in {name} (mean 1)", *labels, limits=limits, unit="weight")
+        for name, table in zip(names, weights[:2], strict=True)
     ]
     return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
 
@@ -191,11 +193,6 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     curve = Curve(np.arange(1, len(layers) + 1), on_text.mean(axis=1), "mean of the heads", on_text.std(axis=1))
     panels.append(Lines([curve], "Patches' attention to text", "layer", "share of the weight"))
     return Figure(panels, title="Attention of the patch path: orange is looked at, the blue patch is looking")
-
-
-def draw_attention_steps(inputs: FigureInputs) -> Figure:
-    """Draw `attention_steps`: one head of the middle block of the patch path, from its input to its output."""
-    return attention_steps_figure(_attend(inputs)[1], "patch block", "temperature · cos(Q, K)")
 
 
 def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
@@ -273,13 +270,10 @@ def draw_patches(inputs: FigureInputs) -> Figure:
         ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=in_place),
         ImageGrid(patches[:shown], [str(index) for index in range(shown)], max(1, width // size), in_sequence),
     ]
+    narrow, embedding = spec.bottleneck_width, network.patch_embedding
     for linear, title, y_label in (
-        (network.patch_embedding.squeeze, f"Bottleneck: {numbers} -> {spec.bottleneck_width}", "number in the patch"),
-        (
-            network.patch_embedding.expand,
-            f"Then SiLU, {spec.bottleneck_width} -> {spec.width}",
-            "number in the bottleneck",
-        ),
+        (embedding.squeeze, f"Bottleneck: {numbers} -> {narrow}", "number in the patch"),
+        (embedding.expand, f"Then SiLU, {narrow} -> {spec.width}", "number in the bottleneck"),
     ):
         weight = linear.weight.detach().float().cpu().numpy()
         extent = (0.0, float(weight.shape[0]), float(weight.shape[1]), 0.0)
@@ -307,12 +301,6 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
         Heatmap(similarity, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),
     ]
     return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
-
-
-def draw_guidance(inputs: FigureInputs) -> Figure:
-    """Draw `guidance`: the scale over time by schedule, under the run's settings of sampling."""
-    assert isinstance(inputs.sampler, PixelHDMSampler)
-    return guidance_figure(inputs.sampler.spec)
 
 
 def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:
@@ -366,9 +354,7 @@ def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most:
 
 
 def _as_velocity(output: Tensor, x: Tensor, t: Tensor, objective: PixelHDMObjectiveSpec) -> Tensor:
-    if objective.prediction == "velocity":
-        return output
-    return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+    return output if objective.prediction == "velocity" else point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
 
 
 def noise_images(inputs: FigureInputs, share: float, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:

@@ -1,7 +1,4 @@
-"""PixelHDM: a transformer over patches and text, and one over pixels that it conditions (see README.md).
-
-The pixel path adds detail, pixel by pixel, conditioned on the patch path.
-"""
+"""PixelHDM: a transformer over patches and text, and one over pixels that it conditions (see README.md)."""
 
 from __future__ import annotations
 
@@ -74,9 +71,9 @@ class PixelHDM(nn.Module):
     ) -> Tensor | Prediction:
         """Predict (B, 3, H, W), in the weights' dtype, for x (B, 3, H, W) at times t (B,) in [0, 1].
 
-        `condition` holds the text's batch fields by name; where `keep` (B,) bool is false, the null condition replaces
-        it. With `features_after` the tokens of patches behind that patch block, counted from 1, are returned too.
-        Raises ValueError for images and texts of sizes that the network does not take.
+        `condition` holds the text's batch fields; the null condition replaces it where `keep` (B,) bool is false. With
+        `features_after` the tokens of patches behind that patch block, from 1, are returned too. Raises ValueError for
+        images and texts of sizes that the network does not take.
         """
         spec = self.spec
         spec.check_size(x.shape[2], x.shape[3])
@@ -222,11 +219,7 @@ def initialise(network: nn.Module) -> None:
 
 
 class PixelwiseAdaLN(nn.Module):
-    """A modulation of its own for every pixel, from the token of its patch.
-
-    There is no norm between the two Linears: it would keep a token's direction alone, and tokens of different texts
-    have nearly the same one.
-    """
+    """A modulation of its own for every pixel, from the token of its patch, without a norm in between."""
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -273,7 +266,7 @@ class PixelBlock(nn.Module):
         self.adaln = PixelwiseAdaLN(spec)
         self.norm = nn.RMSNorm(spec.pixel_width, eps=spec.norm_eps)
         self.compaction = TokenCompaction(spec)
-        self.mlp = SwiGLU(spec.pixel_width, spec.pixel_mlp_width)
+        self.mlp = SwiGLU(spec.pixel_width, round(spec.pixel_width * spec.mlp_ratio))
 
     def forward(self, x: Tensor, condition: Tensor, rope: Rotation | None = None) -> Tensor:
         """Transform x (B, N, M, W) under the condition (B, N, D)."""

@@ -44,10 +44,8 @@ class PixelHDMObjective(FigureDrawer):
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components with a weight above 0; `alignment` only if the batch holds `image_features`.
 
-        Draws `time`, `noise` and `condition_dropout`, by which samples lose their text.
-
-        Raises:
-            ValueError: images that do not divide into the frequency loss's blocks; features of other patches.
+        Draws `time`, `noise` and `condition_dropout`, by which samples lose their text. Raises ValueError for images
+        that do not divide into the frequency loss's blocks, and for features of other patches.
         """
         image = batch["image"]
         t = self._spec.time.draw(noise_source, len(image))
@@ -68,9 +66,9 @@ class PixelHDMObjective(FigureDrawer):
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components, and `velocity_t0` (nearest to noise) .. `velocity_t3` by quarter of time.
 
-        Every image is seen once in each quarter of [0.05, 0.95), so every figure is a mean over the whole batch,
-        whatever its size; no text is dropped. `alignment` is included if its weight is above 0 and the batch holds
-        `image_features`, `frequency` if images divide into its blocks. Costs four forward passes.
+        Every image is seen once in each quarter of [0.05, 0.95), with its text. `alignment` is included if its weight
+        is above 0 and the batch holds `image_features`, `frequency` if images divide into its blocks. Costs four
+        forward passes.
         """
         image = batch["image"]
 
@@ -139,8 +137,7 @@ class Alignment(nn.Module):
         self.projection = nn.Conv2d(width, target_width, kernel_size=3, padding=1)
 
     def forward(self, tokens: Tensor, features: Tensor, num_rows: int) -> Tensor:
-        """Compute 1 - mean cosine of projected tokens and normalised features, in the better of their dtypes and
-        float32.
+        """Compute 1 - mean cosine of projected tokens and normalised features, in float32 or better.
 
         tokens (B, N, width), features (B, N, target_width), of images `num_rows` patches high.
         """

@@ -1,8 +1,4 @@
-"""PixelHDM's sampler: images of any size from noise at t = 0, or from an image, guided by texts.
-
-For solvers, the network under a text and classifier-free guidance is a velocity. Sampled images become a grid with
-captions, and files with the settings of each.
-"""
+"""PixelHDM's sampler: images of any size from noise at t = 0, or from an image, guided by texts."""
 
 from __future__ import annotations
 
@@ -70,13 +66,9 @@ class PixelHDMSampler:
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return the network's text fields of `num` samples, `size` (num, 2), and the request's other conditions.
 
-        Prompts get equally many samples each, in order (the last ones fewer, if `num` is no multiple); they are the
-        request's, else the spec's, else the captions of the rows. `negative_...` are the fields of the negative prompt;
-        `seed` (num,) is included if the request has one, `start` and `strength` with an image to start from.
-
-        Raises:
-            ValueError: a label, a prompt at a place, an empty or too long text, no prompt at all; a text without the
-                encoder that it needs; a size, seed, start or strength that cannot be.
+        Prompts, the request's, else the spec's, else the captions of the rows, get equally many samples each, in order.
+        `negative_...` are the fields of the negative prompt; `seed` (num,) is included if the request has one, `start`
+        and `strength` with an image to start from. Raises ValueError for a condition that the sampler does not take.
         """
         check_no_label(request)
         size = request.size or self.size
@@ -121,10 +113,8 @@ class PixelHDMSampler:
         return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
 
     def _encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
-        """Return the batch fields of texts, (number of texts, ...) each.
-
-        Raises ValueError if a frozen encoder is needed and the request has none.
-        """
+        """Return the batch fields of texts. Raises ValueError if a frozen encoder is needed and the request has
+        none."""
         if self._model.text_encoder == "learned":
             return {"caption": caption_bytes(texts, self._model.text_length)}
         if request.encode is None:
@@ -158,9 +148,8 @@ class PixelHDMSampler:
     ) -> Samples:
         """Draw `num` images, (num, 3, H, W) on the network's device, in the best dtype of float32, weights and `noise`.
 
-        An image is a function of its seed and its conditions, whatever the batch and the device (up to rounding). With
-        `noise` in place of seeds, samples have no `seed`. Frames: noise (with `start`, the noised image), one a step,
-        one of the final projection. Raises ValueError for noise of another shape, and beside seeds.
+        An image is a function of its seed and its conditions, up to rounding. Frames: noise (with `start`, the noised
+        image), one a step, one of the final projection. Raises ValueError for noise of another shape, and beside seeds.
         """
         spec = self.spec
         device = next(network.parameters()).device

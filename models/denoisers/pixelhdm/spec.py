@@ -118,11 +118,6 @@ class PixelHDMSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     @property
-    def pixel_mlp_width(self) -> int:
-        """Hidden width of the pixel path's SwiGLUs."""
-        return round(self.pixel_width * self.mlp_ratio)
-
-    @property
     def max_patches(self) -> int:
         """Patches along a side of the largest image."""
         return self.max_resolution // self.patch_size
@@ -133,10 +128,8 @@ class PixelHDMSpec(ModelSpec):
         return min(EXAMPLE_SIDE // self.patch_size, self.max_patches) or 1
 
     def check_size(self, height: int, width: int, options: tuple[str, str] = ("height", "width")) -> None:
-        """Raise ValueError unless the network takes images of this size; `options` are the caller's names of its sides.
-
-        A side is a multiple of the patch size, and `max_resolution` at most.
-        """
+        """Raise ValueError unless the network takes images of this size; `options` are the caller's names of its
+        sides."""
         for option, side in zip(options, (height, width), strict=True):
             check_multiple(option, side, self.patch_size, f"model.patch_size={self.patch_size}")
             if not 0 < side <= self.max_resolution:

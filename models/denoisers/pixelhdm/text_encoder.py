@@ -1,7 +1,4 @@
-"""Text conditions of the network, and the small encoder of bytes that is trained along with it.
-
-B batch, T tokens, D width.
-"""
+"""Text conditions of the network, and the small encoder of bytes that is trained along with it."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ class TextCondition(NamedTuple):
 
 
 def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
-    """Replace captions where `keep` (B,) bool is false by the null condition: one token of zeros, zeros as `pooled`.
-
-    One token, neither none nor as many as the caption's: so the null condition is the same for every prompt.
-    """
+    """Replace captions where `keep` (B,) bool is false by the null condition: one token of zeros, zeros as `pooled`."""
     first = torch.arange(text.features.shape[1], device=keep.device) == 0
     return TextCondition(
         torch.where(keep[:, None, None], text.features, 0),
@@ -43,10 +37,7 @@ def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
 
 
 def caption_bytes(texts: Sequence[str], length: int) -> Tensor:
-    """Encode captions as bytes of UTF-8, cut at `length` bytes where a character ends.
-
-    Returns (num, longest) int64, 0 behind the end; `longest` is at least 1.
-    """
+    """Encode captions as UTF-8, cut at `length` bytes: (num, longest >= 1) int64, 0 behind the end."""
     kept = [text.encode()[:length].decode(errors="ignore").encode() for text in texts]
     longest = max([1, *map(len, kept)])
     tokens = torch.tensor([list(text.ljust(longest, bytes([PADDING]))) for text in kept], dtype=torch.int64)

@@ -48,10 +48,7 @@ def check_noise_shape(noise: Tensor, shape: Sequence[int]) -> None:
 
 
 def state_dtype(network: nn.Module) -> torch.dtype:
-    """Dtype of a sampler's state: that of the weights, but float32 at least.
-
-    Half precision would lose small steps: 50 increments in bfloat16, say.
-    """
+    """Dtype of a sampler's state: that of the weights, but float32 at least, as bfloat16 loses small steps."""
     return torch.promote_types(next(network.parameters()).dtype, torch.float32)
 
 
@@ -86,10 +83,7 @@ def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
 
 
 def mean_over_quarters(measure: Callable[[int], dict[str, Tensor]], component: str) -> dict[str, Tensor]:
-    """Measure every quarter; return the mean of each metric over quarters, and one component by quarter.
-
-    `measure` takes a quarter, 0 to 3, and returns scalar metrics by name.
-    """
+    """Return the mean of each of `measure`'s scalar metrics over the quarters 0 to 3, and one component by quarter."""
     quarters = [measure(quarter) for quarter in range(NUM_QUARTERS)]
     means = {name: torch.stack([metrics[name] for metrics in quarters]).mean() for name in quarters[0]}
     by_quarter = zip(quarter_names(component), quarters, strict=True)
@@ -110,9 +104,8 @@ def draw_samples(
 ) -> Samples:
     """Draw `num` samples on the generator's device, at most `batch_size` at a time, and move them to the host.
 
-    The first k depend on neither `num` nor `batch_size`. `conditions` are those of all samples, (num, ...) each, and so
-    is `noise`, which samples begin with. `drawn` is called with the size of each batch. Raises ValueError for noise of
-    another number of samples.
+    `conditions` and `noise` are those of all samples, (num, ...) each. `drawn` is called with the size of each batch.
+    Raises ValueError for noise of another number of samples.
     """
     if noise is not None and (noise.ndim == 0 or len(noise) != num):
         raise ValueError(

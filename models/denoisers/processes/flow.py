@@ -27,10 +27,7 @@ ErrorFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """Compute x_t, the point between data and noise at time t (batch,); data and noise (batch, ...).
-
-    In the better of the dtypes of data and noise.
-    """
+    """Compute x_t between data and noise (batch, ...) at times t (batch,), in the better of their dtypes."""
     dtype = torch.promote_types(data.dtype, noise.dtype)
     data, noise, t = data.to(dtype), noise.to(dtype), t.to(dtype).view(-1, *(1,) * (data.ndim - 1))
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
@@ -53,10 +50,8 @@ def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]
 
 
 def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | Tensor) -> Tensor:
-    """The exact velocity E[x1 - x0 | x_t = x] for data N(mean, std^2), noise at t = 1.
-
-    Its flow carries mean + std x1 at t = 0 to x1 at t = 1. With std = 0 it is `point_velocity`.
-    """
+    """The exact velocity E[x1 - x0 | x_t = x] for data N(mean, std^2), noise at t = 1; `point_velocity` where std =
+    0."""
     variance = (1 - t) ** 2 * std**2 + t**2
     return -mean + (t - (1 - t) * std**2) / variance * (x - (1 - t) * mean)
 
@@ -77,8 +72,8 @@ def velocity_error(predicted: Tensor, target: Tensor) -> Tensor:
 def direction_error(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
     """Mean over images of 1 - cos(predicted, target), each image one vector (FasterDiT, arXiv:2410.10356).
 
-    `floor` is added in quadrature to the prediction's root mean square: a zero-initialised head predicts 0, where the
-    cosine has no gradient to speak of, and torch's own epsilon (1e-8) would make that of the first step 1e8.
+    `floor`, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
+    finite.
     """
     predicted, target = predicted.flatten(1), target.flatten(1)
     length = (predicted.square().mean(1) + floor**2).sqrt() * target.square().mean(1).sqrt()
@@ -102,10 +97,8 @@ class VelocityObjective(FigureDrawer):
         self.figure_makers = dict(figure_makers)
 
     def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute the components with a weight above 0.
-
-        Draws `time`, `noise` and, for a conditional model, `label_dropout`.
-        """
+        """Compute the components with a weight above 0. Draws `time`, `noise` and, for a conditional model,
+        `label_dropout`."""
         image = batch["image"]
         t = self._time.draw(noise_source, image.shape[0])
         noise = noise_source.normal("noise", image.shape)
@@ -117,10 +110,10 @@ class VelocityObjective(FigureDrawer):
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` by quarter of time.
+        """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` (nearest to noise) by quarter of
+        time.
 
-        Every image is seen once in each quarter of [0, 1) (t3 is nearest to noise), so every figure is a mean over the
-        whole batch, whatever its size; no label is dropped. Costs four forward passes.
+        Every image is seen once in each quarter, under its own label. Costs four forward passes.
         """
         image, label = batch["image"], self._label(batch)
 

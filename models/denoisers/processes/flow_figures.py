@@ -1,8 +1,5 @@
-"""Figures of image flows: samples and their way from noise, noise by time, guesses in one step, loss by time, receptive
-field.
-
-The effective receptive field is how much each input pixel moves the output's centre (arXiv:1701.04128).
-"""
+"""Figures of image flows: samples, noise by time, guesses in one step, loss by time, receptive field
+(arXiv:1701.04128)."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ def velocity_makers(time: TimeDensity) -> Mapping[str, FigureMaker]:
 
 
 def to_pictures(images: Tensor) -> np.ndarray:
-    """Convert (num, channels, height, width) in [-1, 1] to (num, height, width), or (num, height, width, 3), in [0, 1].
-
-    Images with neither 1 nor 3 channels are shown as the mean of their channels.
-    """
+    """Convert (num, C, H, W) in [-1, 1] to (num, H, W, 3) in [0, 1]; (num, H, W), a mean, of other than 3 channels."""
     unit = ((images.detach().float().cpu() + 1) / 2).clamp(0, 1)
     if unit.shape[1] == 3:
         return unit.permute(0, 2, 3, 1).numpy()
@@ -117,9 +111,9 @@ def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
 def draw_features_of(
     inputs: FigureInputs, module: nn.Module, to_tokens: Callable[[Tensor], tuple[Tensor, int, int]], where: str
 ) -> Figure:
-    """Draw the principal components of what a module of the network puts out, for images at `FEATURES_TIME`.
+    """Draw the principal components of the output of the module at `where`, for images at `FEATURES_TIME`.
 
-    `to_tokens` turns the output into tokens (B, rows * columns, D), rows and columns; `where` names the module.
+    `to_tokens` turns it into tokens (B, rows * columns, D), rows and columns.
     """
     probe = velocity_probe(inputs)
     t = probe.at(FEATURES_TIME)
@@ -164,10 +158,8 @@ def velocity_probe(inputs: FigureInputs) -> FlowProbe:
 
 
 def flow_schedule_figure(time: TimeDensity, noise_at: NoiseAt = 1) -> Figure:
-    """Draw x_t's factors of data and noise, its signal-to-noise ratio in decibels, and the density of training times.
-
-    The ratio is of variances, of data with variance 1. Densities of other kinds than those built in are left out.
-    """
+    """Draw x_t's factors of data and noise, their ratio in decibels, and the density of training times, where it is
+    known."""
     t = np.linspace(0, 1, NUM_TIMES)
     noise = t if noise_at == 1 else 1 - t
     label = TIME_LABELS[noise_at]
@@ -224,8 +216,7 @@ def denoising_figure(probe: FlowProbe) -> Figure:
 def loss_by_time_figure(probe: FlowProbe) -> Figure:
     """Draw the velocity's mean squared error by time, beside two guesses that need no network.
 
-    The bands are two standard errors over images. `no velocity` predicts 0; `each pixel's mean and spread` is the best
-    guess that knows these alone, of the images drawn here.
+    The bands are two standard errors over images.
     """
     times, by_time = [], []
     mean, std = probe.image.mean(0), probe.image.std(0, correction=0)

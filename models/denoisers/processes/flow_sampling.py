@@ -1,7 +1,5 @@
-"""Samples by integration of a network's velocity from noise at t = 1 to data at t = 0, and guidance of velocities.
-
-Classifier-free guidance is that of Ho and Salimans 2022 (arXiv:2207.12598).
-"""
+"""Samples by integration of a network's velocity from noise at t = 1 to data at t = 0, and guidance
+(arXiv:2207.12598)."""
 
 from __future__ import annotations
 
@@ -78,10 +76,8 @@ class FlowSampler:
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` images, (num, channels, height, width), on the network's device.
-
-        In the best dtype of float32, the parameters and `noise`. A trajectory has steps + 1 frames.
-        """
+        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device; steps + 1
+        frames."""
         device = next(network.parameters()).device
         draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
         x = torch.stack(draws).to(device, state_dtype(network))
@@ -152,8 +148,7 @@ def guided_prediction(
 ) -> Tensor:
     """Predict v_negative + scale (v - v_negative) in one pass, then rescale it; at scale 1 it is v, at no extra cost.
 
-    `negative` are the conditions that guidance leads away from, in the shapes of `conditions`: null conditions,
-    negative prompts.
+    `negative`, in the shapes of `conditions`, are those that guidance leads away from.
     """
     if scale == 1:
         return predict(x, t, conditions)
@@ -163,10 +158,8 @@ def guided_prediction(
 
 
 def rescaled(v_guided: Tensor, v: Tensor, phi: float) -> Tensor:
-    """phi v_guided sigma / sigma_guided + (1 - phi) v_guided (Lin et al. 2023, arXiv:2305.08891, section 3.4).
-
-    sigma are standard deviations over all values of a sample.
-    """
+    """phi v_guided sigma / sigma_guided + (1 - phi) v_guided, sigma by sample (Lin et al. 2023, arXiv:2305.08891,
+    3.4)."""
     if phi == 0:
         return v_guided
     axes = tuple(range(1, v.ndim))

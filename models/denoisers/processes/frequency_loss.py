@@ -8,7 +8,6 @@ their weight.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,27 +30,21 @@ YCBCR = ((0.299, 0.587, 0.114), (-0.299 / 1.772, -0.587 / 1.772, 0.5), (0.5, -0.
 """Y, Cb and Cr of red, green and blue, without the offset of Cb and Cr: differences of images have none."""
 
 
-class QuantisationTables(NamedTuple):
-    """Steps of the DCT coefficients of 8-bit images, (8, 8) each, whole numbers from 1 to 255."""
-
-    luma: Tensor
-    chroma: Tensor
-
-
-def quantisation_tables(quality: int) -> QuantisationTables:
-    """Compute the tables at a quality from 1 to 100, scaled as in the Independent JPEG Group's library."""
+def quantisation_tables(quality: int) -> tuple[Tensor, Tensor]:
+    """Compute JPEG's steps at a quality from 1 to 100, luma and chroma, (8, 8) whole numbers from 1 to 255 (as the
+    IJG)."""
     assert 1 <= quality <= 100, f"{quality} is no JPEG quality"
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     luma, chroma = (((torch.tensor(table) * scale + 50) // 100).clamp(1, 255) for table in (LUMA, CHROMA))
-    return QuantisationTables(luma, chroma)
+    return luma, chroma
 
 
 def frequency_weights(quality: int) -> Constant:
     """Weights (3, 8, 8), float64, of Y, Cb and Cr: each one's inverse quantisation table, scaled to a mean of 1."""
 
     def compute() -> Tensor:
-        tables = quantisation_tables(quality)
-        inverse = torch.stack((tables.luma, tables.chroma, tables.chroma)).double().reciprocal()
+        luma, chroma = quantisation_tables(quality)
+        inverse = torch.stack((luma, chroma, chroma)).double().reciprocal()
         return inverse / inverse.mean((1, 2), keepdim=True)
 
     return Constant(compute)
@@ -86,9 +79,8 @@ def dct_blocks(images: Tensor) -> Tensor:
 def frequency_error(predicted: Tensor, target: Tensor, weights: Constant) -> Tensor:
     """Mean over images, Y, Cb and Cr, blocks and frequencies of the weighted squared difference: a scalar.
 
-    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In the better of the images' dtypes
-    and float32, under autocast too. All steps are linear: the transform of the difference is the difference of the
-    transforms.
+    predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In float32 or better, under autocast
+    too.
     """
     dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
     with without_autocast(predicted):

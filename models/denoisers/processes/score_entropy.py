@@ -1,8 +1,6 @@
 """Denoising score entropy on the uniform graph (Lou et al. 2024, arXiv:2310.16834, algorithm 1).
 
-The chunked form computes it from hidden states, without ever holding all log scores: the gradient of a chunk overwrites
-the network's output. Row sums and shifted exponentials of log scores take one pass: one kernel on a GPU, in place
-elsewhere.
+The chunked form computes it from hidden states: the gradient of a chunk overwrites the network's output.
 """
 
 from __future__ import annotations
@@ -64,8 +62,7 @@ def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coeff
 def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: ScoreName = "log") -> Tensor:
     """Loss of each token in nats per unit of sigma, (...): times d sigma/dt it is nats per unit of time.
 
-    output: (..., V); its entry at the token itself counts as 0. x, x0: (...) int64. sigma broadcasts against x. In
-    float32 or better. `chunked_score_entropy` gives the same without holding all of the output.
+    output: (..., V); its entry at the token itself counts as 0. x, x0: (...) int64. In float32 or better.
     """
     vocabulary = output.shape[-1]
     wide = torch.promote_types(output.dtype, torch.float32)
@@ -75,21 +72,15 @@ def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: S
         positive = negative = output.softmax(-1)
     else:
         positive, negative = output.exp(), output
-    p, n = (_mean_of_others(each, x) for each in (positive, negative))
+    # sums over all tokens but x, divided by V
+    p, n = (each.mean(-1) - each.gather(-1, x[..., None])[..., 0] / vocabulary for each in (positive, negative))
     at_clean = negative.gather(-1, x0[..., None])[..., 0]
     return p - (every * n + clean * at_clean) + constant
 
 
-def _mean_of_others(values: Tensor, x: Tensor) -> Tensor:
-    """Sum over all tokens but x, divided by V."""
-    return values.mean(-1) - values.gather(-1, x[..., None])[..., 0] / values.shape[-1]
-
-
 def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
-    """Mean over x of the losses of log scores that are all 0: (V - 1)/V e^-sigma ln(1/r).
-
-    It is -d/d sigma of `kl_from_uniform`: such a network's reverse process leaves uniform tokens as they are.
-    """
+    """Mean over x of the losses of log scores that are all 0, (V - 1)/V e^-sigma ln(1/r): -d/d sigma of
+    `kl_from_uniform`."""
     return -(vocabulary - 1) / vocabulary * torch.exp(-sigma) * log_ratio(sigma, vocabulary)
 
 
@@ -117,14 +108,6 @@ class TokenLosses(NamedTuple):
     """Loss of each token, unweighted and detached, (B, T) float32 or better."""
 
 
-class _Gradients(NamedTuple):
-    """Gradients of the weighted sum; None where not needed."""
-
-    hidden: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
-
-
 @torch.compiler.disable
 def chunked_score_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int = CHUNK_BYTES
@@ -132,8 +115,7 @@ def chunked_score_entropy(
     """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
 
     hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
-    dtype, or autocast's; all else, the gradients' sums included, is float32 or better. Without gradients (evaluation)
-    nothing is computed or kept for them. Differentiable once.
+    dtype, or autocast's; all else is float32 or better. Differentiable once.
     """
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
@@ -189,7 +171,7 @@ def _sum_chunks(
     dtype: torch.dtype,
     chunk_bytes: int,
     needs_grad: tuple[bool, bool, bool],
-) -> tuple[Tensor, _Gradients]:
+) -> tuple[Tensor, list[Tensor | None]]:
     """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
     hidden, weight, bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
     wide = tokens.weight.dtype
@@ -202,12 +184,11 @@ def _sum_chunks(
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
     size = max(1, chunk_bytes // (vocabulary * width))
     per_token = torch.empty_like(tokens.weight)
-    gradients = _Gradients(
-        *(
-            torch.zeros_like(each, dtype=wide) if needed else None
-            for each, needed in zip((hidden, weight, bias), needs_grad, strict=True)
-        )
-    )
+    gradients = [
+        torch.zeros_like(each, dtype=wide) if needed else None
+        for each, needed in zip((hidden, weight, bias), needs_grad, strict=True)
+    ]
+    by_hidden, by_weight, by_bias = gradients
     buffer = hidden.new_empty(min(size, len(hidden)), vocabulary)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
@@ -217,26 +198,20 @@ def _sum_chunks(
             per_token[rows], by_output = log_chunk(output, part, sums[rows], any(needs_grad))
         else:
             per_token[rows], by_output = softmax_chunk(output, part, any(needs_grad))
-        if by_output is not None:
-            _accumulate(gradients, rows, by_output, h, weight, (part.weight / vocabulary)[:, None])
+        if by_output is None:
+            continue
+        scale = (part.weight / vocabulary)[:, None]
+        if by_hidden is not None:
+            by_hidden[rows] = (by_output @ weight).to(wide) * scale
+        if by_weight is not None:
+            scaled = (h.to(wide) * scale).to(dtype)
+            if dtype == wide:
+                by_weight.addmm_(by_output.t(), scaled)
+            else:
+                by_weight.add_(by_output.t() @ scaled)
+        if by_bias is not None:
+            by_bias.add_((scale.t().to(dtype) @ by_output)[0])
     return per_token, gradients
-
-
-def _accumulate(
-    gradients: _Gradients, rows: slice, by_output: Tensor, hidden: Tensor, weight: Tensor, scale: Tensor
-) -> None:
-    """Add a chunk's gradients: by_output (n, V) and hidden (n, D) in the matrices' dtype, scale (n, 1) wide."""
-    dtype = by_output.dtype
-    if gradients.hidden is not None:
-        gradients.hidden[rows] = (by_output @ weight).to(scale.dtype) * scale
-    if gradients.weight is not None:
-        scaled = (hidden.to(scale.dtype) * scale).to(dtype)
-        if dtype == gradients.weight.dtype:
-            gradients.weight.addmm_(by_output.t(), scaled)
-        else:
-            gradients.weight.add_(by_output.t() @ scaled)
-    if gradients.bias is not None:
-        gradients.bias.add_((scale.t().to(dtype) @ by_output)[0])
 
 
 @dataclass(frozen=True)
@@ -256,10 +231,8 @@ class NoisyTokens:
 
 
 def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
-    """Compute losses (n,) and V times their gradients by the output (n, V), which is overwritten.
-
-    `sums` (n,) are the outputs' sums over the vocabulary.
-    """
+    """Compute losses (n,) and V times their gradients by the output (n, V), overwritten, whose rows sum to `sums`
+    (n,)."""
     wide = tokens.weight.dtype
     x, x0 = tokens.x[:, None], tokens.x0[:, None]
     every, clean, constant = (each[:, None] for each in tokens.coefficients)

@@ -42,10 +42,7 @@ def heun(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ig
 
 
 def heun_then_euler(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:
-    """Heun's method with an Euler step at the end (Karras et al. 2022, arXiv:2206.00364, algorithm 1), order 2.
-
-    Never evaluates at the grid's last time. One step of order 1 errs by O(h^2), as all steps of order 2 do together.
-    """
+    """Heun's method with an Euler step at the end (Karras et al. 2022, arXiv:2206.00364, algorithm 1), order 2."""
     x = heun(velocity, x, times[:-1], record)
     return euler(velocity, x, times[-2:], record)
 

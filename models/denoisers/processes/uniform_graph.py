@@ -1,7 +1,5 @@
-"""The uniform discrete process (Austin et al. 2021, arXiv:2107.03006; Lou et al. 2024, arXiv:2310.16834).
-
-Its noise schedules are sigma by time (arXiv:2310.16834, section 5.1).
-"""
+"""The uniform discrete process (Austin et al. 2021, arXiv:2107.03006; Lou et al. 2024, arXiv:2310.16834, section
+5.1)."""
 
 from __future__ import annotations
 
@@ -21,10 +19,7 @@ def move_probability(sigma: Tensor) -> Tensor:
 
 
 def ratio(sigma: Tensor, vocabulary: int) -> Tensor:
-    """Ratio r = q(any one other token)/q(own token).
-
-    Equal to 1 - V/(e^sigma - 1 + V), which has no digit left in float32 at a small sigma. expm1 is exact above 0.5 too.
-    """
+    """Ratio r = q(any one other token)/q(own token), 1 - V/(e^sigma - 1 + V), with all digits at a small sigma."""
     grown = torch.expm1(sigma)
     return grown / (grown + vocabulary)
 
@@ -35,10 +30,7 @@ def log_ratio(sigma: Tensor, vocabulary: int) -> Tensor:
 
 
 def corrupt(x0: Tensor, sigma: Tensor, move: Tensor, jump: Tensor, vocabulary: int) -> Tensor:
-    """Draw from q(x_t | x_0): x0 int64, sigma (broadcasts against x0), move and jump U[0, 1), all of x0's shape.
-
-    A float32 U[0, 1) has 2^24 values: of 50,257 tokens, none is more than 0.3% likelier than another.
-    """
+    """Draw from q(x_t | x_0): x0 int64, sigma (broadcasts against x0), move and jump U[0, 1), all of x0's shape."""
     token = (jump * vocabulary).long().clamp(max=vocabulary - 1)  # in float32, 0.99999994 V may round to V
     return torch.where(move < move_probability(sigma), token, x0)
 
@@ -50,10 +42,8 @@ def transition(x: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
 
 
 def reverse_rate(log_score: Tensor, x: Tensor) -> Tensor:
-    """Rates of the reverse process per unit of sigma, (..., V); a row sums to 0.
-
-    log_score: (..., V), 0 at the token itself; x: (...).
-    """
+    """Rates of the reverse process per unit of sigma, (..., V), of log scores (..., V), 0 at x (...); a row sums to
+    0."""
     rate = (log_score.exp() / log_score.shape[-1]).scatter(-1, x[..., None], 0.0)
     return rate.scatter(-1, x[..., None], -rate.sum(-1, keepdim=True))
 
@@ -61,9 +51,8 @@ def reverse_rate(log_score: Tensor, x: Tensor) -> Tensor:
 def posterior(log_score: Tensor, x: Tensor, step: Tensor) -> Tensor:
     """Probabilities of every token at noise sigma - step, (..., V), from log scores at sigma (Lou et al., theorem 4.2).
 
-    Exact for the marginals' true ratios: e^(-step Q) carries them back to q_s(y)/q_t(x), which the transition
-    probability from y to x multiplies. A network's ratios may make some negative: these become 0 and the rest
-    is normalised. log_score: (..., V), 0 at the token itself; x: (...); step: broadcasts against x.
+    Negative ones, of a network's inexact ratios, become 0 and the rest is normalised. log_score: (..., V), 0 at the
+    token itself; x: (...); step: broadcasts against x.
     """
     vocabulary = log_score.shape[-1]
     step = step.expand(x.shape)[..., None]

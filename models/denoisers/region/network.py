@@ -62,11 +62,11 @@ class RegionNetwork(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, query_index: Tensor | None = None
     ) -> Tensor:
-        """Predict the features (B, R, F) of all regions of x (B, R, F), or (B, Q, F) of those of `query_index`.
+        """Predict the features (B, R, F) of all regions of x (B, R, F), or (B, Q, F) of those of `query_index` (B, Q)
+        int64.
 
         mask (B, R) bool, t (B,) int64. The values of x at masked regions are unused under `corruption: mask`, and x_t
-        under `ddpm`. Regions that are not `present` (B, R) bool are padding. `query_index` (B, Q) int64 saves the last
-        block's queries and MLP and the head at all other regions, exactly.
+        under `ddpm`. Regions that are not `present` (B, R) bool are padding.
         """
         condition = self.time(t)
         positions = None
@@ -121,8 +121,7 @@ def predict(
 ) -> Tensor:
     """Predict the features (B, R, F), at least float32; those of masked regions (B, R) are meaningful.
 
-    Under `corruption: mask` at t = 0; under `ddpm` from pure noise at the last timestep, which an x0 prediction that
-    minimises squared error ignores: both estimate the expectation of the masked regions given the others.
+    At t = 0, or under `ddpm` from pure noise at the last timestep: both estimate their expectation given the others.
     """
     x_t, t = one_step_inputs(spec, num_timesteps, x, mask, noise)
     return evaluate_network(network, x_t, mask, t, present, None)

@@ -54,10 +54,8 @@ class RegionObjective(FigureDrawer):
         return errors(prediction, batch, rows, self._active, self._spec.reduction)
 
     def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is padded.
-
-        How many queries the last block has, and whether its attention has a mask, are values of the batch.
-        """
+        """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is padded: values of the
+        batch."""
         mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
         rows, present = masked_rows(mask), present_or_none(batch["present"])
         prepared = {"mask": mask, "query_index": rows.index, "query_valid": rows.valid}
@@ -67,9 +65,8 @@ class RegionObjective(FigureDrawer):
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute both components, the spread of a window's predictions, and the sums of r, R^2, MSE at mask ratio 0.5.
 
-        r, R^2, MSE and `spread` are of predictions in one forward pass from the regions that are not masked. Under
-        `corruption: ddpm` the components are means over quarters of the timesteps, with `masked_t0` (least noise) to
-        `masked_t3` by quarter; that costs four more forward passes.
+        Under `corruption: ddpm` the components are means over quarters of the timesteps, with `masked_t0` (least noise)
+        to `masked_t3` by quarter, at four more forward passes.
         """
         mask = draw_mask(batch, noise_source, EVALUATION_RATIO)
         rows, present, target = masked_rows(mask), present_or_none(batch["present"]), batch["regions"]
@@ -124,10 +121,7 @@ class RegionObjective(FigureDrawer):
 
 
 def draw_mask(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratio: float) -> Tensor:
-    """Mask each region that is present with chance `ratio`, independently: (B, R) bool. Draws `mask`.
-
-    One draw serves all ratios: regions masked at a smaller ratio are masked at a larger one too.
-    """
+    """Mask each region that is present with chance `ratio`, (B, R) bool: nested by ratio. Draws `mask`."""
     return draw_masks(batch, noise_source, (ratio,))[0]
 
 
@@ -141,11 +135,9 @@ def draw_masks(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratios: S
 def errors(
     prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str], reduction: Reduction
 ) -> dict[str, Tensor]:
-    """Mean squared errors of masked regions; prediction (B, Q, F).
+    """Mean squared errors of masked regions; prediction (B, Q, F). `RegionObjectiveSpec.reduction` says which mean.
 
-    With S_w the summed errors of window w, M_w its masked entries and P_w all its entries: `masked_mean` is the mean
-    over windows of S_w / M_w, `zeroed_mean` that of S_w / P_w (a batch can be split anywhere), `entry_mean` is the sum
-    of S_w over that of M_w. A window without a masked region counts as 0, in `entry_mean` not at all.
+    A window without a masked region counts as 0, in `entry_mean` not at all.
     """
     squared = (prediction - take_rows(batch["regions"], rows.index).to(prediction.dtype)).square()
     by_region = {"masked": squared.mean(-1), "accessibility": squared[..., -1]}  # (B, Q)
@@ -157,10 +149,7 @@ def errors(
 
 
 def spread(prediction: Tensor, rows: Rows) -> Tensor:
-    """Standard deviation of the predictions of one window's masked regions, RMS over features.
-
-    Mean over windows. 0 if all are the same, as without positions.
-    """
+    """Standard deviation of the predictions of one window's masked regions, RMS over features, mean over windows."""
     num = rows.valid.sum(1).clamp(min=1)[:, None]  # (B, 1)
     valid = rows.valid[..., None]
     mean = (prediction * valid).sum(1) / num  # (B, F)
@@ -170,10 +159,7 @@ def spread(prediction: Tensor, rows: Rows) -> Tensor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Sums over pairs (target x, prediction y), float64; tensors of one shape: (features,), say, or () for the total.
-
-    Sums of parts add up to the whole's, so data sets of any size are summed a batch at a time.
-    """
+    """Sums over pairs (target x, prediction y), float64, of one shape, which add up over batches; () for the total."""
 
     count: Tensor
     x: Tensor
@@ -223,10 +209,7 @@ class Agreement:
         return _ratio(self.xy - self.x * self.y / count, (self.variation.clamp(min=0) * y_variation).sqrt())
 
     def r2_within(self) -> Tensor:
-        """R^2 against each feature's own mean, (F,) -> (): 1 - sum of squared errors / sum of squared deviations.
-
-        A prediction of the features' means has R^2 0 here; over all entries together, `total().r2()`, it has more.
-        """
+        """R^2 against each feature's own mean, (F,) -> (): 1 - sum of squared errors / sum of squared deviations."""
         return _ratio(self.variation.sum() - self.squared_error.sum(), self.variation.sum())
 
 

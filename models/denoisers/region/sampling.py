@@ -162,10 +162,10 @@ class RegionSampler:
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Impute windows, (num, R, F); the samples' `conditions` hold the mask. Frames begin with noise.
+        """Impute windows, (num, R, F), each by its own generator; the samples' `conditions` hold the mask. Frames begin
+        with noise.
 
-        Every window has its own generator, seeded from `generator`, for its mask and its noise. In the best dtype of
-        float32, the parameters, the regions and `noise`, which counts at masked regions.
+        In the best dtype of float32, the parameters, the regions and `noise`, which counts at masked regions.
         """
         regions, present = conditions["regions"], conditions["present"]
         regions = regions.to(torch.promote_types(regions.dtype, state_dtype(network)))

@@ -49,10 +49,8 @@ SampledMask = Annotated[RandomMask | BedMask, Field(discriminator="kind")]
 
 
 def median_of_largest(num_regions: int, ratio: float, num_windows: int) -> int:
-    """Return the median over batches of the largest number of masked regions that one of their windows has.
-
-    Each is binomial: the smallest count q with P(X <= q)^num_windows >= 1/2.
-    """
+    """Return the median of the largest of `num_windows` binomial numbers of masked regions: least q, P(X <= q)^num >=
+    1/2."""
     below = 0.0
     for count in range(num_regions + 1):
         below += comb(num_regions, count) * ratio**count * (1 - ratio) ** (num_regions - count)

@@ -32,10 +32,8 @@ def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
 
 
 def draw_time_shift(inputs: FigureInputs) -> Figure:
-    """Draw `time_shift`: each residual block's shift of its channels over t.
-
-    A conditional network is shown under its null class.
-    """
+    """Draw `time_shift`: each residual block's shift of its channels over t; of the null class, if there are
+    classes."""
     network = inputs.trained(UNet)
     condition = network.condition(torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device))
     panels: list[Panel] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from denoisers.contract import Spec
 from denoisers.extensions import added_parts, check_kind, kinds_of
@@ -40,13 +40,11 @@ class DataSource(Spec):
         raise NotImplementedError
 
 
-def _check(kind: str, source: Any) -> type[DataSource]:
-    check_kind(kind, source, DataSource)
-    return cast("type[DataSource]", source)
-
-
 DATA_SOURCES: PluginGroup[type[DataSource]] = PluginGroup(
-    "ditlab.data_sources", "data source", _check, reserved=lambda: kinds_of(DataSpec)
+    "ditlab.data_sources",
+    "data source",
+    lambda kind, source: check_kind(kind, source, DataSource),
+    reserved=lambda: kinds_of(DataSpec),
 )
 
 

@@ -38,11 +38,11 @@ def test_blocks_are_scipys_transform_of_each():
 
 
 def test_tables_at_qualities_with_known_values():
-    assert quantisation_tables(90).luma[0].tolist() == [3, 2, 2, 3, 5, 8, 10, 12]
-    assert quantisation_tables(90).chroma[0].tolist() == [3, 4, 5, 9, 20, 20, 20, 20]
-    assert quantisation_tables(50).luma[0].tolist() == [16, 11, 10, 16, 24, 40, 51, 61]
-    assert quantisation_tables(50).chroma[3].tolist() == [47, 66, 99, 99, 99, 99, 99, 99]
-    assert quantisation_tables(25).luma[0].tolist() == [32, 22, 20, 32, 48, 80, 102, 122]
+    assert quantisation_tables(90)[0][0].tolist() == [3, 2, 2, 3, 5, 8, 10, 12]
+    assert quantisation_tables(90)[1][0].tolist() == [3, 4, 5, 9, 20, 20, 20, 20]
+    assert quantisation_tables(50)[0][0].tolist() == [16, 11, 10, 16, 24, 40, 51, 61]
+    assert quantisation_tables(50)[1][3].tolist() == [47, 66, 99, 99, 99, 99, 99, 99]
+    assert quantisation_tables(25)[0][0].tolist() == [32, 22, 20, 32, 48, 80, 102, 122]
     assert all((table == 1).all() for table in quantisation_tables(100))
     assert all((table == 255).all() for table in quantisation_tables(1))
 
@@ -93,7 +93,7 @@ def test_an_error_at_one_frequency_counts_by_its_weight():
 
 def luma_weight(quality: int, row: int, column: int) -> float:
     """The inverse of a step over the mean inverse, in Python's float64."""
-    steps = [step for line in quantisation_tables(quality).luma.tolist() for step in line]
+    steps = [step for line in quantisation_tables(quality)[0].tolist() for step in line]
     return 64 / steps[8 * row + column] / sum(1 / step for step in steps)
 
 
