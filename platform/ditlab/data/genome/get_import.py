@@ -88,6 +88,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             )
         if options.accessibility != "ones":
             kept["atpm"] = atpm[kept["row"]]
+        del atpm  # 8 bytes a peak
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
     if not num:
