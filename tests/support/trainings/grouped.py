@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.reference import ReferenceTrainer
+from ditlab.checking.prove.reference import PRECISIONS, ReferenceTrainer, clip, joint_norm
 from ditlab.spec.experiment import Experiment
 from support.trainings.engines import Pass, State, Step, batch_of, module_for, noise_of
 from support.trainings.workers import tiny
@@ -32,12 +32,19 @@ def reference_training(experiment: Experiment, script: Sequence[Step]) -> dict[s
     """Weights by name after a script, by the reference trainer: one micro-batch after the other, no engine."""
     weights = {name: each.detach() for name, each in module_for(experiment).named_parameters()}
     trainer = ReferenceTrainer(experiment, len(script), 1)
-    steps = [
-        [(batch_of(number, part), noise_of(number, part)) for worker in step.passes for part in worker]
-        for number, step in enumerate(script)
-    ]
-    trained = trainer.train(weights, steps)  # type: ignore[arg-type]
-    return {name: trained[name].float().view(each.shape) for name, each in weights.items()}
+    state: dict[str, dict[str, Tensor]] = {"master": {name: weights[name].reshape(-1) for name in trainer.settings}}
+    for name, own in trainer.settings.items():
+        for kind in ("momentum",) if own.is_orthogonalised else ("exp_avg", "exp_avg_sq"):
+            state.setdefault(kind, {})[name] = torch.zeros_like(state["master"][name])
+    training, statistics = trainer.spec["training"], dict[str, float]()
+    for number, step in enumerate(script):
+        passes: Any = [(batch_of(number, part), noise_of(number, part)) for worker in step.passes for part in worker]
+        whole = {**weights, **{name: each.float() for name, each in state["master"].items()}}
+        gradients = trainer.gradient(passes, whole, PRECISIONS[training["precision"]]).gradients
+        divisor, statistics = clip(training["clip"], joint_norm(gradients.values()), statistics)
+        clipped = {name: each / divisor for name, each in gradients.items()}
+        state = trainer.update(number, number + 1, state, clipped).values
+    return {name: state["master"][name].float().view(each.shape) for name, each in weights.items()}
 
 
 def assert_close(state: State, expected: Mapping[str, Tensor]) -> None:

@@ -71,10 +71,9 @@ class RunStages:
 
     @classmethod
     def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
-        """Choose the stages of a run: the later ones around the first end of an epoch after the warm-up.
+        """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up.
 
-        A short run is trained from its first step to its last. The kill is in the middle of an epoch where an epoch has
-        several steps.
+        A short run is trained from first to last. The kill is within an epoch where an epoch has several steps.
         """
         total, epoch = plan.total_steps, plan.epoch_steps
         rising = getattr(experiment.schedule, "warmup_steps", None)
@@ -271,10 +270,19 @@ class _RunProof:
     def _compare_evaluation(self, trainer: Trainer) -> None:
         """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
         run, state, size = self._run, trainer.state, trainer.stepper.share.pass_size
-        before = _with_own_weights(state)
+
+        def copied() -> CopiedState:
+            """Copy the state, with the weights that the network computes with; ZeRO-3 holds shards, skipped here."""
+            found = CopiedState.of(state)
+            if state.engine.stage < 3:
+                for name, parameter in state.module.named_parameters():
+                    found.tensors["computed", name, 0] = parameter.detach().to("cpu", copy=True)
+            return found
+
+        before = copied()
         with seen_labels(state.module.network) as measured:
             metrics = trainer.evaluation.evaluate(state, size)
-        after = _with_own_weights(state).tensors
+        after = copied().tensors
         with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
             sample = draw_sample(run, trainer.inputs, state.network)
         averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
@@ -290,15 +298,6 @@ class _RunProof:
             reader.compare_sample(sample, averaged)
             reader.compare_labels(measured, sampled, averaged)
             reader.compare_dropout(averaged)
-
-
-def _with_own_weights(state: TrainingState) -> CopiedState:
-    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards of them, skipped here."""
-    copied = CopiedState.of(state)
-    if state.engine.stage < 3:
-        for name, parameter in state.module.named_parameters():
-            copied.tensors["computed", name, 0] = parameter.detach().to("cpu", copy=True)
-    return copied
 
 
 @contextmanager
@@ -452,6 +451,10 @@ class EvaluationComparer:
         if not rate or len(self._fields) < 2:
             return
         model, passes = self._model(weights, torch.float32), []
+        kept: list[Tensor] = []
+        hook = model.network.register_forward_hook(  # a prediction may come with further tensors
+            lambda _, inputs, output: kept.append(output if isinstance(output, Tensor) else output[0])
+        )
         for number in range(PASSES):
             batch, noise = self._training_rows(number)
             changed = dict(batch)
@@ -464,9 +467,16 @@ class EvaluationComparer:
                     changed[name] = (values + 1) % classes
                 elif values.is_floating_point():
                     changed[name] = 1 - values
-            one, other = (_predictions(model, each, noise) for each in (batch, changed))
+            predictions = []
+            for each in (batch, changed):
+                kept.clear()
+                with torch.no_grad():
+                    model.objective.loss(model.network, each, noise)
+                predictions.append(list(kept))
+            one, other = predictions
             alike = [(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]
             passes.append(torch.stack(alike).all(0).cpu())
+        hook.remove()
         compare_decisions(torch.stack(passes).float(), rate, self._findings)
 
 
@@ -486,15 +496,3 @@ def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
     bound = DEVIATIONS * math.sqrt(expected * (1 - chance)) + 1
     note = f"{agreeing:.0f} of {passes} passes of {samples} samples; {expected:.1f} by chance"
     findings.near(phase, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)
-
-
-def _predictions(model: ReferenceModel, batch: dict[str, Tensor], noise: ReferenceNoise) -> list[Tensor]:
-    """Return what the network predicts in the loss's passes, (ROWS, ...) each."""
-    kept: list[Tensor] = []
-    hook = model.network.register_forward_hook(  # a prediction may come with further tensors
-        lambda _, inputs, output: kept.append(output if isinstance(output, Tensor) else output[0])
-    )
-    with torch.no_grad():
-        model.objective.loss(model.network, batch, noise)
-    hook.remove()
-    return kept

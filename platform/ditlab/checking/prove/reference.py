@@ -148,8 +148,7 @@ class ReferenceUpdate:
 
     def add(self, kind: str, name: str, value: Tensor, scale: Tensor, before: Tensor) -> None:
         """Take in a parameter's new value of a field."""
-        found = ((self.values, value), (self.scales, scale), (self.changes, value - before))
-        for fields, each in found:
+        for fields, each in ((self.values, value), (self.scales, scale), (self.changes, value - before)):
             fields.setdefault(kind, {})[name] = each
 
 
@@ -286,21 +285,6 @@ class ReferenceTrainer:
         found = {"ema": min(ema["decay"], (1 + step) / (10 + step))} if ema else {}
         lengths = averages["lengths"] if averages else ()
         return found | {f"power_{length:g}": power_decay(length, max(1, updates)) for length in lengths}
-
-    def train(self, weights: Whole, steps: Iterable[Sequence[tuple[Mapping[str, Tensor], ReferenceNoise]]]) -> Whole:
-        """Train whole weights by name through steps of passes (batch, noise), in the spec's precision; return them."""
-        state: dict[str, Whole] = {"master": {name: weights[name].reshape(-1) for name in self.settings}}
-        for name, own in self.settings.items():
-            for kind in ("momentum",) if own.is_orthogonalised else ("exp_avg", "exp_avg_sq"):
-                state.setdefault(kind, {})[name] = torch.zeros_like(state["master"][name])
-        statistics: dict[str, float] = {}
-        for step, passes in enumerate(steps):
-            whole = {**weights, **{name: each.float() for name, each in state["master"].items()}}
-            gradients = self.gradient(passes, whole, PRECISIONS[self.spec["training"]["precision"]]).gradients
-            divisor, statistics = clip(self.spec["training"]["clip"], joint_norm(gradients.values()), statistics)
-            clipped = {name: each / divisor for name, each in gradients.items()}
-            state = self.update(step, step + 1, state, clipped).values
-        return state["master"]
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum")

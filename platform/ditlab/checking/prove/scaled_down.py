@@ -32,11 +32,10 @@ class ScaledDownSpec:
 
     def describe(self) -> str:
         """Return what was made smaller, in words; empty for nothing."""
-        if not self.changes:
-            return ""
         changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
         own = count_parameters(self.experiment.model, self.experiment.objective).total
-        return f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
+        text = f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
+        return text if self.changes else ""
 
 
 def scale_down(experiment: Experiment) -> ScaledDownSpec:
@@ -61,13 +60,17 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
         changes.update(tried)
         return True
 
+    def is_small(most_flops: float = MOST_FLOPS) -> bool:
+        parameters = count_parameters(found.model, found.objective).total
+        return parameters <= MOST_PARAMETERS and step_flops(found).model <= most_flops
+
     def reduce_batch(samples: int) -> None:
         """Take a batch of few samples with as many workers, that still accumulates where the experiment does."""
         size = min(samples, experiment.micro_size)
         whole = min(MOST_PASSES, experiment.accumulation) * size * experiment.resources.max_workers
         accept({"batch.size": whole} | ({"batch.micro": size} if experiment.batch.micro else {}))
 
-    if not is_small(found, MOST_BATCH_FLOPS):
+    if not is_small(MOST_BATCH_FLOPS):
         reduce_batch(4)
     spec = experiment.to_dict()
     for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
@@ -78,7 +81,7 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
             if type(value) is int and name.rpartition("_")[2] in names
         }
         for group in (fields, *([path] for path in fields)):
-            while not is_small(found):
+            while not is_small():
                 tried = {}
                 for path in group:
                     value = changes.get(path, fields[path])
@@ -87,12 +90,6 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
                         tried[path] = value // 2
                 if not tried or not accept(tried):
                     break
-    if not is_small(found):
+    if not is_small():
         reduce_batch(1)
     return ScaledDownSpec(found, changes)
-
-
-def is_small(experiment: Experiment, most_flops: float = MOST_FLOPS) -> bool:
-    """Return True if an experiment has few parameters, and its step few operations."""
-    parameters = count_parameters(experiment.model, experiment.objective).total
-    return parameters <= MOST_PARAMETERS and step_flops(experiment).model <= most_flops

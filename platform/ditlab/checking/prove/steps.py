@@ -164,7 +164,14 @@ class StepComparer:
         keys of its draws and its samples."""
         findings, own = self._findings, whole.first.before.scalars["adam_step"]
         if self._previous and self._previous[0] == whole.step:
-            changed = changed_tensors(self._previous[1], whole.before)
+            one, absent = self._previous[1], torch.empty(0)
+            changed = [
+                f"{kind} of {name}"
+                for kind, name in sorted(
+                    {(kind, name) for state in (one, whole.before) for kind, held in state.items() for name in held}
+                )
+                if not equal_values(one.get(kind, {}).get(name, absent), whole.before.get(kind, {}).get(name, absent))
+            ]
             findings.same("moments", "state since the step before", changed)
         detail = f"{own:g} in place of {self._num_updates}"
         findings.near("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
@@ -455,17 +462,6 @@ def by_module(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         modules.setdefault(name.rpartition(".")[0], []).append(name)
     return modules
-
-
-def changed_tensors(one: Mapping[str, Whole], two: Mapping[str, Whole]) -> list[str]:
-    """Return `FIELD of NAME` for each tensor that is not the same in two states, to the bit."""
-    pairs = sorted({(kind, name) for state in (one, two) for kind, whole in state.items() for name in whole})
-    absent = torch.empty(0)
-    return [
-        f"{kind} of {name}"
-        for kind, name in pairs
-        if not equal_values(one.get(kind, {}).get(name, absent), two.get(kind, {}).get(name, absent))
-    ]
 
 
 def stored_dtype(values: Tensor) -> str:
