@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ditlab.api.imports import import_data
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, encoded, smooth
@@ -23,13 +23,13 @@ LEFT_OUT = {"missing caption": 1, "unreadable": 1}
 _CODE = """
 import json, sys
 from pathlib import Path
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.api.imports import import_data
 from ditlab.spec.importing import ImagesOptions
 
 if __name__ == "__main__":
     source, out, address, block_bytes, options = sys.argv[1:]
-    plan.LEAST_BYTES = int(block_bytes)
+    import_blocks.LEAST_BYTES = int(block_bytes)
     (imported,) = import_data("images", ImagesOptions(source=source, **json.loads(options)), Path(out), address or None)
     print(imported.store.fingerprint)
 """
@@ -48,7 +48,7 @@ def write_photographs(folder: Path) -> Path:
 def unbroken(source: Path, out: Path) -> BucketedStore:
     """Import in this process, without interruption."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "LEAST_BYTES", BLOCK_BYTES)
+        patch.setattr(import_blocks, "LEAST_BYTES", BLOCK_BYTES)
         (imported,) = import_data("images", ImagesOptions(source=source, processes=1, **OPTIONS), out)
     assert isinstance(imported.store, BucketedStore)
     return imported.store

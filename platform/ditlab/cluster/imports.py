@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from ditlab.cluster.node_report import probe_node
 from ditlab.cluster.session import ray_session
-from ditlab.data.block_imports.blocks import BlockExecutor, BlockReceipt, InputBlock, RefusedSource
+from ditlab.data.import_blocks import BlockExecutor, BlockReceipt, InputBlock, RefusedSource
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 

@@ -1,7 +1,7 @@
 """Importers by name: their options, and running one.
 
 An importer is a function of a request, which gives the store or stores that it wrote. Its options' fields become the
-flags of `ditlab data import NAME`. One that works by blocks (`data.block_imports`) has the flag --address as well, and
+flags of `ditlab data import NAME`. One that works by blocks (`data.import_blocks`) has the flag --address as well, and
 its request an executor. Modules of importers are imported when one is run: `--help` needs no pyarrow.
 """
 
@@ -21,7 +21,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, MnistOptions, TextOptions
 
 if TYPE_CHECKING:
-    from ditlab.data.block_imports.blocks import BlockExecutor
+    from ditlab.data.import_blocks import BlockExecutor
 
 Options = TypeVar("Options", bound=Spec, covariant=True)
 
@@ -38,7 +38,7 @@ class ImportRequest(Generic[Options]):
     """Instance of the importer's options."""
     progress: Progress = ignore_progress
     executor: BlockExecutor | None = None
-    """Executor of an import by blocks (`data.block_imports`); None: processes of this machine."""
+    """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
 
 
 class Importer(NamedTuple):

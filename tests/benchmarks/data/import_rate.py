@@ -29,8 +29,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import Measured, report
 from ditlab.cluster.imports import RayExecutor
 from ditlab.cluster.session import ray_session
-from ditlab.data.block_imports.blocks import BlockExecutor, ProcessExecutor
 from ditlab.data.images.image_import import import_images
+from ditlab.data.import_blocks import BlockExecutor, ProcessExecutor
 from ditlab.data.importing import ImportRequest
 from ditlab.spec.importing import ImagesOptions
 

@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.block_imports.blocks import (
+from ditlab.data.genome.get_zarr import GetZarrStore, listed, open_get_zarr, peak_name
+from ditlab.data.genome.region_windows import (
+    PEAK,
+    WHOLE_CHROMOSOMES,
+    Windows,
+    plan_windows,
+    region_columns,
+    window_batches,
+)
+from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
+from ditlab.data.import_blocks import (
     BlockReceipt,
     ImportPlan,
     InputBlock,
@@ -24,19 +34,9 @@ from ditlab.data.block_imports.blocks import (
     unfinished_import,
     unpacked,
 )
-from ditlab.data.block_imports.source_files import SourceFile, source_name, visible_name
-from ditlab.data.genome.get_zarr import GetZarrStore, listed, open_get_zarr, peak_name
-from ditlab.data.genome.region_windows import (
-    PEAK,
-    WHOLE_CHROMOSOMES,
-    Windows,
-    plan_windows,
-    region_columns,
-    window_batches,
-)
-from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import fitting_processes
+from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.writer import write_shards

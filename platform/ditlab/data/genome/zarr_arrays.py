@@ -18,8 +18,8 @@ import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from ditlab.data.block_imports.blocks import RefusedSource
-from ditlab.data.block_imports.source_files import SourceFile, list_source, read_part, read_source
+from ditlab.data.import_blocks import RefusedSource
+from ditlab.data.source_files import SourceFile, list_source, read_part, read_source
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, parse_json
 

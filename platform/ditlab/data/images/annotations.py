@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ditlab.data.block_imports.blocks import InputBlock
-from ditlab.data.block_imports.source_files import BadRecord, local_file, visible_name
 from ditlab.data.images.decoding import CaptionedImage
+from ditlab.data.import_blocks import InputBlock
+from ditlab.data.source_files import BadRecord, local_file, visible_name
 from ditlab.data.sources.records import read_records
 from ditlab.data.text.documents import SURROGATE
 from ditlab.errors import UserError

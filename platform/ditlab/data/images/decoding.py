@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ditlab.data.block_imports.source_files import not_utf8
 from ditlab.data.images.captions import cut
+from ditlab.data.source_files import not_utf8
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ditlab.data.block_imports.blocks import (
+from ditlab.data.images.captions import CAPTION, decode_captions
+from ditlab.data.import_blocks import (
     BlockReceipt,
     ImportPlan,
     InputBlock,
@@ -27,9 +28,8 @@ from ditlab.data.block_imports.blocks import (
     run_blocks,
     unfinished_import,
 )
-from ditlab.data.block_imports.source_files import SourceFile, list_source
-from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.importing import ImportRequest
+from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
 from ditlab.data.stores.store import Store

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ditlab.data.block_imports.blocks import (
+from ditlab.data.images.annotations import Annotations
+from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, SkippedImage, decode
+from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
+from ditlab.data.images.sources import open_image_source, read_images
+from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
     ImportPlan,
@@ -28,13 +33,8 @@ from ditlab.data.block_imports.blocks import (
     total_counts,
     unfinished_import,
 )
-from ditlab.data.block_imports.source_files import source_name, visible_name
-from ditlab.data.images.annotations import Annotations
-from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, SkippedImage, decode
-from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.sources import open_image_source, read_images
 from ditlab.data.importing import ImportRequest
+from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
 from ditlab.data.stores.writer import ShardSeries

@@ -12,8 +12,11 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from ditlab.data.block_imports.blocks import InputBlock, block_bytes, group_files
-from ditlab.data.block_imports.source_files import (
+from ditlab.data.images.annotations import REMEDIES, Annotations, read_captions
+from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage, most_image_bytes
+from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
+from ditlab.data.processes import results_in_order
+from ditlab.data.source_files import (
     BadRecord,
     SourceFile,
     SourceListing,
@@ -22,9 +25,6 @@ from ditlab.data.block_imports.source_files import (
     read_source,
     visible_name,
 )
-from ditlab.data.images.annotations import REMEDIES, Annotations, read_captions
-from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage, most_image_bytes
-from ditlab.data.processes import results_in_order
 from ditlab.data.sources.records import read_records, record_blocks, record_files
 from ditlab.data.sources.tables import parquet_rows
 from ditlab.errors import UserError, first_line

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from ditlab.data.block_imports.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_source
+from ditlab.data.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_source
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, open_source, read_json
+from ditlab.data.source_files import BadRecord, SourceFile, open_source, read_json
 from ditlab.data.sources.tables import check_columns
 from ditlab.errors import UserError, first_line
 

@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-from ditlab.data.block_imports.blocks import MOST_FILES, InputBlock
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile, SourceListing, read_json
+from ditlab.data.import_blocks import MOST_FILES, InputBlock
+from ditlab.data.source_files import BadRecord, SourceFile, SourceListing, read_json
 from ditlab.data.sources.lines import lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, batch_places, parquet_batches, parquet_rows

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ditlab.data.block_imports.source_files import READ_BYTES, BadRecord, SourceFile, open_source
+from ditlab.data.source_files import READ_BYTES, BadRecord, SourceFile, open_source
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import open_regular_file
 

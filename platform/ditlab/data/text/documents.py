@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ditlab.data.block_imports.blocks import InputBlock
-from ditlab.data.block_imports.source_files import BadRecord, SourceFile
+from ditlab.data.import_blocks import InputBlock
+from ditlab.data.source_files import BadRecord, SourceFile
 from ditlab.data.sources.lines import text_between
 from ditlab.data.sources.records import read_records
 

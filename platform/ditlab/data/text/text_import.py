@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ditlab.data.block_imports.blocks import (
+from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
     ImportPlan,
@@ -26,8 +26,8 @@ from ditlab.data.block_imports.blocks import (
     unfinished_import,
     unpacked,
 )
-from ditlab.data.block_imports.source_files import BadRecord, list_source, source_name, visible_name
 from ditlab.data.importing import ImportRequest
+from ditlab.data.source_files import BadRecord, list_source, source_name, visible_name
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.writer import write_shards

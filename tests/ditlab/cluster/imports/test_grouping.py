@@ -3,8 +3,8 @@
 import pytest
 
 from ditlab.cluster.imports import grouped
-from ditlab.data.block_imports.blocks import InputBlock
-from ditlab.data.block_imports.source_files import SourceFile
+from ditlab.data.import_blocks import InputBlock
+from ditlab.data.source_files import SourceFile
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ditlab.api.imports import import_data
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.data.genome import get_import
 from ditlab.data.stores import block_index
 from ditlab.spec.importing import GetOptions
@@ -29,7 +29,7 @@ KILLS = 10
 DRIVER = """
 import json, sys
 from pathlib import Path
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.data.genome import get_import
 from ditlab.data.stores import layout
 from ditlab.api.imports import import_data
@@ -37,7 +37,7 @@ from ditlab.spec.importing import GetOptions
 
 if __name__ == "__main__":
     source, out, address, block_bytes, options = sys.argv[1:]
-    plan.LEAST_BYTES = get_import.WHOLE_BYTES = layout.BLOCK_BYTES = int(block_bytes)
+    import_blocks.LEAST_BYTES = get_import.WHOLE_BYTES = layout.BLOCK_BYTES = int(block_bytes)
     (imported,) = import_data("get", GetOptions(source=source, **json.loads(options)), Path(out), address or None)
     print(imported.store.fingerprint)
 """
@@ -58,7 +58,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def expected(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Fingerprint of an import in this process; the others are to have many blocks as well."""
-    monkeypatch.setattr(plan, "LEAST_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(import_blocks, "LEAST_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(get_import, "WHOLE_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(block_index, "BLOCK_BYTES", BLOCK_BYTES)
     options = GetOptions(source=bucket / "bucket" / "source.zarr", processes=1, **OPTIONS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.api.imports import import_data
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.spec.importing import TextOptions
 from support.clusters.nodes import ray_nodes
 from support.datasets.text_corpus import prose, write_corpus
@@ -22,12 +22,12 @@ OPTIONS = {"length": 128, "tokenizer": "bpe", "vocabulary": 400, "name": "set"}
 DRIVER = """
 import json, sys
 from pathlib import Path
-from ditlab.data.block_imports import plan
+from ditlab.data import import_blocks
 from ditlab.api.imports import import_data
 from ditlab.spec.importing import TextOptions
 
 source, out, address, block_bytes, options = sys.argv[1:]
-plan.LEAST_BYTES = int(block_bytes)
+import_blocks.LEAST_BYTES = int(block_bytes)
 (imported,) = import_data("text", TextOptions(source=source, **json.loads(options)), Path(out), address)
 print(imported.store.fingerprint)
 """
@@ -35,7 +35,7 @@ print(imported.store.fingerprint)
 
 def test_two_nodes_and_a_kill_give_the_store_of_one_process(tmp_path, monkeypatch):
     source = write_corpus(tmp_path / "corpus", "jsonl", [prose(300 + number, seed=number) for number in range(600)])
-    monkeypatch.setattr(plan, "LEAST_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(import_blocks, "LEAST_BYTES", BLOCK_BYTES)
     options = TextOptions(source=source, processes=1, **OPTIONS)
     expected = import_data("text", options, tmp_path / "expected")[0].store
     assert expected.manifest.text is not None and expected.manifest.text.documents == 600

@@ -92,7 +92,7 @@ def test_a_store_that_exists_gets_the_features_of_an_import_with_them(run, tmp_p
     }
     expected = run(name="whole", **places)
     store = run(name="set")
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)  # a block for each row
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each row
     convert, blocks = EncodingRules.convert, []
 
     def convert_once(rules, block, folder):

@@ -114,7 +114,7 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.data.genome.region_windows.BATCH_BYTES", 2**18)
     monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
     monkeypatch.setattr(get_import, "WHOLE_BYTES", 2**18)
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 2**18)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 2**18)
     motifs = [f"M{n}" for n in range(100)]
     highest = []
     for peaks in (2_000, 2_000, 30_000):  # the first call pays for what is loaded once

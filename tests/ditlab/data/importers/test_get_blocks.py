@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ditlab.analysis.store_tables import left_out_records
-from ditlab.data.block_imports import plan
-from ditlab.data.block_imports.blocks import ProcessExecutor
+from ditlab.data import import_blocks
 from ditlab.data.genome import get_import
+from ditlab.data.import_blocks import ProcessExecutor
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores import block_index
 from ditlab.data.stores.writing import WrittenStore
@@ -28,8 +28,8 @@ ROW_BYTES = 4 * 4 * 5 + 4 + 8 + 2 * 4 * 8 + 8
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of about 16 windows, in blocks of the store of four."""
-    monkeypatch.setattr(plan, "LEAST_BYTES", 1500)
-    monkeypatch.setattr(plan, "MOST_BYTES", 1500)
+    monkeypatch.setattr(import_blocks, "LEAST_BYTES", 1500)
+    monkeypatch.setattr(import_blocks, "MOST_BYTES", 1500)
     monkeypatch.setattr(get_import, "WHOLE_BYTES", 4 * ROW_BYTES)
     monkeypatch.setattr(block_index, "BLOCK_BYTES", 4 * ROW_BYTES)
 
@@ -73,8 +73,8 @@ DONE: list[tuple[str, int]] = []
 def test_kills_and_the_cut_into_blocks_change_nothing(importing, source, tmp_path, small_blocks, stride, monkeypatch):
     path = source.write(tmp_path / "source.zarr")
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "LEAST_BYTES", 2**24)
-        patch.setattr(plan, "MOST_BYTES", 2**24)
+        patch.setattr(import_blocks, "LEAST_BYTES", 2**24)
+        patch.setattr(import_blocks, "MOST_BYTES", 2**24)
         expected = importing(path, stride=stride).store
     assert len(list(expected.path.glob("block-*.arrow"))) == 1
     shutil.rmtree(expected.path)
@@ -169,7 +169,7 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
         server.fault = lambda request: "403"
         refused("source.zarr", "cannot be listed (", "the credentials in the environment", kind=Unreachable)
         server.fault = lambda request: "403" if "/data/" in request.key else None
-        monkeypatch.setattr("ditlab.data.block_imports.source_files._PAUSES", ())
+        monkeypatch.setattr("ditlab.data.source_files._PAUSES", ())
         refused("source.zarr", "cannot be read (", "the credentials in the environment", kind=Unreachable)
 
 

@@ -70,7 +70,7 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     images = pa.array([*list(PICTURES.values())[:4], b"no image"], pa.binary())
     file = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)  # of 3 rows and 2
     whole = run(file, name="whole")
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     assert run(file).manifest.notes == whole.manifest.notes
     assert whole.manifest.notes == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG or WEBP image)",)
 
@@ -130,7 +130,7 @@ def test_sources_that_are_not_there(run, tmp_path, source, message, home):
 def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, folder, expected, monkeypatch):
     import boto3
 
-    monkeypatch.setattr("ditlab.data.block_imports.source_files._PAUSES", ())
+    monkeypatch.setattr("ditlab.data.source_files._PAUSES", ())
     with s3_at_hand("photos") as server:
         client = boto3.client("s3", endpoint_url=f"http://{server.endpoint}")
         for file in folder.iterdir():

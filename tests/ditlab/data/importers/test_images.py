@@ -208,7 +208,7 @@ def stop_after(number: int) -> Callable[..., None]:
 
 def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(run, folder, home, monkeypatch):
     before = run(folder).store.fingerprint
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)  # a block for each image
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each image
     (folder / "a.txt").write_text("another slope")
     expected = run(folder, name="unbroken").store.fingerprint
     with pytest.raises(KeyboardInterrupt):
@@ -222,7 +222,7 @@ def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(
 
 
 def test_another_source_or_option_begins_anew(run, folder, home, monkeypatch):
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     for change in ({"caption_length": 100}, {}):
         with pytest.raises(KeyboardInterrupt):
             run(folder, stop_after(3))
@@ -235,7 +235,7 @@ def test_another_source_or_option_begins_anew(run, folder, home, monkeypatch):
 
 
 def test_a_source_that_changes_meanwhile_is_noticed(run, folder, monkeypatch):
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
 
     def change(what: str, done: int, *_: object) -> None:
         if done == 1:
@@ -260,7 +260,7 @@ def test_a_plain_store_of_the_name_is_not_overwritten(run, folder, make_store, h
 
 
 def test_progress_counts_images_by_blocks(run, folder, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 1)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     told: list[tuple[str, int, int | None, str]] = []
     run(folder, lambda *report: told.append(report))
     assert told == [("decoding", done, 6, "images") for done in range(7)]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ditlab.data.block_imports.blocks import ProcessExecutor
+from ditlab.data.import_blocks import ProcessExecutor
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.store import Store
 from ditlab.data.text.documents import block_pieces
@@ -27,7 +27,7 @@ LENGTH = 64
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 2,000 bytes: a few documents each."""
-    monkeypatch.setattr("ditlab.data.block_imports.blocks.LEAST_BYTES", 2000)
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 2000)
     monkeypatch.setattr("ditlab.data.sources.lines.READ_BYTES", 256)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ditlab.data.block_imports.source_files import BadRecord, list_source
+from ditlab.data.source_files import BadRecord, list_source
 from ditlab.data.sources.records import read_records, record_blocks, record_files
 from ditlab.errors import UserError
 from support.datasets.mds_shards import write_mds

@@ -1,7 +1,9 @@
-"""Imports by blocks: plan and receipts, the run of an import, and the store that its shards become.
+"""Imports by blocks: input in numbered blocks, each made into shards by one pure function, the manifest written last.
 
-The plan is a function of the source and the options alone. A receipt says what was made of a block; it is written last,
-so that no block is done twice.
+An importer has a plan (`ImportPlan`: fixed blocks, and a fingerprint of source and options alone), rules (`BlockRules`,
+which can be pickled, write a block's shards and return its receipt), and an end: it makes a store of the receipts of
+`run_blocks`. A receipt is written last, so that no block is done twice, and whole blocks of a killed import are taken
+over; blocks run in processes of this machine or on Ray (`cluster/imports`), and the result depends on neither.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from ditlab.data.block_imports.source_files import SourceFile
 from ditlab.data.processes import fitting_processes, in_processes
+from ditlab.data.source_files import SourceFile
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, ManifestRecord, Source, TextFacts
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
