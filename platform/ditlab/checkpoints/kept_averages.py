@@ -6,7 +6,7 @@ Snapshots are a store of their own among the run's checkpoints, which is not pru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -50,10 +50,6 @@ class AverageSource:
     reader: CheckpointReader
     average: KeptAverage
 
-    def read(self, name: str, start: int, stop: int) -> Tensor:
-        """Return values of a flattened parameter."""
-        return self.reader.read(field_of(self.average.length), name, start, stop)
-
 
 @dataclass(frozen=True)
 class RebuiltAverage:
@@ -83,20 +79,17 @@ class RebuiltAverage:
                 continue
             numel = math.prod(shape)
             is_buffer = name in manifest.buffers
-            whole = self.checkpoint.read("buffer", name, 0, numel) if is_buffer else self._sum(name, numel)
+            whole = self.checkpoint.read("buffer", name, 0, numel) if is_buffer else torch.empty(numel)
+            for start in range(0, 0 if is_buffer else numel, SLICE):
+                stop = min(start + SLICE, numel)
+                total = torch.zeros(stop - start, dtype=torch.float64)
+                for source, share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
+                    if share:
+                        values = source.reader.read(field_of(source.average.length), name, start, stop)
+                        total.add_(values, alpha=share)
+                whole[start:stop] = total
             tensors[name.removeprefix(prefix)] = whole.reshape(shape)
         return tensors
-
-    def _sum(self, name: str, numel: int) -> Tensor:
-        whole = torch.empty(numel)
-        for start in range(0, numel, SLICE):
-            stop = min(start + SLICE, numel)
-            total = torch.zeros(stop - start, dtype=torch.float64)
-            for source, share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
-                if share:
-                    total.add_(source.read(name, start, stop), alpha=share)
-            whole[start:stop] = total
-        return whole
 
 
 @dataclass(frozen=True)
@@ -166,24 +159,14 @@ def open_averages(
                 reason = str(error).removesuffix("use an earlier checkpoint.").rstrip("; ")
                 warn(f"the snapshot of step {step} is skipped, and averages are rebuilt from the others: {reason}.")
                 continue
-            if _belongs(reader, checkpoint):
+            if (  # its averages go on in the checkpoint
+                reader.manifest.scalars.get(START) == start
+                and 0 < _updates(reader) <= _updates(checkpoint)
+                and reader.manifest.shapes.items() <= checkpoint.manifest.shapes.items()
+            ):
                 readers.append(reader)
-        yield KeptAverages(checkpoint, [source for reader in readers for source in _sources(reader)])
-
-
-def _belongs(reader: CheckpointReader, checkpoint: CheckpointReader) -> bool:
-    """Return True if a snapshot is of averages that go on in the checkpoint."""
-    scalars, parameters = reader.manifest.scalars, checkpoint.manifest.shapes
-    return (
-        scalars.get(START) == checkpoint.manifest.scalars[START]
-        and 0 < _updates(reader) <= _updates(checkpoint)
-        and all(parameters.get(name) == shape for name, shape in reader.manifest.shapes.items())
-    )
-
-
-def _sources(reader: CheckpointReader) -> Iterable[AverageSource]:
-    updates = _updates(reader)
-    return [AverageSource(reader, KeptAverage(length, updates)) for length in _lengths(reader)]
+        kept = [(reader, KeptAverage(length, _updates(reader))) for reader in readers for length in _lengths(reader)]
+        yield KeptAverages(checkpoint, [AverageSource(*each) for each in kept])
 
 
 def _lengths(reader: CheckpointReader) -> list[float]:

@@ -104,9 +104,13 @@ class CheckpointManifest:
             if {each.name for each in fields(cls)} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
-            raise DamagedCheckpoint(f"{place} cannot be read ({_reason(error)}); use an earlier checkpoint.") from None
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise DamagedCheckpoint(f"{place} cannot be read ({reason}); use an earlier checkpoint.") from None
         for name in {*manifest.shards, *(piece[0] for piece in manifest.pieces)}:
-            if not is_shard(name) or name not in manifest.shards:
+            if not _SHARD.fullmatch(name) or name not in manifest.shards:  # such a name leads to no other folder
                 raise DamagedCheckpoint(f"{place} names {name!r}, which is no shard of it; use an earlier checkpoint.")
         return manifest
 
@@ -117,11 +121,6 @@ _adapter = TypeAdapter(CheckpointManifest)
 def _serialised(content: dict[str, Any]) -> bytes:
     body = json.dumps(content, separators=(",", ":"))
     return f'{body[:-1]},"digest":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
-
-
-def is_shard(name: str) -> bool:
-    """Return True if a file's name is a shard's, which leads to no other folder."""
-    return _SHARD.fullmatch(name) is not None
 
 
 def shard_name(rank: int, world_size: int, attempt: str) -> str:
@@ -162,10 +161,3 @@ def is_hold(name: str) -> bool:
 def holders(files: Mapping[str, int]) -> list[str]:
     """Ids of the forks that hold a checkpoint, by the files of its folder; [] where it has no manifest."""
     return sorted(name.removeprefix(_HOLD) for name in files if is_hold(name)) if MANIFEST in files else []
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -34,7 +33,23 @@ class CheckpointReader:
         self._local: dict[str, Path] = {}
         self._open: dict[str, Any] = {}
         self.location = files.location_of(folder)
-        self.manifest = self._read_manifest()
+        place = f"{self.location}/{MANIFEST}"
+        try:
+            with self._reaching(MANIFEST):
+                raw = files.read(folder, MANIFEST)
+        except FileNotFoundError:
+            raise DamagedCheckpoint(
+                f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one."
+            ) from None
+        except OSError as error:
+            raise DamagedCheckpoint(
+                f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint."
+            ) from None
+        self.manifest = manifest = CheckpointManifest.from_bytes(raw, place)
+        if folder_of(manifest.step) != folder:
+            raise DamagedCheckpoint(
+                f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}."
+            )
         try:
             if verify:
                 for name in self.manifest.shards:
@@ -46,9 +61,7 @@ class CheckpointReader:
     def __enter__(self) -> "CheckpointReader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -58,26 +71,6 @@ class CheckpointReader:
         if self._copies:
             self._copies.cleanup()
             self._copies = None
-
-    def _read_manifest(self) -> CheckpointManifest:
-        place = f"{self.location}/{MANIFEST}"
-        try:
-            with self._reaching(MANIFEST):
-                raw = self._files.read(self._folder, MANIFEST)
-        except FileNotFoundError:
-            raise DamagedCheckpoint(
-                f"{self.location}: no {MANIFEST}, so no finished checkpoint; name another one."
-            ) from None
-        except OSError as error:
-            raise DamagedCheckpoint(
-                f"{place} cannot be read ({first_line(error)}); use an earlier checkpoint."
-            ) from None
-        manifest = CheckpointManifest.from_bytes(raw, place)
-        if folder_of(manifest.step) != self._folder:
-            raise DamagedCheckpoint(
-                f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}."
-            )
-        return manifest
 
     @contextmanager
     def _reaching(self, name: str) -> Iterator[None]:
@@ -107,7 +100,17 @@ class CheckpointReader:
                         digest = hashlib.file_digest(file, "sha256").hexdigest()
             else:
                 with self._reaching(name):
-                    path, size, digest = self._fetch(self._files, name, expected.size)
+                    if self._copies is None:
+                        self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
+                    path, size, hashed = Path(self._copies.name, name), 0, hashlib.sha256()
+                    with path.open("wb") as sink:
+                        for chunk in self._files.chunks(self._folder, name):
+                            sink.write(chunk)
+                            hashed.update(chunk)
+                            size += len(chunk)
+                            if size > expected.size:
+                                break
+                    digest = hashed.hexdigest()
         except OSError as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
             raise DamagedCheckpoint(
@@ -120,30 +123,6 @@ class CheckpointReader:
             )
         self._local[name] = path
         return path
-
-    def _fetch(self, files: RemoteFiles, name: str, expected: int) -> tuple[Path, int, str]:
-        """Copy a shard, no more than a chunk beyond the expected size; returns its path here, size and hash."""
-        if self._copies is None:
-            self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
-        path, size, digest = Path(self._copies.name, name), 0, hashlib.sha256()
-        with path.open("wb") as file:
-            for chunk in files.chunks(self._folder, name):
-                file.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-                if size > expected:
-                    break
-        return path, size, digest.hexdigest()
-
-    def _shard(self, name: str) -> Any:
-        if name not in self._open:
-            if name not in self._local:
-                if isinstance(self._files, LocalFiles):  # another worker hashes it
-                    self._local[name] = self._files.file(self._folder, name)
-                else:
-                    self._verified(name)
-            self._open[name] = safe_open(check_plain(self._local[name]), framework="pt")
-        return self._open[name]
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], list[tuple[int, int, str]]]:
@@ -174,7 +153,13 @@ class CheckpointReader:
 
     def _values(self, shard: str, key: str, start: int, stop: int) -> Tensor:
         try:
-            values: Tensor = self._shard(shard).get_slice(key)[start:stop]
+            if shard not in self._open:
+                if isinstance(self._files, LocalFiles):  # another worker hashes it
+                    path = self._files.file(self._folder, shard)
+                else:
+                    path = self._local.get(shard) or self._verified(shard)
+                self._open[shard] = safe_open(check_plain(path), framework="pt")
+            values: Tensor = self._open[shard].get_slice(key)[start:stop]
         except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
             raise DamagedCheckpoint(
                 f"{self.location}/{shard} cannot be read ({key}: {first_line(error)}); use an earlier checkpoint."

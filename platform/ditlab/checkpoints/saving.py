@@ -172,25 +172,29 @@ class SaveTransaction:
         except Exception as error:  # of any class: the other workers wait for this receipt
             return ShardReceipt(self.shard, failure=("write", _reason(error)))
 
-    def failure_of(self, receipts: list[ShardReceipt]) -> SaveFailed | None:
-        """The failures of workers without a shard, in one sentence; None if every worker has one."""
-        failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
-        if not failures:
-            return None
-        for rank, kind, reason in failures:
-            if kind == "not_finite":
-                return SaveFailed(kind, self.manifest.step, f"{reason} on worker {rank}")
-        reasons = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
-        return SaveFailed("write", self.manifest.step, reasons)
-
     def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], object] | None) -> CommitResult:
         """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
         content = b""
         try:
             if before_commit:
                 before_commit()
-            if missing := self._missing_shard(receipts):
-                return CommitResult(SaveFailed("not_shared", self.manifest.step, missing), keep_shards=False)
+            deadline = time.monotonic() + VISIBILITY_TIMEOUT
+            while True:
+                sizes = self.store.files.sizes(self.folder)
+                unseen = [
+                    f"worker {rank} wrote {receipt.name}"
+                    for rank, receipt in enumerate(receipts)
+                    if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
+                ]
+                if not unseen:
+                    break
+                if time.monotonic() > deadline:
+                    reason = (
+                        f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen[0]} and worker "
+                        f"{self.rank} does not see it"
+                    )
+                    return CommitResult(SaveFailed("not_shared", self.manifest.step, reason), keep_shards=False)
+                time.sleep(0.2)
             content = replace(
                 self.manifest,
                 pieces=[piece for receipt in receipts for piece in receipt.pieces],
@@ -199,7 +203,11 @@ class SaveTransaction:
             self.store.files.replace(self.folder, MANIFEST, content)
         except Exception as error:  # of any class: the other workers wait for this result
             failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
-            return CommitResult(failed, keep_shards=self._may_be_committed(content))
+            try:  # the manifest may be there, as when only the folder's fsync failed
+                is_there = self.store.files.read(self.folder, MANIFEST) == content
+            except Exception as unread:
+                is_there = not isinstance(unread, FileNotFoundError)
+            return CommitResult(failed, keep_shards=is_there)
         # Delete the files of earlier attempts at this step, and the oldest checkpoints.
         names = {receipt.name for receipt in receipts}
         try:
@@ -217,32 +225,6 @@ class SaveTransaction:
         with suppress(Exception):  # no manifest names it, and pruning takes it with its folder
             self.store.files.delete(self.folder, self.shard)
             self.store.files.delete_folder_if_empty(self.folder)
-
-    def _missing_shard(self, receipts: list[ShardReceipt]) -> str | None:
-        """Wait until this worker sees every shard; the reason if one stays missing for `VISIBILITY_TIMEOUT` seconds."""
-        deadline = time.monotonic() + VISIBILITY_TIMEOUT
-        while True:
-            sizes = self.store.files.sizes(self.folder)
-            wrong = [
-                f"worker {rank} wrote {receipt.name}"
-                for rank, receipt in enumerate(receipts)
-                if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
-            ]
-            if not wrong:
-                return None
-            if time.monotonic() > deadline:
-                place = f"checkpoint.storage={self.store.location}"
-                return f"{place} is not shared by all nodes: {wrong[0]} and worker {self.rank} does not see it"
-            time.sleep(0.2)
-
-    def _may_be_committed(self, content: bytes) -> bool:
-        """Return True if a failed commit may have left its manifest, as when only the folder's fsync failed."""
-        try:
-            return self.store.files.read(self.folder, MANIFEST) == content
-        except FileNotFoundError:
-            return False
-        except Exception:
-            return True
 
 
 def _reason(error: Exception) -> str:
@@ -371,8 +353,13 @@ class BackgroundSaver:
             own = transaction.write(self._state)
         try:
             receipts: list[ShardReceipt] = self._gather(own)
-            if failed := transaction.failure_of(receipts):
-                result = CommitResult(failed, keep_shards=False)
+            failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
+            if failures:
+                reasons = [f"{reason} on worker {rank}" for rank, kind, reason in failures if kind == "not_finite"]
+                kind: SaveFailureKind = "not_finite" if reasons else "write"
+                others = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
+                step = transaction.manifest.step
+                result = CommitResult(SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False)
             else:
                 result = transaction.commit(receipts, self._before_commit) if self.rank == 0 else CommitResult()
                 result = self._gather(result)[0]

@@ -30,7 +30,8 @@ class StartPoint:
         """
         step, parent, checkpoints = self.start.step, self.start.run, self.find_checkpoints()
         if step not in (there := checkpoints.steps()):
-            raise UserError(missing_step(self.start, there))
+            have = _listed([str(each) for each in there]) if there else "none"
+            raise UserError(f"start.step={step}: run {parent} has no checkpoint of that step; it has {have}.")
         try:
             reader = checkpoints.open(step, verify)
         except DamagedCheckpoint as error:
@@ -46,12 +47,6 @@ class StartPoint:
                 "from it, with other numbers; start a new run from it, without --resume."
             )
         return reader
-
-
-def missing_step(start: Start, there: list[int]) -> str:
-    """Return the sentence on a parent without the checkpoint, with the steps that it has."""
-    have = f"it has {_listed([str(each) for each in there])}" if there else "it has none"
-    return f"start.step={start.step}: run {start.run} has no checkpoint of that step; {have}."
 
 
 def order_changes(parent: Mapping[str, Any], experiment: Experiment) -> list[str]:
@@ -96,26 +91,23 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
     step = step if step in there else there[-1]
     average_snapshots(own).delete_after(0)
     with own.files.translating_errors("cannot be written", "check that it can be reached and written"):
-        _copy(own, donor, folder_of(step))
+        # A checkpoint of that step of its own counts until the donor's manifest replaces its own.
+        folder = folder_of(step)
+        names = [name for name in donor.files.sizes(folder) if not is_hold(name)]
+        manifest = donor.files.read(folder, MANIFEST)
+        here = own.files.sizes(folder)
+        if MANIFEST not in here or own.files.read(folder, MANIFEST) != manifest:
+            for name in names:
+                if name != MANIFEST:
+                    if name in here:  # left by a copy that was cut short: no two saves give a shard the same name
+                        own.files.delete(folder, name)
+                    own.files.write(folder, name, donor.files.chunks(folder, name))
+            own.files.replace(folder, MANIFEST, manifest)
+        for name in here:
+            if name not in names and not is_hold(name):
+                own.files.delete(folder, name)
         for old in own.steps():
             if old > step:
                 own.files.delete(folder_of(old), MANIFEST)
                 own.files.delete_folder(folder_of(old))
     return step
-
-
-def _copy(own: CheckpointStore, donor: CheckpointStore, folder: str) -> None:
-    """Copy one checkpoint over the own one of that step, which counts until the donor's manifest replaces its own."""
-    there = [name for name in donor.files.sizes(folder) if not is_hold(name)]
-    manifest = donor.files.read(folder, MANIFEST)
-    here = own.files.sizes(folder)
-    if MANIFEST not in here or own.files.read(folder, MANIFEST) != manifest:
-        for name in there:
-            if name != MANIFEST:
-                if name in here:  # left by a copy that was cut short: no two saves give a shard the same name
-                    own.files.delete(folder, name)
-                own.files.write(folder, name, donor.files.chunks(folder, name))
-        own.files.replace(folder, MANIFEST, manifest)
-    for name in here:
-        if name not in there and not is_hold(name):
-            own.files.delete(folder, name)

@@ -1,7 +1,7 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +113,9 @@ class CheckpointStore:
         listing = self._listing()
         held = {step for step in committed(listing) if holders(listing[folder_of(step)])}
         if keep_every:
-            held |= _first_of_stretches(committed(listing), keep_every)
+            # Deleting others changes nothing of it: the first of a stretch stays the first.
+            first_of = {step // keep_every: step for step in reversed(committed(listing))}
+            held |= {step for stretch, step in first_of.items() if stretch}
         kept = [step for step in committed(listing) if step <= newest_step][-keep:]
         gone = [step for step in sorted(map(step_of, filter(is_step, listing))) if kept and step < kept[0]]
         gone = [step for step in gone if step not in held and not holders(self.files.sizes(folder_of(step)))]
@@ -192,14 +194,3 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
     if not is_step(name):
         raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
     return CheckpointStore.at(above).open(step_of(name))
-
-
-def _first_of_stretches(steps: Iterable[int], length: int) -> set[int]:
-    """Return the first step, of an ascending list, of each stretch of `length` steps but the first stretch.
-
-    Deleting others changes nothing of it: the first of a stretch stays the first.
-    """
-    found: dict[int, int] = {}
-    for step in steps:
-        found.setdefault(step // length, step)
-    return {step for stretch, step in found.items() if stretch}

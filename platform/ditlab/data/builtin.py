@@ -169,30 +169,27 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
     """Open the spec's store under `home.stores`, written at its first use."""
-    return _opened(home, motifs_store_name(spec), verify, lambda path: _write_motifs(spec, path))
 
+    def write(path: Path) -> None:
+        law, names = PlantedModules(spec), feature_names(spec.motifs)
+        peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
+        drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
 
-def _write_motifs(spec: MotifsData, path: Path) -> None:
-    law, names = PlantedModules(spec), feature_names(spec.motifs)
-    peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
-    drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+        def features(first: int, stop: int) -> np.ndarray:
+            chromosome, begin = divmod(first, spec.peaks)
+            return drawn(chromosome)[begin : begin + stop - first]
 
-    def features(first: int, stop: int) -> np.ndarray:
-        chromosome, begin = divmod(first, spec.peaks)
-        return drawn(chromosome)[begin : begin + stop - first]
+        license, note = "none: the numbers are generated", f"drawn from {_motifs_law(spec)} by ditlab"
+        write_store(
+            path,
+            region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
+            window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
+            name=path.name,
+            description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
+            source=Source(kind="motifs", license=license, note=note),
+        )
 
-    write_store(
-        path,
-        region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
-        window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
-        name=path.name,
-        description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
-        source=Source(
-            kind="motifs",
-            license="none: the numbers are generated",
-            note=f"drawn from {_motifs_law(spec)} by ditlab",
-        ),
-    )
+    return _opened(home, motifs_store_name(spec), verify, write)
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:
@@ -252,10 +249,8 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
 
 
 class PythonDocs:
-    """Corpus of a document for each topic, by name, then for each module, by path, docstrings in source order.
-
-    It is the language reference as `help()` shows it (pydoc_data.topics), and the docstrings of the standard library,
-    read from its source files without importing them. It is the same for every installation of one Python version.
+    """Corpus of a document for each topic of `help()` (pydoc_data.topics), by name, and for each module of the standard
+    library, by path: its docstrings in source order. It is the same for every installation of one Python version.
     """
 
     def pieces(self) -> Iterator[TextPiece]:

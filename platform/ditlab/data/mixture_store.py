@@ -34,8 +34,6 @@ from ditlab.errors import UserError
 Draw = Literal["sample", "batch"]
 """Unit that draws a part: each sample, or each batch."""
 
-NAMED_PARTS = 6
-"""Most parts in the name of a mixture, as MLflow shows it."""
 DIFFER = "a model reads it of all parts alike, so import the parts alike, or take one out of data.parts."
 SHAPES_DIFFER = "data.draw=sample puts both in one batch; set data.draw to batch."
 PADDED = ("caption", "text", "text_mask")
@@ -96,7 +94,6 @@ class JoinedStore(BucketedStore):
             }
             text = texts[0].model_copy(update=sums)
         self.fingerprint = joined_fingerprint({name: store.fingerprint for name, store in stores.items()})
-        # A manifest that is written nowhere, without columns, blocks and index, which each part has of its own.
         facts: dict[str, Any] = {
             "name": "mixture",
             "description": " + ".join(manifest.description for manifest in manifests),
@@ -128,13 +125,6 @@ def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
     """Return the SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
     content = [[name, fingerprints[name]] for name in sorted(fingerprints)]
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
-
-
-def mixture_name(shares: Mapping[str, float], stores: Mapping[str, str]) -> str:
-    """Return shares and stores of the first few parts, by part: `0.7 a (digits) + 0.3 b (mnist-train)`."""
-    named = [f"{share:.4g} {name} ({stores[name]})" for name, share in shares.items()]
-    more = len(named) - NAMED_PARTS
-    return " + ".join(named[:NAMED_PARTS] + ([f"{more} more"] if more > 0 else []))
 
 
 class StackedStore(Store):
@@ -203,15 +193,31 @@ class StackedStore(Store):
 
 def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
     """Return why a column that not all parts hold alike, but for sizes, cannot be read: a clause by its name."""
-    problems = {}
+
+    def meanings(column: StoredColumn) -> list[str]:
+        bounds = column.value_range
+        return [
+            f"as {column.dtype}",
+            f"with {len(column.shape)} axes",
+            f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
+            "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
+            f"divided by {column.divisors}" if column.divisors else "undivided",
+            f"with {len(column.names)} names",
+            *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
+        ]
+
+    problems: dict[str, str] = {}
     for column in dict.fromkeys(name for store in stores.values() for name in store.columns):
-        having = {part: store.columns[column] for part, store in stores.items() if column in store.columns}
-        without = [part for part in stores if part not in having]
+        without = [part for part, store in stores.items() if column not in store.columns]
         if without:
             held = ", ".join(stores[without[0]].columns)
             problems[column] = f"data.parts.{without[0]} holds no column '{column}' (it holds {held})"
-        elif difference := _difference(column, having):
-            problems[column] = difference
+            continue
+        (first, expected), *others = ((part, meanings(store.columns[column])) for part, store in stores.items())
+        for other, found in others:
+            for ours, theirs in zip(expected, found, strict=False):
+                if ours != theirs and column not in problems:
+                    problems[column] = f"data.parts.{other} holds {column} {theirs}, data.parts.{first} {ours}"
     return problems
 
 
@@ -227,29 +233,6 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
             than = "" if other == first else f", data.parts.{first} {format_shape(shapes[first])}"
             problems[column] = f"data.parts.{other} holds {column} {format_shape(shapes[other])}{than}"
     return problems
-
-
-def _difference(name: str, parts: Mapping[str, StoredColumn]) -> str:
-    """Return a clause on the first difference of two parts' columns beside sizes; empty where there is none."""
-
-    def meanings(column: StoredColumn) -> list[str]:
-        bounds = column.value_range
-        return [
-            f"as {column.dtype}",
-            f"with {len(column.shape)} axes",
-            f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
-            "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
-            f"divided by {column.divisors}" if column.divisors else "undivided",
-            f"with {len(column.names)} names",
-            *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
-        ]
-
-    first, *others = parts
-    for other in others:
-        for ours, theirs in zip(meanings(parts[first]), meanings(parts[other]), strict=False):
-            if ours != theirs:
-                return f"data.parts.{other} holds {name} {theirs}, data.parts.{first} {ours}"
-    return ""
 
 
 class JoinedRows(RowSequence):

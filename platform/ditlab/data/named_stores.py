@@ -6,7 +6,7 @@ A store behind a URI is copied to the node, or its rows are fetched when they ar
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -20,39 +20,35 @@ COPY_SHARE = 0.8
 """Share of a disk's free room up to which `auto` copies a store."""
 
 
-@dataclass(frozen=True)
-class RemoteAccess:
-    """Choice of how the rows of a store behind a URI are read."""
-
-    kind: Literal["copy", "stream", "auto"] = "copy"
-    cache_bytes: int = 0
-    """Most bytes of fetched rows that a node keeps."""
-
-
-COPY = RemoteAccess()
-
-
 def open_named_store(
     option: str,
     name: str,
     home: Home,
     verify: bool = True,
     notify: Notify = write_to_stderr,
-    access: RemoteAccess = COPY,
+    access: Literal["copy", "stream", "auto"] = "copy",
+    cache_bytes: int = 0,
 ) -> AnyStore:
     """Open the store that a user names by a URI, a folder's path or a plain name.
 
-    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` is for
-    URIs alone, of which `auto` copies a store that fits COPY_SHARE of the free room. Raises UserError for a store that
-    is missing (with the command that makes it) or altered, and as `copies.open_remote_store` and
-    `streamed_store.open_streamed_store` do.
+    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` and
+    `cache_bytes`, the most bytes of fetched rows that a node keeps, are for URIs alone, of which `auto` copies a store
+    that fits COPY_SHARE of the free room. Raises UserError for a store that is missing (with the command that makes it)
+    or altered, and as `copies.open_remote_store` and `streamed_store.open_streamed_store` do.
     """
     if not is_uri(name):
         return open_store(store_folder(name, home), verify)
-    if access.kind == "stream" or (access.kind == "auto" and _is_too_large(option, name, home, notify)):
+    is_streamed = access == "stream"
+    if access == "auto":  # one that does not fit the disk, and of which no copy was begun
+        with suppress(Unreachable):  # there may be a copy
+            store = describe_store(option, name)
+            if not NodeCopies(home.node_cache / STORES, notify).place_of(store.manifest).exists():
+                home.node_cache.mkdir(parents=True, exist_ok=True)
+                is_streamed = store.size > COPY_SHARE * shutil.disk_usage(home.node_cache).free
+    if is_streamed:
         from ditlab.data.remote.streamed_store import open_streamed_store
 
-        return open_streamed_store(option, name, home, access.cache_bytes, notify)
+        return open_streamed_store(option, name, home, cache_bytes, notify)
     return open_remote_store(option, name, home, verify, notify)
 
 
@@ -69,15 +65,3 @@ def store_folder(name: str, home: Home) -> Path:
     known = home.stores / name
     is_plain = len(Path(name).parts) == 1
     return known if is_plain and holds_store(known) and not holds_store(here) else here
-
-
-def _is_too_large(option: str, uri: str, home: Home, notify: Notify) -> bool:
-    """Return True for a store that does not fit the disk."""
-    try:
-        store = describe_store(option, uri)
-    except Unreachable:
-        return False  # there may be a copy
-    if NodeCopies(home.node_cache / STORES, notify).place_of(store.manifest).exists():  # begun, at least
-        return False
-    home.node_cache.mkdir(parents=True, exist_ok=True)
-    return store.size > COPY_SHARE * shutil.disk_usage(home.node_cache).free

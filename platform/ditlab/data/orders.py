@@ -11,7 +11,7 @@ from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.mixture_order import MixtureOrder, PartDraws, PartOrder, part_seed
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.remote.streamed_store import StreamedStore
-from ditlab.data.splits import DataSplits, Mixture
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
@@ -33,9 +33,20 @@ def training_order(
     assert data.mixture is not None and isinstance(data.train.store, JoinedStore)
     parts, first = [], 0
     for name, part in data.mixture.parts.items():
-        order = _part_order(name, spec, data.mixture, batch_size, part_seed(seed, name))
-        parts.append(PartOrder(order, first, len(part.train), data.train.store.first_numbers[name]))
-        first += len(part.train)
+        own, size, num = order_of(spec.parts[name]), batch_size, len(part.train)
+        if data.mixture.draw == "sample":  # a batch of a part's own order is a sample for each lane
+            size = own.lanes if isinstance(own, LanesOrderSpec) else 1
+            if num < size:
+                raise UserError(
+                    f"data.parts.{name}.order.lanes={size} is more than the {num} training samples of that part; lower "
+                    "it."
+                )
+        try:
+            order = open_order(own, part.train, size, part_seed(seed, name))
+        except UserError as error:
+            raise UserError(f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}") from error
+        parts.append(PartOrder(order, first, num, data.train.store.first_numbers[name]))
+        first += num
     return MixtureOrder(
         parts,
         PartDraws(seed, list(data.mixture.shares.values())),
@@ -44,22 +55,6 @@ def training_order(
         is_uniform=data.train.store.is_uniform,
         known={position // batch_size: counts for position, counts in (draw_counts or {}).items()},
     )
-
-
-def _part_order(name: str, spec: MixtureData, mixture: Mixture, batch_size: int, seed: int) -> Order:
-    """Return a part's own order: of batches, or where samples draw of a sample for each lane."""
-    view, order = mixture.parts[name].train, order_of(spec.parts[name])
-    if mixture.draw == "sample":
-        batch_size = order.lanes if isinstance(order, LanesOrderSpec) else 1
-        if len(view) < batch_size:
-            raise UserError(
-                f"data.parts.{name}.order.lanes={batch_size} is more than the {len(view)} training samples of that "
-                "part; lower it."
-            )
-    try:
-        return open_order(order, view, batch_size, seed)
-    except UserError as error:
-        raise UserError(f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}") from error
 
 
 def open_order(spec: OrderSpec, view: View, batch_size: int, seed: int) -> Order:

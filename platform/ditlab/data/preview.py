@@ -11,7 +11,6 @@ from denoisers.figures import Figure, ImageGrid
 from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
-from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import store_tokenizer
 
@@ -37,7 +36,14 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         rows = _spread(part, max(1, num // len(parts)))
         pictures = _pictures(part.gather(image, rows).numpy(), part.columns[image])
         caption = f"{part.name}: {len(rows)} of {len(part):,}"
-        grids.append(ImageGrid(pictures, captions=_captions(part, rows), columns=8, title=caption))
+        captions: Sequence[str] = ()
+        label = next((name for name, column in part.columns.items() if column.num_classes and not column.shape), None)
+        if CAPTION in part.columns:
+            captions = decode_captions(part.gather(CAPTION, rows).numpy())
+        elif label is not None:
+            numbers, names = part.gather(label, rows).tolist(), part.columns[label].names
+            captions = [names[number] if names else str(number) for number in numbers]
+        grids.append(ImageGrid(pictures, captions=captions, columns=8, title=caption))
     title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
 
@@ -47,16 +53,6 @@ def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
     low, high = column.value_range or (0.0, 1.0)
     values = (shrunk(images) - low) / (high - low)
     return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
-
-
-def _captions(store: Store, rows: np.ndarray) -> Sequence[str]:
-    if CAPTION in store.columns:
-        return decode_captions(store.gather(CAPTION, rows).numpy())
-    label = next((name for name, column in store.columns.items() if column.num_classes and not column.shape), None)
-    if label is None:
-        return ()
-    names = store.columns[label].names
-    return tuple(names[int(n)] if names else str(int(n)) for n in store.gather(label, rows))
 
 
 def shrunk(images: np.ndarray) -> np.ndarray:

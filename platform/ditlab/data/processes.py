@@ -62,12 +62,11 @@ def results_in_order(
 
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process once the main one has ended, killed perhaps: it would wait for tasks for ever."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()  # killed perhaps: this process would wait for tasks for ever
         os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -22,8 +22,8 @@ from ditlab.data.loading.held_out import (
     hold_out_runs,
 )
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
-from ditlab.data.mixture_store import Draw, JoinedStore, joined_fingerprint, joined_views, mixture_name
-from ditlab.data.named_stores import RemoteAccess, open_named_store
+from ditlab.data.mixture_store import Draw, JoinedStore, joined_fingerprint, joined_views
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, plain_name
@@ -51,6 +51,8 @@ from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.values import num_bytes
 
 _FULL = FullOrderSpec()
+NAMED_PARTS = 6
+"""Most parts in the name of a mixture, as MLflow shows it: `0.7 a (digits) + 0.3 b (mnist-train)`."""
 MOST_OVERLAPPING = 2**16
 """Rows up to which whole blocks are held out that are so small that most of their windows overlap with training."""
 
@@ -117,8 +119,7 @@ def open_data(
         case ArrowData():
             # the full order takes each batch from everywhere, which needs a copy
             kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
-            access = RemoteAccess(kind, num_bytes(spec.cache))
-            named = open_named_store("data.path", spec.path, home, verify, notify, access)
+            named = open_named_store("data.path", spec.path, home, verify, notify, kind, num_bytes(spec.cache))
             splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
         case TextData():
             store = open_python_docs(spec, home, verify)
@@ -190,12 +191,15 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
     store, first = train.store, next(iter(parts.values()))
     assert isinstance(store, JoinedStore)
     facts = store.manifest.text
+    named = [f"{share:.4g} {name} ({parts[name].name})" for name, share in spec.shares.items()]
+    if len(named) > NAMED_PARTS:
+        named[NAMED_PARTS:] = [f"{len(named) - NAMED_PARTS} more"]
     text = first.text and dataclasses.replace(first.text, bytes_per_token=facts.bytes_per_token if facts else None)
     return DataSplits(
         train,
         held_out,
         joined_fingerprint({name: part.fingerprint for name, part in parts.items()}),
-        mixture_name(spec.shares, {name: part.name for name, part in parts.items()}),
+        " + ".join(named),
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),

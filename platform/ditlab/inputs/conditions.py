@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
@@ -122,24 +121,18 @@ def real_rows(
     read = inputs if fields is None else inputs.only(fields)
     raw = {field.name: view.padded(field.name, indices) for field in read.fields}
     batch = read.prepare_batch(raw, view.columns, noise.device)
-    return RealRows(batch, _other_columns(view, indices, inputs.names), _entry_names(view.columns), noise)
+    return replace(rows_without_fields(view, indices, inputs.names), batch=batch, noise=noise)
 
 
 def rows_without_fields(view: View, indices: np.ndarray, fields: Collection[str]) -> RealRows:
     """Return rows of a view by their other columns than the model's `fields`, which are not read."""
+    others, entry_names = dict[str, np.ndarray](), dict[str, tuple[str, ...]]()
+    for name, column in view.columns.items():
+        if name not in fields:
+            others[name] = view.padded(name, indices).numpy()
+            if column.names and column.num_classes is not None:  # names in the place of class indices
+                others[name] = np.array(column.names)[others[name]]
+        if column.names and column.num_classes is None:
+            entry_names[name] = column.names
     noise = fixed_noise(int(indices[0]) if len(indices) else 0, torch.device("cpu"))
-    return RealRows({}, _other_columns(view, indices, fields), _entry_names(view.columns), noise)
-
-
-def _other_columns(view: View, indices: np.ndarray, fields: Collection[str]) -> dict[str, np.ndarray]:
-    """Return the columns that are no field, with names in the place of class indices."""
-    others = {name: column for name, column in view.columns.items() if name not in fields}
-    found = {name: view.padded(name, indices).numpy() for name in others}
-    classes = {
-        name: np.array(each.names) for name, each in others.items() if each.names and each.num_classes is not None
-    }
-    return found | {name: names[found[name]] for name, names in classes.items()}
-
-
-def _entry_names(columns: Mapping[str, StoredColumn]) -> dict[str, tuple[str, ...]]:
-    return {name: column.names for name, column in columns.items() if column.names and column.num_classes is None}
+    return RealRows({}, others, entry_names, noise)

@@ -53,9 +53,9 @@ class LocalFiles:
         Links and special files are listed as well, links to folders with what those hold: opening one says what it is.
         """
         return {
-            folder.name: {name: state.st_size for name, state in _states(folder.path).items()}
-            for folder in _entries(self.path)
-            if Path(folder.path).is_dir()
+            folder: {name: state.st_size for name, state in _states(self.path / folder).items()}
+            for folder in _states(self.path)
+            if (self.path / folder).is_dir()
         }
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -135,18 +135,11 @@ class LocalFiles:
             raise Unreachable(f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}.") from error
 
 
-def _states(folder: str | Path) -> dict[str, os.stat_result]:
-    """State of each entry of a folder by name, of links their own."""
+def _states(folder: Path) -> dict[str, os.stat_result]:
+    """State of each entry of a folder by name, of links their own; {} where there is no such folder."""
     states = {}
-    for entry in _entries(folder):
-        with suppress(FileNotFoundError):  # another process has deleted it
-            states[entry.name] = entry.stat(follow_symlinks=False)
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            with suppress(FileNotFoundError):  # another process has deleted it
+                states[entry.name] = entry.stat(follow_symlinks=False)
     return states
-
-
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []

@@ -158,7 +158,7 @@ def open_uri(knob: str, uri: str) -> tuple[Any, str]:
     gets no answer.
     """
     from pyarrow import ArrowInvalid
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
     try:
         filesystem, path = FileSystem.from_uri(uri)
@@ -171,27 +171,6 @@ def open_uri(knob: str, uri: str) -> tuple[Any, str]:
         raise kind(
             f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and the environment."
         ) from None
-    return _by_fsspec(knob, uri)
-
-
-def with_timeouts(filesystem: Any, silence: float) -> Any:
-    """Return the file system with requests that end after `silence` seconds without a byte, and are not repeated.
-
-    For callers that repeat them by themselves. Only pyarrow's client of S3 has such settings; another is returned as it
-    is.
-    """
-    if filesystem.type_name != "s3":
-        return filesystem
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
-    settings |= {"request_timeout": silence, "connect_timeout": silence}
-    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
-
-
-def _by_fsspec(knob: str, uri: str) -> tuple[Any, str]:
-    from pyarrow.fs import FSSpecHandler, PyFileSystem
-
     try:
         from fsspec.core import url_to_fs
 
@@ -207,3 +186,18 @@ def _by_fsspec(knob: str, uri: str) -> tuple[Any, str]:
             "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for."
         ) from None
     return PyFileSystem(FSSpecHandler(inner)), str(path)
+
+
+def with_timeouts(filesystem: Any, silence: float) -> Any:
+    """Return the file system with requests that end after `silence` seconds without a byte, and are not repeated.
+
+    For callers that repeat them by themselves. Only pyarrow's client of S3 has such settings; another is returned as it
+    is.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
+    settings |= {"request_timeout": silence, "connect_timeout": silence}
+    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))

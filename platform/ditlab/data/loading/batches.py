@@ -68,28 +68,16 @@ def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
         map(lambda ours, theirs: ours in (ANY, theirs), field.shape, column.shape)
     ):
         return ""
-    sizes = _fitting_sizes(field, column.shape) if settable else {}
-    settings = " and ".join(f"{option} to {size}" for option, size in sizes.items())
-    remedy = f"set {settings}" if settings else "make the model's sizes those of the data"
+    sizes: dict[str, int] = {}
+    can_fit = settable and len(column.shape) == len(field.shape)
+    for option, ours, theirs in zip(field.options.shape or ("",) * 9, field.shape, column.shape, strict=False):
+        if ours != ANY and (option or ours != theirs):
+            can_fit &= bool(option) and theirs != ANY and sizes.setdefault(option, theirs) == theirs
+    before = dict(zip(field.options.shape, field.shape, strict=False))
+    settings = " and ".join(f"{option} to {size}" for option, size in sizes.items() if before[option] != size)
+    remedy = f"set {settings}" if can_fit and settings else "make the model's sizes those of the data"
     shapes = f"{format_shape(column.shape)}, but the model takes {format_shape(field.shape)}"
     return f"holds {field.name} {shapes}; {remedy} or change data."
-
-
-def _fitting_sizes(field: BatchField, shape: tuple[int, ...]) -> dict[str, int]:
-    """Return new sizes by option with which a field has a shape; {} where its options cannot give it."""
-    if len(shape) != len(field.shape):
-        return {}
-    options = field.options.shape or ("",) * len(shape)
-    sizes: dict[str, int] = {}
-    changed = set()
-    for option, ours, theirs in zip(options, field.shape, shape, strict=True):
-        if ours == ANY or (not option and ours == theirs):
-            continue
-        if not option or theirs == ANY or sizes.setdefault(option, theirs) != theirs:
-            return {}
-        if ours != theirs:
-            changed.add(option)
-    return {option: size for option, size in sizes.items() if option in changed}
 
 
 def _size_problem(field: BatchField, view: View, settable: bool) -> str:

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import mul
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -103,10 +102,20 @@ class Loader:
 
     def __next__(self) -> StepBatches:
         if not self._steps:
-            columns, row_ids = self._next_block()
+            if not self._pending:
+                raise StopIteration
+            try:
+                columns, row_ids = self._pending.popleft().result()
+            except BaseException as error:
+                if not isinstance(error, Exception):  # a second Ctrl-C: threads may wait for a store that is away
+                    for part in self._batches.view.store.parts:
+                        part.close()
+                self.close()
+                raise
+            self._fill()
             num, size = len(self._batches.micro_indices), self._batches.micro_size
-            parts = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
-            batches = [dict(zip(columns, tensors, strict=True)) for tensors in zip(*parts, strict=True)]
+            micros = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
+            batches = [dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)]
             ids = list(row_ids.reshape(-1, size))
             self._steps.extend((batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num))
         step, self.row_ids = self._steps.popleft()
@@ -137,24 +146,8 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _next_block(self) -> Block:
-        if not self._pending:
-            raise StopIteration
-        try:
-            block = self._pending.popleft().result()
-        except BaseException as error:
-            if not isinstance(error, Exception):  # a second Ctrl-C: threads may wait for a store that is away
-                for part in self._batches.view.store.parts:
-                    part.close()
-            self.close()
-            raise
-        self._fill()
-        return block
 
     def _fill(self) -> None:
         while len(self._pending) < self._depth and self._batch < self._stop:
@@ -187,7 +180,9 @@ class Loader:
         """
         with self._lock:
             if self._announced <= self._gathered < self._stop:
-                self._announced = self._batches.announce(self._gathered)
+                upcoming = self._batches.order.upcoming(self._gathered, self._batches.places)
+                self._batches.view.expect(upcoming.ranges)
+                self._announced = upcoming.until
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,12 +213,6 @@ class WorkerBatches:
         """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
         step_rows,)."""
         return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
-
-    def announce(self, batch: int) -> int:
-        """Announce rows needed from a batch on to stores that fetch them; return the first batch that needs others."""
-        upcoming = self.order.upcoming(batch, self.places)
-        self.view.expect(upcoming.ranges)
-        return upcoming.until
 
 
 class BufferPool:

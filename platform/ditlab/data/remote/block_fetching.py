@@ -88,15 +88,6 @@ class BlockRequest:
         return True
 
 
-def storage_wait() -> float:
-    """Seconds for which a store that does not answer is asked again. Raises UserError for a text that is no number."""
-    text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
-    with suppress(ValueError):
-        if 0 <= (found := float(text)) < float("inf"):
-            return found
-    raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
-
-
 def call_within(call: Callable[[], Result], timeout: float) -> Result:
     """Return the result of `call()`, or raise its error; TimeoutError after `timeout` seconds.
 
@@ -123,9 +114,18 @@ class BlockLoader:
     """Loader of blocks for several threads: from the cache, else by ranges from the store, until they are right."""
 
     def __init__(self, files: RemoteFiles, cache: BlockCache, wait: float | None, notify: Notify) -> None:
-        """Load below `files`; a store that does not answer is asked again for `wait` seconds."""
+        """Load below `files`; a store that does not answer is asked again for `wait` seconds.
+
+        `wait` None: DITLAB_STORAGE_WAIT. Raises UserError where that is no number.
+        """
         self.cache, self._files, self._notify = cache, files, notify
-        self._wait = storage_wait() if wait is None else wait
+        text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
+        try:
+            self._wait = float(text) if wait is None else wait
+        except ValueError:
+            self._wait = -1.0
+        if not 0 <= self._wait < float("inf"):
+            raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
         self._place = f"{files.knob}={files.location}"
         self._lock, self._renewed, self._noticed = threading.Lock(), time.monotonic(), False
         self._former: list[Any] = []
@@ -185,7 +185,21 @@ class BlockLoader:
                     )
                 altered = content
             num, since = num + 1, since if num else time.monotonic()
-            self._pause(request, num, time.monotonic() - since, reason)
+            seconds = time.monotonic() - since
+            if seconds > self._wait:
+                raise StorageOutage(
+                    f"{self._place} has not given {request.path} for {seconds:.0f} s ({reason}); check the network and "
+                    "the credentials in the environment, and resume the run."
+                )
+            if seconds > NOTICE:
+                with self._lock:
+                    is_new, self._noticed = not self._noticed, True
+                if is_new:
+                    self._notify(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
+            with suppress(Exception):  # of any of fsspec's libraries: the next attempt fails, too, and says why
+                call_within(self._renew, REQUEST_TIMEOUT)
+            longest = min(FIRST_PAUSE * 2 ** min(num - 1, 20), LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
+            self.closed.wait(longest * random.uniform(0.5, 1.0))
         return None
 
     def _attempt(self, request: BlockRequest, num: int) -> tuple[bytes, str]:
@@ -227,23 +241,6 @@ class BlockLoader:
         length = min(length, file.size() - first)
         return bytes(file.read_at(length, first)) if length > 0 else b""
 
-    def _pause(self, request: BlockRequest, num: int, seconds: float, reason: str) -> None:
-        """Wait before the next attempt. Raises StorageOutage after the last one."""
-        if seconds > self._wait:
-            raise StorageOutage(
-                f"{self._place} has not given {request.path} for {seconds:.0f} s ({reason}); check the network and the "
-                "credentials in the environment, and resume the run."
-            )
-        if seconds > NOTICE:
-            with self._lock:
-                is_new, self._noticed = not self._noticed, True
-            if is_new:
-                self._notify(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
-        with suppress(Exception):  # as above: the next attempt fails, too, and says why
-            call_within(self._renew, REQUEST_TIMEOUT)
-        longest = min(FIRST_PAUSE * 2 ** min(num - 1, 20), LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
-        self.closed.wait(longest * random.uniform(0.5, 1.0))
-
     def _renew(self) -> None:
         """Open the file system again, with the credentials that the environment holds now; at most once a minute."""
         with self._lock:
@@ -279,14 +276,7 @@ class BlockFetcher:
         wait: float | None = None,
         notify: Notify = write_to_stderr,
     ) -> None:
-        """Fetch below `files`.
-
-        Args:
-            files: where the store lies.
-            cache: the node's cache, which is closed with the fetcher.
-            wait: seconds for which a store that does not answer is asked again; None: `DITLAB_STORAGE_WAIT`.
-            notify: shows a message to people.
-        """
+        """Fetch below `files` as `BlockLoader` does; the node's `cache` is closed with the fetcher."""
         self.cache, self._loader = cache, BlockLoader(files, cache, wait, notify)
         self._changed = threading.Condition()
         self._answers: dict[str, Future[pa.Buffer]] = {}
@@ -408,6 +398,7 @@ class BlockFetcher:
             return None
 
     def _next_ahead(self) -> BlockRequest | None:
+        # a function of its own: while a thread waits, its frame must not hold a block
         while self._expected and self._num_ahead < THREADS - RESERVED_THREADS:
             request = self._expected[0]
             if (held := self._held.get(request.key)) is not None:

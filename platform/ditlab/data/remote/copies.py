@@ -220,7 +220,11 @@ class NodeCopies:
         try:
             files, root = open_root(knob, uri)
         except Unreachable as error:
-            recorded = self._recorded(record)
+            recorded: Path | None = None
+            with suppress(OSError):
+                name = read_plain(record, MIB).decode(errors="replace")
+                if re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", name) and holds_store(self.folder / name):
+                    recorded = self.folder / name
             if recorded is None or repair:
                 raise
             self._notify(f"{error} Using the copy that this node has in {recorded}.")
@@ -246,18 +250,10 @@ class NodeCopies:
                     "DITLAB_CACHE at a larger disk of this node."
                 ) from error
         with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
-            if self._recorded(record) != copy:
+            if not record.exists() or read_plain(record, MIB) != copy.name.encode():
                 record.parent.mkdir(exist_ok=True)
                 write_durably(record, copy.name.encode())
         return copy
-
-    def _recorded(self, record: Path) -> Path | None:
-        """Return the copy that a record names, to be used when the place does not answer."""
-        with suppress(OSError):
-            name = read_plain(record, MIB).decode(errors="replace")
-            if re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", name) and holds_store(self.folder / name):
-                return self.folder / name
-        return None
 
     @contextmanager
     def _locked(self, copy: Path, place: str) -> Iterator[None]:

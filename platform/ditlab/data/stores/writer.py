@@ -9,7 +9,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -244,11 +243,9 @@ class StoreWriter:
             if self._held_bytes > WHOLE_BYTES:
                 self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 with writing_into(self.path):
                     rows = sum(len(next(iter(held.values()))) for held in self._held)
                     series = self._series or self._begin(max(1, rows))
