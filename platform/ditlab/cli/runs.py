@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     if not any(result.left for result in results):
         output.hint(as_json, "ui")
     synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
-    output.emit({"synced": synced, "refilled": filled.to_dict() if filled else None}, as_json)
+    output.emit({"synced": synced, "refilled": asdict(filled) if filled else None}, as_json)
 
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:

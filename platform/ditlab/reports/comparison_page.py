@@ -28,7 +28,7 @@ from ditlab.reports.comparison import (
 from ditlab.reports.formatting import Cell, format_cell, format_duration, format_number
 from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
-from ditlab.reports.rendering.render import DPI, save_figure
+from ditlab.reports.rendering.render import save_figure
 
 LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""
@@ -206,7 +206,7 @@ def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
         if isinstance(panel, ImageGrid) and not panel.captions:
             panel = replace(panel, columns=max(1, ceil(sqrt(len(panel.images)))))
         panels.append(panel)
-    widest = max(panel_size(panel, DPI).width for panel in panels)
+    widest = max(panel_size(panel).width for panel in panels)
     columns = min(len(panels), max(1, int(_SIDE_BY_SIDE_INCHES / widest)))
     return Figure(panels, columns=ceil(len(panels) / ceil(len(panels) / columns)))
 

@@ -20,8 +20,8 @@ from ditlab.tracking.backend import BACKENDS
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""
 _FORMS = (
-    "http://HOST:PORT, https://HOST, sqlite:///PATH.db, postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., "
-    "databricks, or null for the database under DITLAB_HOME"
+    "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path), "
+    "postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., databricks, or null for the database under DITLAB_HOME"
 )
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
 _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
@@ -33,30 +33,19 @@ _TIMEOUT = 5.0
 
 def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     """Return `uri` if it is well-formed. Raises UserError naming the option, its value and the valid forms."""
-    scheme, fault = "", ""
     try:
         parts = urlsplit(uri)
-        scheme, port = scheme_of(parts), parts.port
-    except ValueError as error:
-        # Of a password with a slash in it, the error would show a piece.
-        fault = "is no address" if "@" in uri else f"is no address ({error})"
-    if not uri or uri != uri.strip() or (" " in uri and not uri.startswith("sqlite:")):
-        fault = "is blank or holds white space"
-    elif fault or uri == "databricks" or scheme in BACKENDS:
-        pass
-    elif scheme == "file" or (not scheme and "://" not in uri):
-        fault = "is a plain folder, which MLflow no longer takes as a store"
-    elif scheme == "sqlite":
-        if parts.netloc or parts.path in ("", "/", "/:memory:"):
-            fault = "names no database file (three slashes for a relative path, four for an absolute one)"
-    elif scheme not in {"http", "https", "databricks", *DATABASE_PORTS}:
-        fault = f"has the unknown scheme {scheme!r}"
-    elif not parts.hostname:
-        fault = "names no host"
-    elif port == 0:
-        fault = "has port 0"
-    if fault:
-        raise UserError(f"{option}={redact(uri)!r} {fault}; valid are {_FORMS}.")
+        scheme, has_host = scheme_of(parts), bool(parts.hostname) and parts.port != 0
+    except ValueError:  # whose message may show a piece of a password
+        scheme = ""
+    if scheme == "sqlite":
+        is_valid = not parts.netloc and parts.path not in ("", "/", "/:memory:")
+    elif scheme in {"http", "https", "databricks", *DATABASE_PORTS}:
+        is_valid = has_host and " " not in uri
+    else:
+        is_valid = uri == "databricks" or scheme in BACKENDS
+    if not is_valid or uri != uri.strip():
+        raise UserError(f"{option}={redact(uri)!r} is no tracking address; valid are {_FORMS}.")
     return uri
 
 

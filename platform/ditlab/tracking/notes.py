@@ -27,6 +27,8 @@ _SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "
 """Sections of the spec by line of the note."""
 _MOST_ROWS = 12
 _SAMPLES = "samples"
+_BASELINE = re.compile(r"/(baseline|reference)/|_(real|chance|held_out|error)$")
+"""Metrics to compare others with: of simple predictors, real samples and chance."""
 _QUARTER = re.compile(r"_t\d$")
 """Metrics of a part of the times, which stand after the others."""
 _NAMES_OF_BASELINES = {"bound": "nats_per_token"}
@@ -125,12 +127,35 @@ class RunNote:
         rows = f" ({count:,} samples)" if count else ""
         parts = [
             f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
-            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}.",
-            self._headline(),
-            f"Reason: {plain(self.message, 400)}" if self.message and facts.status == "failed" else "",
-            self._result(),
-            *self._pictures(),
+            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}."
         ]
+        main = facts.tags.get(MAIN_TAG, "")
+        if span := self.results.get(main):  # where MLflow shows it before the note is unfolded
+            first, lowest = _untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
+            headline = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}"]
+            headline += [f"{first} untrained"] if first else []
+            headline += [lowest] if span.low.step != span.last.step else []
+            parts.append(f"{'; '.join(headline)}.")
+        if self.message and facts.status == "failed":
+            parts.append(f"Reason: {plain(self.message, 400)}")
+        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)]
+        names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
+        if names:
+            measured = [
+                [plain(name), number(span.last.value), _untrained(span), _baselines(name, self.results)]
+                for name, span in ((name, self.results[name]) for name in names[:_MOST_ROWS])
+            ]
+            parts.append(table(["metric", "now", "untrained", "to compare"], measured))
+        if len(names) > _MOST_ROWS:
+            parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")
+        if (step := facts.images.get(_SAMPLES)) is not None:
+            file, source = artifact_image(_SAMPLES, step), ""
+            place, digest = (facts.tags.get(f"ditlab.samples.{name}", "") for name in ("checkpoint", "manifest"))
+            if place and facts.tags.get("ditlab.samples.step") == str(step):
+                short = f", manifest {plain(digest[:16])}" if digest else ""
+                source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
+            parts.append(f"Samples of step {step:,} ({page('as a file', file)}; [all steps](charts:)).{source}")
+            parts.append(picture(f"samples of step {step:,}", file))
         if facts.page:
             parts.append(
                 f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, speed, failures."
@@ -140,44 +165,6 @@ class RunNote:
             parts.append("To go on, where the run's files are, with its `spec.yaml` (among the artifacts):")
             parts.append(code([f"ditlab train spec.yaml --resume {self.run_id}"]))
         return "\n\n".join(filter(None, parts)) + "\n"
-
-    def _headline(self) -> str:
-        """The metric that is read first, where MLflow shows it before the note is unfolded."""
-        name = self.facts.tags.get(MAIN_TAG, "")
-        if (span := self.results.get(name)) is None:
-            return ""
-        parts = [f"**{plain(name)} {number(span.last.value)}** at step {span.last.step:,}"]
-        if _untrained(span):
-            parts.append(f"{_untrained(span)} untrained")
-        if span.low.step != span.last.step:
-            parts.append(f"lowest {number(span.low.value)} at step {span.low.step:,}")
-        return f"{'; '.join(parts)}."
-
-    def _result(self) -> str:
-        """The newest value of each metric of evaluations, beside its baselines."""
-        main = self.facts.tags.get(MAIN_TAG, "")
-        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _is_baseline(name)]
-        if not names:
-            return ""
-        names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
-        rows = []
-        for name in names[:_MOST_ROWS]:
-            span = self.results[name]
-            rows.append([plain(name), number(span.last.value), _untrained(span), _baselines(name, self.results)])
-        more = f"\n\n{len(names) - _MOST_ROWS} more among the metrics." if len(names) > _MOST_ROWS else ""
-        return f"{table(['metric', 'now', 'untrained', 'to compare'], rows)}{more}"
-
-    def _pictures(self) -> list[str]:
-        step, tags, source = self.facts.images.get(_SAMPLES), self.facts.tags, ""
-        if step is None:
-            return []
-        file = artifact_image(_SAMPLES, step)
-        place, digest = tags.get("ditlab.samples.checkpoint", ""), tags.get("ditlab.samples.manifest", "")
-        if place and tags.get("ditlab.samples.step") == str(step):
-            short = f", manifest {plain(digest[:16])}" if digest else ""
-            source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
-        links = f"{page('as a file', file)}; [all steps](charts:)"
-        return [f"Samples of step {step:,} ({links}).{source}", picture(f"samples of step {step:,}", file)]
 
 
 def spec_lines(params: Mapping[str, str]) -> list[str]:
@@ -199,11 +186,6 @@ def spec_lines(params: Mapping[str, str]) -> list[str]:
 def number(value: float) -> str:
     """A figure to four digits; NaN and infinities as words."""
     return f"{value:.4g}" if math.isfinite(value) else str(value)
-
-
-def _is_baseline(name: str) -> bool:
-    """Return True for values to compare with: of simple predictors, real samples and chance."""
-    return "/baseline/" in name or "/reference/" in name or name.endswith(("_real", "_chance", "_held_out", "_error"))
 
 
 def _untrained(span: MetricSpan) -> str:
@@ -254,7 +236,19 @@ class SweepNote:
         size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
         parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
         if self.ranking:
-            parts.append(self._ranking())
+            known = ("trial", "run", "status", "step", *self.metrics)
+            axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
+            names = [*(name for name in known if name in self.ranking), *axes]
+            rows, length = [], 0
+            for values in zip(*(self.ranking[name][:_MOST_TRIALS] for name in names), strict=True):
+                shown = ("" if value is None else value for value in values)
+                row = [number(value) if isinstance(value, float) else plain(value, 60) for value in shown]
+                length += sum(map(len, row))
+                if length <= _LONGEST_RANKING:
+                    rows.append(row)
+            parts.append(table([plain(name, 60) for name in names], rows))
+            if left := len(self.ranking["trial"]) - len(rows):
+                parts.append(f"{left} more in `ranking.json`.")
         if self.best:
             parts += [f"Best: {plain(self.best)}", listed(spec_lines(self.best_spec))]
         if self.page:
@@ -263,23 +257,3 @@ class SweepNote:
         if self.status in ("running", "failed", "interrupted", "stopped"):
             parts += ["To go on, where the sweep's files are:", code([f"ditlab tune --resume {self.run_id}"])]
         return "\n\n".join(filter(None, parts)) + "\n"
-
-    def _ranking(self) -> str:
-        known = ("trial", "run", "status", "step", *self.metrics)
-        axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
-        names = [*(name for name in known if name in self.ranking), *axes]
-        columns = [[_cell(value) for value in self.ranking[name][:_MOST_TRIALS]] for name in names]
-        rows, length = [], 0
-        for row in zip(*columns, strict=True):
-            length += sum(map(len, row))
-            if length <= _LONGEST_RANKING:
-                rows.append(row)
-        left = len(self.ranking["trial"]) - len(rows)
-        more = f"\n\n{left} more in `ranking.json`." if left else ""
-        return table([plain(name, 60) for name in names], rows) + more
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return number(value) if isinstance(value, float) else plain(value, 60)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,6 @@ class Refill:
     left: list[str] = field(default_factory=list)
     """Sentences on what the old database alone has."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result in JSON's types, for `--json`."""
-        return asdict(self)
-
     def lines(self) -> list[str]:
         """Lines for people."""
         kept = f"MLflow was filled again from the runs' journals, as the home {self.reason}"
@@ -90,7 +87,20 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
                 "stop it."
             )
         cursor.release()
-    aside, artifacts = _set_aside(home)
+    # The old database and its files get other names, noted in the home's marker first.
+    name = str(home.read_marker().get("aside", ""))
+    if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
+        name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
+        home.write_marker(folder=str(home.former_folder() or home.root), aside=name)
+    aside = home.root / name
+    artifacts = home.artifacts.with_name(name.replace("mlflow.db", home.artifacts.name))
+    if home.mlflow_database.exists() and not aside.exists():
+        if home.artifacts.exists() and not artifacts.exists():
+            home.artifacts.rename(artifacts)
+        for suffix in ("-wal", "-shm", "-journal", ""):  # the database itself comes last
+            part = Path(f"{home.mlflow_database}{suffix}")
+            if part.exists():
+                part.rename(f"{aside}{suffix}")
     former = home.former_folder()
     if former and former != home.root:
         for folder in folders:
@@ -108,24 +118,6 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
     if not any(result.left and result.fault for result in results if result.run_id in own):
         home.write_marker()
     return done, results
-
-
-def _set_aside(home: Home) -> tuple[Path, Path]:
-    """Give the old database and its files other names, noted in the home's marker first; returns both."""
-    name = str(home.read_marker().get("aside", ""))
-    if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
-        name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
-        home.write_marker(folder=str(home.former_folder() or home.root), aside=name)
-    aside = home.root / name
-    artifacts = home.artifacts.with_name(name.replace("mlflow.db", home.artifacts.name))
-    if home.mlflow_database.exists() and not aside.exists():
-        if home.artifacts.exists() and not artifacts.exists():
-            home.artifacts.rename(artifacts)
-        for suffix in ("-wal", "-shm", "-journal", ""):  # the database itself comes last
-            part = Path(f"{home.mlflow_database}{suffix}")
-            if part.exists():
-                part.rename(f"{aside}{suffix}")
-    return aside, artifacts
 
 
 def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
@@ -159,72 +151,59 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
         write_durably(trials, b"".join(map(encode_json_line, moved(lines.records))))
 
 
-@dataclass
-class _OldRun:
-    """A run of ours in the old database."""
-
-    mlflow_run_id: str
-    is_deleted: bool
-    tags: dict[str, str] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-    """Names of its metrics and parameters."""
-
-
 def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
     """Copy what people typed and tagged in the old database to the new runs, and name what stays there alone."""
+    old_tags: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    old_names: defaultdict[str, set[str]] = defaultdict(set)  # of metrics and parameters
     with closing(open_read_only(database)) as connection:
-        old, num_others = _old_runs(connection)
-        experiments = dict(connection.execute("SELECT experiment_id, name FROM experiments"))
-        tags = connection.execute("SELECT experiment_id, key, value FROM experiment_tags").fetchall()
-        registered = [name for (name,) in connection.execute("SELECT name FROM registered_models ORDER BY name")]
+        read = connection.execute
+        query = (  # of two runs with one id of ours, the later row counts: one that is not deleted
+            "SELECT value, run_uuid, lifecycle_stage FROM runs JOIN tags USING (run_uuid) WHERE key = ? "
+            "ORDER BY lifecycle_stage = 'active'"
+        )
+        ours = read(query, (RUN_TAG,)).fetchall()
+        num_others = read("SELECT count(*) FROM runs").fetchone()[0] - len(ours)
+        for mlflow_run_id, key, value in read("SELECT run_uuid, key, value FROM tags"):
+            old_tags[mlflow_run_id][key] = value
+        for mlflow_run_id, key in read(
+            "SELECT run_uuid, key FROM latest_metrics UNION SELECT run_uuid, key FROM params"
+        ):
+            old_names[mlflow_run_id].add(key)
+        experiments = dict(read("SELECT experiment_id, name FROM experiments"))
+        tags = read("SELECT experiment_id, key, value FROM experiment_tags").fetchall()
+        registered = [name for (name,) in read("SELECT name FROM registered_models ORDER BY name")]
     for number, key, value in tags:
         experiment = client.get_experiment_by_name(experiments.get(number, ""))
         if experiment is not None and experiment.tags.get(key) != value:
             client.set_experiment_tag(experiment.experiment_id, key, value)
             done.copied.append(f"experiment {experiment.name}: {_tag_name(key)} copied.")
-    for run_id, run in sorted(old.items()):
+    for run_id, (old, stage) in sorted({run_id: (old, stage) for run_id, old, stage in ours}.items()):
         new = find_mlflow_run(client, run_id)
         if new is None:
-            done.left.append(f"run {run_id} ({run.mlflow_run_id}) has no journal in this home.")
+            done.left.append(f"run {run_id} ({old}) has no journal in this home.")
             continue
-        done.runs.append({"run_id": run_id, "before": run.mlflow_run_id, "after": new})
+        done.runs.append({"run_id": run_id, "before": old, "after": new})
         stored = client.get_run(new)
         if stored.info.lifecycle_stage == "deleted":  # by this function, before a crash
             continue
         data = stored.data
-        for key, value in run.tags.items():
+        for key, value in old_tags[old].items():
             if key == NOTE_TAG:
-                is_typed = note_hash(value) not in run.tags.get(OWN_TAG, "").split()
+                is_typed = note_hash(value) not in old_tags[old].get(OWN_TAG, "").split()
             else:
                 is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith("mlflow."))
             if is_typed and data.tags.get(key) != value:
                 client.set_tag(new, key, value)
                 done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
-        if missing := sorted(run.names - data.metrics.keys() - data.params.keys()):
+        if missing := sorted(old_names[old] - data.metrics.keys() - data.params.keys()):
             done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {_some(missing)}.")
-        if run.is_deleted:
+        if stage == "deleted":
             client.delete_run(new)
             done.copied.append(f"run {run_id}: deleted, as it was.")
     if registered:
         done.left.append(f"Registered models, to be registered again: {_some(registered)}.")
     if num_others:
         done.left.append(f"Runs that other programs logged: {num_others}.")
-
-
-def _old_runs(connection: sqlite3.Connection) -> tuple[dict[str, _OldRun], int]:
-    """Runs by our ids, one that is not deleted before one that is, and the number of runs that are not ours."""
-    runs = {
-        mlflow_run_id: _OldRun(mlflow_run_id, stage == "deleted")
-        for mlflow_run_id, stage in connection.execute("SELECT run_uuid, lifecycle_stage FROM runs")
-    }
-    for mlflow_run_id, key, value in connection.execute("SELECT run_uuid, key, value FROM tags"):
-        runs[mlflow_run_id].tags[key] = value
-    for table in ("latest_metrics", "params"):
-        for mlflow_run_id, key in connection.execute(f"SELECT run_uuid, key FROM {table}"):
-            runs[mlflow_run_id].names.add(key)
-    ours = [run for run in runs.values() if RUN_TAG in run.tags]
-    ours.sort(key=lambda run: not run.is_deleted)
-    return {run.tags[RUN_TAG]: run for run in ours}, len(runs) - len(ours)
 
 
 def _tag_name(key: str) -> str:

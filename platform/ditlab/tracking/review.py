@@ -15,7 +15,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
-from ditlab.tracking.notes import RunNote
+from ditlab.tracking.notes import RunNote, number
 from ditlab.tracking.records import UnreadableRecord, read_run_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
 
@@ -64,9 +64,9 @@ def log_overview(tracker: RunTracker, step: int) -> None:
     facts, results = tracker.journal.facts, tracker.journal.results
     values: dict[str, float] = {}
     if main := results.get(facts.tags.get(MAIN_TAG, "")):
-        values |= {"run/eval": _short(main.last.value), "run/best_eval": _short(main.low.value)}
+        values |= {"run/eval": float(number(main.last.value)), "run/best_eval": float(number(main.low.value))}
     if speed := results.get(SPEED):
-        values["run/speed"] = _short(speed.last.value)
+        values["run/speed"] = float(number(speed.last.value))
     total = as_count(facts.params.get("parameters.total", ""))
     if total is not None and "run/parameters" not in facts.overview_steps:
         values["run/parameters"] = float(total)
@@ -75,11 +75,7 @@ def log_overview(tracker: RunTracker, step: int) -> None:
 
 def log_best(tracker: RunTracker, step: int, value: float) -> None:
     """Log the best value of a sweep's trials for MLflow's list of runs, after `step` trials ended."""
-    tracker.journal.log_overview(step, {"run/best_eval": _short(value)})
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
+    tracker.journal.log_overview(step, {"run/best_eval": float(number(value))})
 
 
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:

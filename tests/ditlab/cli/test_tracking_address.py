@@ -77,7 +77,7 @@ def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
     [
         ("http://me:pass-word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000 holds a password"),
         ("http://me:pass/word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000"),
-        ("file:///tmp/mlruns", "MLFLOW_TRACKING_URI='file:///tmp/mlruns' is a plain folder"),
+        ("file:///tmp/mlruns", "MLFLOW_TRACKING_URI='file:///tmp/mlruns' is no tracking address"),
     ],
 )
 def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri, message):

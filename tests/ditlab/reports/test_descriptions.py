@@ -24,7 +24,7 @@ ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'
 def ticks(panel: Lines, axis: str) -> list[str]:
     canvas = Canvas()
     axes = canvas.add_subplot()
-    draw_lines(panel, axes, 100, LIGHT)
+    draw_lines(panel, axes, LIGHT)
     canvas.draw_without_rendering()
     return [label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")(which="both") if label.get_text()]
 
@@ -82,7 +82,7 @@ def test_captions_of_a_row_stand_on_one_line() -> None:
 
 
 def test_captions_of_several_lines_stand_below_their_image() -> None:
-    layout = GridLayout(ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2), 120)
+    layout = GridLayout(ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2))
     captions = list(layout.captions())
     below = layout.corner(0)[0] + layout.tile_height
     assert " ".join(text for _, _, text in captions) == "a long caption of two lines b d" and len(captions) == 4
@@ -94,12 +94,12 @@ def test_short_names_of_columns_stand_upright() -> None:
     canvas = Canvas()
     for names, turned in ((["1", "12"], 0.0), (["red", "green"], 90.0)):
         axes = canvas.add_subplot()
-        draw_panel(Heatmap(np.eye(2), x_names=names), axes, PanelSize(4, 2), 100)
+        draw_panel(Heatmap(np.eye(2), x_names=names), axes, PanelSize(4, 2, 0), LIGHT)
         assert {label.get_rotation() for label in axes.get_xticklabels()} == {turned}
 
 
 def test_an_equation_is_not_broken_over_lines() -> None:
-    lines = wrap("Principal components of the tokens behind the last block, t = 0.25", 4.3, 12, 100).split("\n")
+    lines = wrap("Principal components of the tokens behind the last block, t = 0.25", 4.3, 12).split("\n")
     assert len(lines) > 1 and lines[-1].endswith("t = 0.25")
 
 

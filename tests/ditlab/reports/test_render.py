@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
-from ditlab.reports.rendering.image_grid import GridLayout
+from ditlab.reports.rendering.image_grid import MARGIN, GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
+from ditlab.reports.rendering.theme import LIGHT
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
@@ -55,21 +56,21 @@ def test_panels_are_laid_out_in_rows() -> None:
 
 def test_small_images_are_enlarged_by_a_whole_factor() -> None:
     images = RNG.random((5, 8, 8))
-    layout = GridLayout(ImageGrid(images, columns=3), dpi=120)
+    layout = GridLayout(ImageGrid(images, columns=3))
     assert layout.tile_height >= 80
-    picture = layout.draw()
+    picture = layout.draw(LIGHT)
     top, left = layout.corner(4)
     tile = picture[top : top + layout.tile_height, left : left + layout.tile_width, 0]
     blocks = tile.reshape(8, layout.scale, 8, layout.scale)
     assert (blocks == np.round(images[4] * 255).astype(np.uint8)[:, None, :, None]).all()
-    assert (picture[:, left - layout.margin + 1 : left - 1] == 255).all()  # a margin between neighbours
+    assert (picture[:, left - MARGIN + 1 : left - 1] == 255).all()  # a margin between neighbours
 
 
 def test_values_outside_the_range_are_clipped_and_nan_is_magenta() -> None:
     images = np.array([[[-1.0, 2.0], [np.nan, 0.5]]])
-    layout = GridLayout(ImageGrid(images), dpi=120)
+    layout = GridLayout(ImageGrid(images))
     top, left = layout.corner(0)
-    picture = layout.draw()[top :: layout.scale, left :: layout.scale][:2, :2].tolist()
+    picture = layout.draw(LIGHT)[top :: layout.scale, left :: layout.scale][:2, :2].tolist()
     assert picture == [[[0, 0, 0], [255, 255, 255]], [[255, 0, 255], [128, 128, 128]]]
 
 

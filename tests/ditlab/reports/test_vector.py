@@ -22,7 +22,7 @@ from denoisers.figures import (
     Text,
 )
 from ditlab.reports.rendering.render import save_formats, to_pdf, to_svg
-from ditlab.reports.rendering.theme import THEMES, luminance, one_line, text_on
+from ditlab.reports.rendering.theme import THEMES, one_line, text_on
 
 MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
 HUGE = MARKUP * 400
@@ -71,6 +71,12 @@ def test_files_by_format_and_theme(tmp_path: Path) -> None:
         assert still.text == {"Title": "one", "Description": "one. Grid of images, 1 images."}
     assert to_pdf(figure) == to_pdf(figure) == files[2].read_bytes()
     assert files[2].read_bytes().startswith(b"%PDF")
+
+
+def luminance(red: float, green: float, blue: float) -> float:
+    """Relative luminance of a colour of [0, 1] (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(first: str, second: str) -> float:

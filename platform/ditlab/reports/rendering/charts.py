@@ -1,4 +1,4 @@
-"""Panels of curves, bars and points: size and drawing. Logarithmic axes have few ticks, written plainly."""
+"""Drawing of curves, bars, points and parallel axes. Logarithmic axes have few ticks, written plainly."""
 
 from __future__ import annotations
 
@@ -22,22 +22,18 @@ from ditlab.reports.rendering.theme import (
     LINE_WIDTH,
     NAME_CHARACTERS,
     TICK_POINTS,
-    PanelSize,
     Theme,
-    label_axes,
-    light_grid,
     one_line,
     style_axes,
 )
 
-LEGEND_INCHES = 1.8
-SCALE_INCHES = 0.9
+MOST_INSIDE = 6
+"""Labels of a legend that is drawn over the curves; one of more is beside them."""
 _ALIKE = 5
 """Curves of one dash: the colours from the sixth on are less unlike the first ones."""
 _MAX_POINTS = 4000
 """Points of a curve from which on only the lowest and highest of neighbours are drawn."""
-_BAR_INCHES = 0.26
-_CHARACTER_INCHES = 0.075
+BAR_INCHES = 0.26
 _FEW, _MANY = 12.0, 1000.0
 """Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
 _WEIGHTS: dict[str, dict[str, Any]] = {
@@ -50,47 +46,36 @@ _PALEST = 0.9
 """Cut-off of the colour scale of curves: its last colour, a bright yellow, is invisible on white."""
 _BELOW = -0.13
 """Place of a curve on a parallel axis on which it has no value."""
-_MANY_AXES = 7
+MANY_AXES = 7
 """Parallel axes of a picture that is shown smaller, so that its text is larger and every second name is higher."""
 
 
-def lines_size(panel: Lines, dpi: int) -> PanelSize:
-    """Compute the size of curves, with a legend of many and a colour scale beside them."""
-    width, height = panel.size
-    width += SCALE_INCHES if panel.scale else 0.0
-    if legend_is_outside(panel):
-        return PanelSize(width + LEGEND_INCHES, max(height, 0.6 + 0.185 * len(panel.curves)))
-    return PanelSize(width, height)
-
-
-def legend_is_outside(panel: Lines) -> bool:
-    """Return True where the legend would cover the curves."""
-    return sum(1 for curve in panel.curves if curve.label) > 6
-
-
-def draw_lines(panel: Lines, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
     """Draw curves, their bands and a legend."""
     for index, curve in enumerate(panel.curves):
         colour = _draw_curve(curve, index, axes, theme)
         if curve.band is not None:
             x, y, band = (np.asarray(each, dtype=float) for each in (curve.x, curve.y, curve.band))
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
-    light_grid(axes, theme)
-    style_axes(axes, theme)
-    if panel.log_x:
-        axes.set_xscale("log")
-        _set_log_ticks(axes.xaxis, [curve.x for curve in panel.curves])
-    else:
-        # whole numbers stay whole: there is no layer 1.5 on the axis
-        xs = [np.asarray(curve.x, dtype=float) for curve in panel.curves]
-        are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
-        axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    if panel.log_y:
-        axes.set_yscale("log")
-        _set_log_ticks(axes.yaxis, [curve.y for curve in panel.curves])
-    label_axes(axes, panel.x_label, panel.y_label, theme)
-    _legend(axes, [curve.label for curve in panel.curves], legend_is_outside(panel), theme)
+    style_axes(axes, panel.x_label, panel.y_label, theme)
+    # whole numbers stay whole: there is no layer 1.5 on the axis
+    xs, ys = ([np.asarray(getattr(curve, name), dtype=float) for curve in panel.curves] for name in "xy")
+    are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+    for name, is_log, parts in (("x", panel.log_x, xs), ("y", panel.log_y, ys)):
+        if not is_log:
+            continue
+        axes.set(**{f"{name}scale": "log"})
+        values = np.concatenate(parts)
+        values = values[np.isfinite(values)]
+        ratio = float(values.max() / values.min()) if len(values) else 1.0
+        few = (1, 1.5, 2, 3, 4, 5, 7) if ratio < _FEW else (1, 2, 5)
+        axis = getattr(axes, f"{name}axis")
+        axis.set_major_locator(LogLocator(subs=few if ratio < _MANY else (1,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+        axis.set_minor_locator(NullLocator())
+    _legend(axes, [curve.label for curve in panel.curves], theme)
     _draw_scale(panel.scale, axes, theme)
 
 
@@ -145,16 +130,7 @@ def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
     axis.set_ticks([], minor=True)
 
 
-def bars_size(panel: Bars, dpi: int) -> PanelSize:
-    """Compute the size of bars with their names, and with a legend of their parts below."""
-    names = max((len(_label(name) or "") for name in panel.names), default=0)
-    texts = max((len(one_line(text, NAME_CHARACTERS)) for text in panel.texts), default=0)
-    legend = 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
-    height = max(1.4, 0.7 + _BAR_INCHES * len(panel.names)) + legend
-    return PanelSize(4.4 + _CHARACTER_INCHES * (names + texts), height)
-
-
-def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
     """Draw horizontal bars, the first on top, with their texts and their parts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
@@ -180,20 +156,17 @@ def draw_bars(panel: Bars, axes: Axes, dpi: int, theme: Theme) -> None:
         longest = max(map(len, texts))
         most = max(float(ends.max()), panel.limit.position if panel.limit else 0.0) or 1.0
         axes.set_xlim(min(0.0, float(ends.min())), most * (1 + 0.02 * (longest + 2)))
-    light_grid(axes, theme)
-    axes.grid(False, axis="y")
+    style_axes(axes, panel.x_label, panel.y_label, theme, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
     )
-    style_axes(axes, theme)
-    label_axes(axes, panel.x_label, panel.y_label, theme)
     if panel.parts:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / (_BAR_INCHES * max(3, len(places)))), ncols=4,
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / (BAR_INCHES * max(3, len(places)))), ncols=4,
                     fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)  # fmt: skip
 
 
-def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
     """Draw groups of points in a colour and a marker each, or their texts in place of dots, and lines among them."""
     markers = "osD^vP*Xh<>p"
     for index, group in enumerate(panel.groups):
@@ -216,26 +189,17 @@ def draw_points(panel: Points, axes: Axes, dpi: int, theme: Theme) -> None:
             )  # fmt: skip
     for curve in panel.curves:
         axes.plot(curve.x, curve.y, color=theme.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
-    light_grid(axes, theme)
-    style_axes(axes, theme)
-    label_axes(axes, panel.x_label, panel.y_label, theme)
+    style_axes(axes, panel.x_label, panel.y_label, theme)
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             _set_ticks(axis, ticks)
     labels = [group.label for group in panel.groups] + [curve.label for curve in panel.curves]
-    _legend(axes, labels, sum(map(bool, labels)) > 6, theme, above=bool(panel.curves))
+    _legend(axes, labels, theme, is_above=bool(panel.curves))
     if panel.curves:
         axes.margins(0.04, 0.12)
 
 
-def parallel_size(panel: Parallel, dpi: int) -> PanelSize:
-    """Compute the size of parallel axes, with the end's label and the colour scale."""
-    num = len(panel.axes)
-    distance, height = (1.1, 6.4) if num > _MANY_AXES else (1.75 - 0.06 * num, 4.9)
-    return PanelSize(2.2 + distance * num + (SCALE_INCHES if panel.scale else 0.0), height)
-
-
-def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_parallel(panel: Parallel, axes: Axes, theme: Theme) -> None:
     """Draw the curves, and over them the axes with their ticks and names, every second one higher where many meet."""
     for index, curve in enumerate(panel.curves):
         y = np.where(np.isnan(curve.y), _BELOW, curve.y)
@@ -243,7 +207,7 @@ def draw_parallel(panel: Parallel, axes: Axes, dpi: int, theme: Theme) -> None:
         if curve.label:
             _write(axes, curve.label, len(panel.axes) - 0.95, float(y[-1]), theme, "left", fontweight="bold")
     last = len(panel.axes) - 1
-    is_wide = len(panel.axes) > _MANY_AXES
+    is_wide = len(panel.axes) > MANY_AXES
     larger = 1.3 if is_wide else 1.0
     for place, axis in enumerate(panel.axes):
         has_gaps = any(np.isnan(curve.y[place]) for curve in panel.curves)
@@ -273,21 +237,17 @@ def _write(axes: Axes, text: str, x: float, y: float, theme: Theme, align: str, 
     axes.text(x, y, text, ha=align, va="center", color=theme.text, parse_math=False, bbox=ground, zorder=9, **style)
 
 
-def _legend(axes: Axes, labels: Sequence[str], outside: bool, theme: Theme, above: bool = False) -> None:
+def _legend(axes: Axes, labels: Sequence[str], theme: Theme, is_above: bool = False) -> None:
     if not any(labels):
         return
-    if above:  # where it covers no point
-        legend = axes.legend(fontsize=TICK_POINTS, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0),
-                             ncols=len(labels), columnspacing=1.2, borderaxespad=0.1)  # fmt: skip
-    elif outside:
-        legend = axes.legend(fontsize=TICK_POINTS, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    else:
-        legend = axes.legend(
-            fontsize=TICK_POINTS, framealpha=0.85, edgecolor="none", facecolor=theme.background, loc="best"
-        )
-    for text in legend.get_texts():
+    place: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none", "facecolor": theme.background, "loc": "best"}
+    if is_above:  # where it covers no point
+        place = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(labels),
+                 "columnspacing": 1.2, "borderaxespad": 0.1}  # fmt: skip
+    elif sum(map(bool, labels)) > MOST_INSIDE:
+        place = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
+    for text in axes.legend(fontsize=TICK_POINTS, labelcolor=theme.text, **place).get_texts():
         text.set_parse_math(False)
-        text.set_color(theme.text)
 
 
 def _label(label: str) -> str | None:
@@ -295,24 +255,3 @@ def _label(label: str) -> str | None:
     name = one_line(label, NAME_CHARACTERS)
     # Matplotlib skips labels that begin with an underscore.
     return f"\u200a{name}" if name.startswith("_") else name or None
-
-
-def _set_log_ticks(axis: Axis, parts: Sequence[np.ndarray]) -> None:
-    """Set ticks for values above 0; the axis' scale is logarithmic already."""
-    values = np.concatenate([np.asarray(part, dtype=float) for part in parts])
-    values = values[np.isfinite(values)]
-    ratio = float(values.max() / values.min()) if len(values) else 1.0
-    subs: tuple[float, ...] = (1,)
-    if ratio < _MANY:
-        subs = (1, 1.5, 2, 3, 4, 5, 7) if ratio < _FEW else (1, 2, 5)
-    axis.set_major_locator(_InnerTicks(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    axis.set_minor_locator(NullLocator())
-
-
-class _InnerTicks(LogLocator):
-    """Ticks of a logarithmic axis without those outside its limits, which would be laid out and never shown."""
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        low, high = 0.99 * min(vmin, vmax), 1.01 * max(vmin, vmax)
-        return [tick for tick in super().tick_values(vmin, vmax) if low < tick < high]

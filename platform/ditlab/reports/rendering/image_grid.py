@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from denoisers.figures import ImageGrid
-from ditlab.reports.rendering.theme import CAPTION_POINTS, LIGHT, Theme, printable
+from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, Theme, printable
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""
 _FEW_PIXELS = 168
 """The same for grids of up to four images."""
 _CAPTION_LINES = 3
-_ASCENT = 0.8
-"""Height of tall letters above the line, in units of the font's size."""
-_LINE = 1.25
-"""Distance of lines, in the same units."""
+_EM = CAPTION_POINTS * DPI / 72
+"""Size of a caption's letters in pixels."""
+MARGIN = 8
+"""Pixels around a tile."""
 _CAPTION_CHARACTERS = 400
 """Characters of a caption that are looked at, more than any three lines hold."""
 _NOT_FINITE = (1.0, 0.0, 1.0)
@@ -28,38 +28,44 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 class GridLayout:
     """Geometry of an image grid in pixels."""
 
-    def __init__(self, grid: ImageGrid, dpi: int, caption_points: float = CAPTION_POINTS, margin: int = 8) -> None:
-        self.grid, self.dpi, self.caption_points, self.margin = grid, dpi, caption_points, margin
-        self.num = len(grid.images)
-        self.columns = max(1, min(grid.columns, self.num))
-        rows = max(1, -(-self.num // self.columns))
-        image_height, image_width = grid.images.shape[1:3]
-        legible = _FEW_PIXELS if self.num <= 4 else _LEGIBLE_PIXELS
+    def __init__(self, grid: ImageGrid) -> None:
+        self.grid = grid
+        num, image_height, image_width = grid.images.shape[:3]
+        self.columns = max(1, min(grid.columns, num))
+        rows = max(1, -(-num // self.columns))
+        legible = _FEW_PIXELS if num <= 4 else _LEGIBLE_PIXELS
         # a whole number, so that every pixel becomes an equal square
         self.scale = max(1, -(-legible // max(image_height, image_width)))
         self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
-        characters = max(6, int((self.tile_width + margin) / (caption_points * 0.58 * dpi / 72)))
+        characters = max(6, int((self.tile_width + MARGIN) / (0.58 * _EM)))
         whole = [printable(text[:_CAPTION_CHARACTERS]) for text in grid.captions]
         self.wrapped = [textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ...") for text in whole]
         """Lines of each caption, as wide as a tile."""
         lines = max(map(len, self.wrapped), default=0)
-        self.caption_height = round(lines * caption_points * 1.3 * dpi / 72) + (4 if lines else 0)
-        self.height = rows * (self.tile_height + self.caption_height + margin) + margin
-        self.width = self.columns * (self.tile_width + margin) + margin
+        self.caption_height = round(lines * 1.3 * _EM) + (4 if lines else 0)
+        self.height = rows * (self.tile_height + self.caption_height + MARGIN) + MARGIN
+        self.width = self.columns * (self.tile_width + MARGIN) + MARGIN
 
     def corner(self, index: int) -> tuple[int, int]:
         """Top left corner of a tile: (top, left)."""
         row, column = divmod(index, self.columns)
-        top = self.margin + row * (self.tile_height + self.caption_height + self.margin)
-        return top, self.margin + column * (self.tile_width + self.margin)
+        top = MARGIN + row * (self.tile_height + self.caption_height + MARGIN)
+        return top, MARGIN + column * (self.tile_width + MARGIN)
 
-    def draw(self, theme: Theme = LIGHT) -> np.ndarray:
+    def draw(self, theme: Theme) -> np.ndarray:
         """Draw the picture, (height, width, 3) uint8, with the page's colour between the tiles."""
-        picture = np.tile(_rgb(theme.background), (self.height, self.width, 1))
-        outline = _rgb(theme.blank)
+        background, outline = (
+            np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) for colour in (theme.background, theme.blank)
+        )
+        picture = np.tile(background, (self.height, self.width, 1))
         for index, image in enumerate(self.grid.images):
             top, left = self.corner(index)
-            tile = _colours(image).repeat(self.scale, axis=0).repeat(self.scale, axis=1)
+            values = np.asarray(image, dtype=float)
+            if values.ndim == 2:
+                values = values[..., None].repeat(3, axis=-1)
+            values = np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, _NOT_FINITE)
+            colours = np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8)
+            tile = colours.repeat(self.scale, axis=0).repeat(self.scale, axis=1)
             picture[top : top + self.tile_height, left : left + self.tile_width] = tile
             # An outline, as an image of the page's colour has no visible border.
             picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = outline
@@ -72,24 +78,8 @@ class GridLayout:
         Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
         stand higher than its neighbours.
         """
-        point = self.caption_points * self.dpi / 72
-        for index, lines in enumerate(self.wrapped[: self.num]):
+        for index, lines in enumerate(self.wrapped[: len(self.grid.images)]):
             top, left = self.corner(index)
-            first = top + self.tile_height + 3 + _ASCENT * point
+            first = top + self.tile_height + 3 + 0.8 * _EM  # below the height of tall letters
             for number, line in enumerate(lines):
-                yield left + self.tile_width / 2, first + number * _LINE * point, line
-
-
-def _rgb(colour: str) -> np.ndarray:
-    """Convert `#rrggbb` to (3,) uint8."""
-    return np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)], dtype=np.uint8)
-
-
-def _colours(image: np.ndarray) -> np.ndarray:
-    """Convert (h, w) grey or (h, w, 3) colours in [0, 1] to (h, w, 3) uint8, clipping values outside."""
-    values = np.asarray(image, dtype=float)
-    if values.ndim == 2:
-        values = values[..., None].repeat(3, axis=-1)
-    finite = np.isfinite(values).all(axis=-1, keepdims=True)
-    values = np.where(finite, values, _NOT_FINITE)
-    return np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8)
+                yield left + self.tile_width / 2, first + number * 1.25 * _EM, line

@@ -1,10 +1,10 @@
-"""Panels of a figure: size and drawing of each kind, with diagrams, heat maps and texts."""
+"""Panels of a figure: the size of each kind, and drawing, with diagrams, heat maps and texts."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,30 +14,26 @@ from matplotlib.ticker import MaxNLocator
 
 from denoisers.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
 from ditlab.reports.rendering.charts import (
-    LEGEND_INCHES,
-    SCALE_INCHES,
-    bars_size,
+    BAR_INCHES,
+    MANY_AXES,
+    MOST_INSIDE,
     draw_bars,
     draw_colour_bar,
     draw_lines,
     draw_parallel,
     draw_points,
-    legend_is_outside,
-    lines_size,
-    parallel_size,
 )
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.theme import (
     CAPTION_POINTS,
+    DPI,
     LABEL_POINTS,
-    LIGHT,
     NAME_CHARACTERS,
     PANEL_TITLE_POINTS,
     TEXT_POINTS,
     TITLE_CHARACTERS,
     PanelSize,
     Theme,
-    label_axes,
     one_line,
     printable,
     style_axes,
@@ -66,17 +62,12 @@ _TEXT_COLUMNS = 96
 _PASSAGE_LINES = 40
 """Most lines shown of one text; the text file holds all of it."""
 _PANEL_LINES = 240
+_LEGEND_INCHES = 1.8
+_SCALE_INCHES = 0.9
 _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
-def diagram_size(panel: Diagram, dpi: int) -> PanelSize:
-    """Compute the size of a diagram from the places of its boxes."""
-    columns = max((box.column for box in panel.boxes), default=0.0)
-    rows = max((box.row for box in panel.boxes), default=0.0)
-    return PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
-
-
-def draw_diagram(panel: Diagram, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
     """Draw the boxes, then the arrows from border to border: of the facing sides, below and above in one column."""
     axes.set_axis_off()
     axes.set_xlim(-0.5, max((box.column for box in panel.boxes), default=0.0) + 0.5)
@@ -119,27 +110,7 @@ def draw_diagram(panel: Diagram, axes: Axes, dpi: int, theme: Theme) -> None:
             )  # fmt: skip
 
 
-def heatmap_margin(panel: Heatmap) -> float:
-    """Return the width in inches of all that stands beside a heat map: labels, colour bar and its unit."""
-    names = max((len(name) for name in _names(panel.y_names)), default=0)
-    return 1.3 + (0.2 if panel.unit else 0.0) + (0.07 * names if panel.cell_texts else 0.0)
-
-
-def heatmap_size(panel: Heatmap, dpi: int) -> PanelSize:
-    """Compute the size of a heat map with its labels and its colour bar."""
-    rows, columns = panel.values.shape
-    margin = heatmap_margin(panel)
-    if panel.cell_texts:
-        longest = max((len(text) for row in _cell_texts(panel) for text in row), default=1)
-        width = _CELL_INCHES[0] + 0.085 * (longest - 1)
-        return PanelSize(columns * width + margin, rows * _CELL_INCHES[1] + 0.6)
-    if _has_square_cells(panel):
-        longest_side = 4.0 / max(rows, columns)
-        return PanelSize(max(2.4, columns * longest_side) + margin, max(1.2, rows * longest_side) + 0.6)
-    return PanelSize(3.9 + margin, 3.5)
-
-
-def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
     """Draw a heat map with a colour bar, its mark and its cells' texts."""
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
     low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
@@ -147,7 +118,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
     low, high = panel.limits or (low, high)
-    style_axes(axes, theme)
+    style_axes(axes, panel.x_label, panel.y_label, theme, grid=None)
     image = axes.imshow(
         values,
         cmap=theme.diverging if panel.diverging else theme.sequential,
@@ -184,7 +155,6 @@ def draw_heatmap(panel: Heatmap, axes: Axes, dpi: int, theme: Theme) -> None:
                 column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
                 color=text_on(red, green, blue), parse_math=False, clip_on=True,
             )  # fmt: skip
-    label_axes(axes, panel.x_label, panel.y_label, theme)
     draw_colour_bar(axes, image, panel.unit, theme)
 
 
@@ -201,22 +171,14 @@ def _cell_texts(panel: Heatmap) -> list[list[str]]:
     return [[one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts]
 
 
-def text_size(panel: Text, dpi: int) -> PanelSize:
-    """Compute the size of a text panel, which is independent of the resolution."""
-    passages = _text_lines(panel)
-    longest = max((len(line) for lines in passages for line in lines), default=0)
-    height = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
-    return PanelSize(max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, height) + 0.1)
-
-
-def draw_text(panel: Text, axes: Axes, dpi: int, theme: Theme) -> None:
+def draw_text(panel: Text, axes: Axes, theme: Theme) -> None:
     """Draw the texts from top to bottom on alternating bands, in inches of the axes."""
     axes.set_axis_off()
     passages = _text_lines(panel)
-    total = sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages) or 1.0
+    total = _text_inches(passages) or 1.0
     top = 1.0
     for number, lines in enumerate(passages):
-        height = (len(lines) * _LINE_INCHES + 2 * _GAP_INCHES) / total
+        height = _text_inches([lines]) / total
         band = theme.band if number % 2 == 0 else theme.background
         axes.add_patch(
             Rectangle((0, top - height), 1, height, transform=axes.transAxes, facecolor=band, edgecolor="none")
@@ -251,60 +213,90 @@ def _text_lines(panel: Text) -> list[list[str]]:
     return passages
 
 
-def panel_size(panel: Panel, dpi: int) -> PanelSize:
-    """Compute the size that a panel needs, title and labels included, in inches."""
-    size, _ = _BY_KIND[type(panel)]
-    width, height = size(panel, dpi)
-    title = _title(panel, width, dpi)
-    return PanelSize(width, height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1 if title else 0.0))
+def _text_inches(passages: list[list[str]]) -> float:
+    return sum(len(lines) * _LINE_INCHES + 2 * _GAP_INCHES for lines in passages)
 
 
-def draw_panel(panel: Panel, axes: Axes, size: PanelSize, dpi: int, theme: Theme = LIGHT) -> None:
+def panel_size(panel: Panel) -> PanelSize:
+    """Compute the size that a panel needs."""
+    margin = 0.1
+    match panel:
+        case ImageGrid():
+            layout = GridLayout(panel)
+            # A lone narrow strip would leave no room for its title.
+            width, height = max(layout.width / DPI + 0.15, 2.4 if panel.title else 1.0), layout.height / DPI + 0.15
+        case Heatmap():
+            rows, columns = panel.values.shape
+            margin = 1.5 if panel.unit else 1.3
+            if texts := _cell_texts(panel):
+                margin += 0.07 * max((len(name) for name in _names(panel.y_names)), default=0)
+                longest = max((len(text) for row in texts for text in row), default=1)
+                width, height = columns * (_CELL_INCHES[0] + 0.085 * (longest - 1)), rows * _CELL_INCHES[1] + 0.6
+            elif _has_square_cells(panel):
+                side = 4.0 / max(rows, columns)
+                width, height = max(2.4, columns * side), max(1.2, rows * side) + 0.6
+            else:
+                width, height = 3.9, 3.5
+            width += margin
+        case Lines():
+            width, height = panel.size
+            beside = _SCALE_INCHES if panel.scale else 0.0
+            if sum(bool(curve.label) for curve in panel.curves) > MOST_INSIDE:
+                beside, height = beside + _LEGEND_INCHES, max(height, 0.6 + 0.185 * len(panel.curves))
+            width, margin = width + beside, 0.9 + beside
+        case Bars():
+            longest = sum(max(map(len, _names(each)), default=0) for each in (panel.names, panel.texts))
+            height = max(1.4, 0.7 + BAR_INCHES * len(panel.names))
+            height += 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
+            width, margin = 4.4 + 0.075 * longest, 0.9
+        case Points():
+            (width, height), margin = panel.size, 0.9
+        case Parallel():
+            num = len(panel.axes)
+            distance, height = (1.1, 6.4) if num > MANY_AXES else (1.75 - 0.06 * num, 4.9)
+            width = 2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0)
+        case Diagram():
+            columns, rows = (
+                max((getattr(box, name) for box in panel.boxes), default=0.0) for name in ("column", "row")
+            )
+            width, height = (columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2
+        case Text():
+            passages = _text_lines(panel)
+            longest = max((len(line) for lines in passages for line in lines), default=0)
+            width, height = max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, _text_inches(passages)) + 0.1
+    if title := _title(panel, width - margin):
+        height += _TITLE_INCHES * (title.count("\n") + 1) + 0.1
+    return PanelSize(width, height, margin)
+
+
+def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:
     """Draw a panel into its axes."""
-    _, draw = _BY_KIND[type(panel)]
-    draw(panel, axes, dpi, theme)
-    if panel.title:
-        title = _title(panel, size.width, dpi)
+    match panel:
+        case ImageGrid():
+            layout = GridLayout(panel)
+            axes.imshow(layout.draw(theme), interpolation="none", aspect="equal", origin="upper")
+            style: dict[str, Any] = {"ha": "center", "va": "baseline", "fontsize": CAPTION_POINTS, "color": theme.muted}
+            for x, y, text in layout.captions():
+                axes.text(x, y, text, parse_math=False, **style)
+            axes.set_axis_off()
+        case Heatmap():
+            draw_heatmap(panel, axes, theme)
+        case Lines():
+            draw_lines(panel, axes, theme)
+        case Bars():
+            draw_bars(panel, axes, theme)
+        case Points():
+            draw_points(panel, axes, theme)
+        case Parallel():
+            draw_parallel(panel, axes, theme)
+        case Diagram():
+            draw_diagram(panel, axes, theme)
+        case Text():
+            draw_text(panel, axes, theme)
+    if title := _title(panel, size.width - size.margin):
         axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=theme.text, parse_math=False)
 
 
-def panel_margin(panel: Panel) -> float:
-    """Return the width in inches of what stands beside a panel's axes: labels, a colour bar, a legend."""
-    if isinstance(panel, Heatmap):
-        return heatmap_margin(panel)
-    if isinstance(panel, Lines):
-        return 0.9 + (LEGEND_INCHES if legend_is_outside(panel) else 0.0) + (SCALE_INCHES if panel.scale else 0.0)
-    return 0.9 if isinstance(panel, Points | Bars) else 0.1
-
-
-def _title(panel: Panel, width: float, dpi: int) -> str:
+def _title(panel: Panel, width: float) -> str:
     """Wrap the title to the width of the axes, on which it is centred."""
-    return wrap(one_line(panel.title, TITLE_CHARACTERS), width - panel_margin(panel), PANEL_TITLE_POINTS, dpi)
-
-
-def _grid_size(panel: ImageGrid, dpi: int) -> PanelSize:
-    layout = GridLayout(panel, dpi)
-    # A lone narrow strip would leave no room for its title.
-    return PanelSize(max(layout.width / dpi + 0.15, 2.4 if panel.title else 1.0), layout.height / dpi + 0.15)
-
-
-def _draw_grid(panel: ImageGrid, axes: Axes, dpi: int, theme: Theme) -> None:
-    layout = GridLayout(panel, dpi)
-    axes.imshow(layout.draw(theme), interpolation="none", aspect="equal", origin="upper")
-    for x, y, text in layout.captions():
-        axes.text(
-            x, y, text, ha="center", va="baseline", fontsize=layout.caption_points, color=theme.muted, parse_math=False
-        )
-    axes.set_axis_off()
-
-
-_BY_KIND: dict[type, tuple[Callable[[Any, int], PanelSize], Callable[[Any, Axes, int, Theme], None]]] = {
-    ImageGrid: (_grid_size, _draw_grid),
-    Heatmap: (heatmap_size, draw_heatmap),
-    Lines: (lines_size, draw_lines),
-    Bars: (bars_size, draw_bars),
-    Points: (lambda panel, dpi: PanelSize(*panel.size), draw_points),
-    Parallel: (parallel_size, draw_parallel),
-    Diagram: (diagram_size, draw_diagram),
-    Text: (text_size, draw_text),
-}
+    return wrap(one_line(panel.title, TITLE_CHARACTERS), width, PANEL_TITLE_POINTS)

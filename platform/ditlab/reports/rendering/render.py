@@ -25,8 +25,9 @@ from PIL import Image
 
 from denoisers.figures import Figure, Heatmap
 from ditlab.reports.rendering.description import png_texts
-from ditlab.reports.rendering.panels import draw_panel, panel_margin, panel_size
+from ditlab.reports.rendering.panels import draw_panel, panel_size
 from ditlab.reports.rendering.theme import (
+    DPI,
     LIGHT,
     THEMES,
     TITLE_CHARACTERS,
@@ -38,9 +39,6 @@ from ditlab.reports.rendering.theme import (
     wrap,
 )
 from ditlab.storage.files import write_whole
-
-DPI = 120
-"""Pixels per inch of every picture."""
 
 _PNG_LEVEL = 4
 """zlib's level: a third less time than at the usual 6, for files that are 3 % larger."""
@@ -91,11 +89,7 @@ def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
     """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
     agg = FigureCanvasAgg(draw_canvas(figure, theme))
     agg.draw()
-    rgba = np.asarray(agg.buffer_rgba())  # (H, W, 4)
-    pixels = np.empty((*rgba.shape[:2], 3), dtype=np.uint8)
-    for channel in range(3):  # five times as fast as copying rgba[..., :3]
-        pixels[..., channel] = rgba[..., channel]
-    return pixels
+    return np.ascontiguousarray(np.asarray(agg.buffer_rgba())[..., :3])
 
 
 def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
@@ -104,19 +98,16 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     Of a figure without panels, its last frame is drawn.
     """
     figure = figure if figure.panels or not figure.frames else figure.frames[-1]
-    sizes = [panel_size(panel, DPI) for panel in figure.panels] or [PanelSize(4.0, 1.0)]
-    margins = [panel_margin(panel) for panel in figure.panels] or [0.0]
+    sizes = [panel_size(panel) for panel in figure.panels] or [PanelSize(4.0, 1.0, 0.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))
     # The layout gives all panels of a column the room that the labels of one need: ratios are those of what is left.
-    inner, labels = (
-        [max(values[column::num_columns]) for column in range(num_columns)]
-        for values in ([size.width - margin for size, margin in zip(sizes, margins, strict=True)], margins)
-    )
+    columns = [sizes[column::num_columns] for column in range(num_columns)]
+    inner = [max(size.width - size.margin for size in column) for column in columns]
     rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
     heights = [max(size.height for size in row) for row in rows]
 
-    width = sum(inner) + sum(labels)
-    title = wrap(one_line(figure.title, TITLE_CHARACTERS), width - 0.2, TITLE_POINTS, DPI, "bold")
+    width = sum(inner) + sum(max(size.margin for size in column) for column in columns)
+    title = wrap(one_line(figure.title, TITLE_CHARACTERS), width - 0.2, TITLE_POINTS, "bold")
     title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
     # A colour bar's unit would stand beside the next map's label as if it were one.
     gap = _BAR_GAP if any(isinstance(panel, Heatmap) for panel in figure.panels) and num_columns > 1 else 2 * _PAD
@@ -129,7 +120,7 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=inner, height_ratios=heights)
     for index, panel in enumerate(figure.panels):
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
-        draw_panel(panel, axes, sizes[index], DPI, theme)
+        draw_panel(panel, axes, sizes[index], theme)
     return canvas
 
 

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap
@@ -18,6 +19,8 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 
 ThemeName = Literal["light", "dark"]
 
+DPI = 120
+"""Pixels per inch of every picture."""
 TITLE_POINTS = 13.0
 PANEL_TITLE_POINTS = 11.0
 LABEL_POINTS = 9.5
@@ -25,7 +28,6 @@ TICK_POINTS = 8.5
 CAPTION_POINTS = 8.0
 TEXT_POINTS = 9.0
 LINE_WIDTH = 1.8
-GRID_WIDTH = 0.8
 _LABEL_CHARACTERS = 100
 TITLE_CHARACTERS = 300
 NAME_CHARACTERS = 40
@@ -92,45 +94,35 @@ DARK = Theme(
 THEMES: dict[ThemeName, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}
 
 
-def style_axes(axes: Axes, theme: Theme) -> None:
-    """Colour ticks, borders and the background of axes."""
+def style_axes(
+    axes: Axes, x_label: str, y_label: str, theme: Theme, grid: Literal["both", "x"] | None = "both"
+) -> None:
+    """Colour axes and label them; with a grid behind the data there is no border at the top and the right."""
     axes.set_facecolor(theme.background)
     axes.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
-    for spine in axes.spines.values():
+    for side, spine in axes.spines.items():
         spine.set_color(theme.muted)
-
-
-def label_axes(axes: Axes, x_label: str, y_label: str, theme: Theme) -> None:
-    """Set the labels of axes as plain text, each on one line."""
-    x_label, y_label = (one_line(label, _LABEL_CHARACTERS) for label in (x_label, y_label))
-    axes.set_xlabel(x_label, fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
-    axes.set_ylabel(y_label, fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
-
-
-def light_grid(axes: Axes, theme: Theme) -> None:
-    """Draw a grid behind the data, and no border at the top and the right."""
-    axes.grid(True, color=theme.grid, linewidth=GRID_WIDTH)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def luminance(red: float, green: float, blue: float) -> float:
-    """Relative luminance of a colour of [0, 1] (WCAG 2.2)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        spine.set_visible(not grid or side in ("left", "bottom"))
+    if grid:
+        axes.grid(True, axis=grid, color=theme.grid, linewidth=0.8)
+        axes.set_axisbelow(True)
+    for label, place in ((x_label, axes.set_xlabel), (y_label, axes.set_ylabel)):
+        place(one_line(label, _LABEL_CHARACTERS), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
 
 
 def text_on(red: float, green: float, blue: float) -> str:
-    """Return black or white, whichever is easier to read on a colour of [0, 1]."""
-    return "#000000" if luminance(red, green, blue) > 0.179 else "#ffffff"
+    """Return black or white, whichever is easier to read on a colour of [0, 1] by its luminance (WCAG 2.2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return "#000000" if np.dot((0.2126, 0.7152, 0.0722), linear) > 0.179 else "#ffffff"
 
 
 class PanelSize(NamedTuple):
-    """Width and height of a panel in inches."""
+    """Inches that a panel needs, title and labels included."""
 
     width: float
     height: float
+    margin: float
+    """Part of the width beside the axes, for labels, a colour bar, a legend."""
 
 
 def one_line(text: str, most: int, family: str = "sans-serif") -> str:
@@ -152,15 +144,15 @@ def _glyphs(family: str) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
-def wrap(text: str, width: float, points: float, dpi: int, weight: str = "normal") -> str:
+def wrap(text: str, width: float, points: float, weight: str = "normal") -> str:
     """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide by themselves."""
-    renderer = RendererAgg(1, 1, dpi)
+    renderer = RendererAgg(1, 1, DPI)
     font = FontProperties(size=points, weight=weight)
 
     def fits(line: str) -> bool:
         # Hinting rounds every glyph to whole pixels, so only the renderer gives the true width.
         pixels, _, _ = renderer.get_text_width_height_descent(line, font, False)
-        return bool(pixels <= width * dpi)
+        return bool(pixels <= width * DPI)
 
     lines = []
     for paragraph in text.splitlines():

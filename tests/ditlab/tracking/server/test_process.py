@@ -121,7 +121,7 @@ def test_there_is_no_default_and_no_weak_password(
         (["--allowed-hosts", "a.lab,http://b.lab"], "--allowed-hosts http://b.lab is no host's name"),
         (["--database", "postgresql://ann:pass-word@db/runs"], r"--database postgresql://ann:\*\*\*@db/runs shows"),
         (["--database", "http://db/runs"], "--database=http://db/runs is no database"),
-        (["--database", "runs.db"], "--database='runs.db' is a plain folder"),
+        (["--database", "runs.db"], "--database='runs.db' is no tracking address"),
         (["--artifacts", "s3://key:sec/ret@bucket"], "--artifacts=s3://... holds a password"),
     ],
 )
