@@ -9,5 +9,5 @@ A piece is `parameter[start:stop]` of the flattened parameter, so a checkpoint d
 nor on the ZeRO stage that wrote it. A checkpoint exists once its manifest does. Nothing in it is ever unpickled.
 
 `store.CheckpointStore` holds a run's checkpoints, local or behind a URI; `reader.CheckpointReader` reads one of them;
-`background.BackgroundSaver` writes them, in one thread of each worker.
+`saving.BackgroundSaver` writes them, in one thread of each worker.
 """

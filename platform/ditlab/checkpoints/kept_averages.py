@@ -43,12 +43,8 @@ def average_snapshots(checkpoints: CheckpointStore) -> CheckpointStore:
     return checkpoints.child(FOLDER)
 
 
-@dataclass(frozen=True)
-class AverageSource:
-    """Kept average in a checkpoint or a snapshot."""
-
-    reader: CheckpointReader
-    average: KeptAverage
+AverageSource = tuple[CheckpointReader, KeptAverage]
+"""Kept average, and the checkpoint or snapshot that holds it."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,8 @@ class RebuiltAverage:
     @property
     def num_snapshots(self) -> int:
         """Number of snapshots that take part, beside the checkpoint."""
-        used = {
-            source.reader.location
-            for source, share in zip(self.sources, self.combination.coefficients, strict=True)
-            if share
-        }
-        return len(used - {self.checkpoint.location})
+        shares = zip(self.sources, self.combination.coefficients, strict=True)
+        return len({reader.location for (reader, _), share in shares if share} - {self.checkpoint.location})
 
     def weights(self, prefix: str = "network.") -> dict[str, Tensor]:
         """Return whole float32 tensors by name; one slice of one tensor is in memory beside the result."""
@@ -83,10 +75,9 @@ class RebuiltAverage:
             for start in range(0, 0 if is_buffer else numel, SLICE):
                 stop = min(start + SLICE, numel)
                 total = torch.zeros(stop - start, dtype=torch.float64)
-                for source, share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
+                for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
                     if share:
-                        values = source.reader.read(field_of(source.average.length), name, start, stop)
-                        total.add_(values, alpha=share)
+                        total.add_(reader.read(field_of(kept.length), name, start, stop), alpha=share)
                 whole[start:stop] = total
             tensors[name.removeprefix(prefix)] = whole.reshape(shape)
         return tensors
@@ -107,20 +98,20 @@ class KeptAverages:
     @property
     def num_snapshots(self) -> int:
         """Number of snapshots, without the checkpoint."""
-        return len({source.reader.location for source in self.sources} - {self.checkpoint.location})
+        return len({reader.location for reader, _ in self.sources} - {self.checkpoint.location})
 
     def rebuild(self, profile: AverageProfile) -> RebuiltAverage:
         """Return the average of a profile that ends at the checkpoint.
 
         Raises UserError for a length below the shortest that was kept, and where there are too few snapshots.
         """
-        shortest = min(source.average.length for source in self.sources)
+        shortest = min(kept.length for _, kept in self.sources)
         if isinstance(profile, PowerProfile) and profile.length < shortest:
             raise UserError(
                 f"--ema {profile.label} is shorter than the shortest average that the run keeps, {shortest:g}; name "
                 f"lengths from {shortest:g} to 0.25, or set training.averages.lengths in the next run."
             )
-        combination = combine([source.average for source in self.sources], profile, self.updates)
+        combination = combine([kept for _, kept in self.sources], profile, self.updates)
         if combination.profile_error > LARGEST_ERROR:
             raise UserError(
                 f"--ema {profile.label} cannot be rebuilt from {self.num_snapshots} snapshots and the checkpoint of "
@@ -166,7 +157,7 @@ def open_averages(
             ):
                 readers.append(reader)
         kept = [(reader, KeptAverage(length, _updates(reader))) for reader in readers for length in _lengths(reader)]
-        yield KeptAverages(checkpoint, [AverageSource(*each) for each in kept])
+        yield KeptAverages(checkpoint, kept)
 
 
 def _lengths(reader: CheckpointReader) -> list[float]:

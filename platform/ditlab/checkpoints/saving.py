@@ -1,9 +1,10 @@
-"""Saving of checkpoints beside the step loop, one at a time: each is a transaction that writes, agrees and commits.
+"""Saving of checkpoints beside the step loop, one at a time: workers write shards, agree, and the first one commits.
 
 A worker's state is staged on the host as it was at a step, while the next steps change it. Only the failure of another
 worker raises.
 """
 
+import hashlib
 import os
 import secrets
 import threading
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
-from ditlab.checkpoints.shard import HashedChunks, TensorKey, encode_header, is_finite, raw_bytes
+from ditlab.checkpoints.shard import CHUNK, TensorKey, encode_header, is_finite, raw_bytes
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import first_line
 
@@ -41,25 +42,34 @@ _REMEDY: dict[SaveFailureKind, str] = {
 }
 
 
-class HostCopy:
-    """A copy of a worker's tensors in host memory, as large as the worker's part of the state."""
+class StagedState:
+    """A worker's tensors as they were at a step: in host memory as large as its part of the state, kept for the next.
 
-    def __init__(self) -> None:
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+    Without `copies`, the tensors themselves, for a step loop that waits: one GPU tensor at a time is in host memory.
+    """
+
+    def __init__(self, copies: bool) -> None:
         self.tensors: KeyedTensors = ()
-        """Flattened copies of the tensors."""
-        self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")
+        """Flattened copies of the tensors, or the tensors themselves."""
+        self._copies, self._buffer = copies, torch.empty(0, dtype=torch.uint8)
+        self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")  # begun when needed
 
-    def reserve(self, tensors: KeyedTensors) -> None:
+    def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Allocate and touch the memory for tensors of these sizes."""
-        needed = sum(tensor.nbytes for _, tensor in tensors)
+        tensors = list(tensors)
+        needed = sum(tensor.nbytes for _, tensor in tensors) if self._copies else 0
         if needed > self._buffer.numel():
             self.tensors, self._buffer = (), torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
-    def take(self, tensors: KeyedTensors) -> None:
-        """Copy tensors, which may change when this returns."""
+    def take(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
+        """Take tensors, which may change when this returns if they are copied."""
+        # those of wider numbers first, so that each lies at a multiple of its number's size
+        tensors = sorted(tensors, key=lambda item: -item[1].element_size())
+        if not self._copies:
+            self.tensors = tensors
+            return
         self.reserve(tensors)
         views, offset = [], 0
         for key, tensor in tensors:
@@ -80,29 +90,6 @@ class HostCopy:
         if on_gpu:
             torch.cuda.current_stream().synchronize()
         self.tensors = views
-
-    def regions(self) -> Iterator[memoryview]:
-        """The bytes of all tensors, in order."""
-        yield raw_bytes(self._buffer[: sum(view.nbytes for _, view in self.tensors)])
-
-
-class InPlace:
-    """The tensors themselves, for a step loop that waits: needs no memory but for one GPU tensor at a time."""
-
-    def __init__(self) -> None:
-        self.tensors: KeyedTensors = ()
-
-    def reserve(self, tensors: KeyedTensors) -> None:
-        """Do nothing: no memory is needed."""
-
-    def take(self, tensors: KeyedTensors) -> None:
-        """Keep references to the tensors."""
-        self.tensors = tensors
-
-    def regions(self) -> Iterator[memoryview]:
-        """The bytes of each tensor, in order."""
-        for _, tensor in self.tensors:
-            yield raw_bytes(tensor.detach().contiguous().cpu())
 
 
 class SaveFailed(Exception):
@@ -140,96 +127,6 @@ class CommitResult:
     """A problem after the checkpoint was complete."""
     keep_shards: bool = True
     """True if a manifest that names this save's shards exists, or may exist."""
-
-
-class SaveTransaction:
-    """One worker's part in saving one checkpoint, run in the saver's thread."""
-
-    def __init__(
-        self, store: CheckpointStore, rank: int, world_size: int, keep: int, manifest: CheckpointManifest,
-        keep_every: int | None = None,
-    ) -> None:  # fmt: skip
-        self.store, self.rank, self.manifest = store, rank, manifest
-        self._keep, self._keep_every = keep, keep_every
-        self.folder = folder_of(manifest.step)
-        self.shard = shard_name(rank, world_size, secrets.token_hex(4))
-
-    def write(self, state: HostCopy | InPlace) -> ShardReceipt:
-        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
-        try:
-            for (field, name, _), tensor in state.tensors:
-                # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
-                if field != "buffer" and not is_finite(tensor):
-                    reason = f"{field} of {name} holds NaN or an infinity"
-                    return ShardReceipt(self.shard, failure=("not_finite", reason))
-            chunks = HashedChunks(chain([encode_header(state.tensors)], state.regions()))
-            self.store.files.write(self.folder, self.shard, chunks)
-            pieces = tuple(
-                (self.shard, field, name, start, start + tensor.numel())
-                for (field, name, start), tensor in state.tensors
-            )
-            return ShardReceipt(self.shard, chunks.digest, pieces)
-        except Exception as error:  # of any class: the other workers wait for this receipt
-            return ShardReceipt(self.shard, failure=("write", _reason(error)))
-
-    def commit(self, receipts: list[ShardReceipt], before_commit: Callable[[], object] | None) -> CommitResult:
-        """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
-        content = b""
-        try:
-            if before_commit:
-                before_commit()
-            deadline = time.monotonic() + VISIBILITY_TIMEOUT
-            while True:
-                sizes = self.store.files.sizes(self.folder)
-                unseen = [
-                    f"worker {rank} wrote {receipt.name}"
-                    for rank, receipt in enumerate(receipts)
-                    if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
-                ]
-                if not unseen:
-                    break
-                if time.monotonic() > deadline:
-                    reason = (
-                        f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen[0]} and worker "
-                        f"{self.rank} does not see it"
-                    )
-                    return CommitResult(SaveFailed("not_shared", self.manifest.step, reason), keep_shards=False)
-                time.sleep(0.2)
-            content = replace(
-                self.manifest,
-                pieces=[piece for receipt in receipts for piece in receipt.pieces],
-                shards={receipt.name: receipt.digest for receipt in receipts if receipt.digest},
-            ).to_bytes()
-            self.store.files.replace(self.folder, MANIFEST, content)
-        except Exception as error:  # of any class: the other workers wait for this result
-            failed = SaveFailed("write", self.manifest.step, f"worker {self.rank}: {_reason(error)}")
-            try:  # the manifest may be there, as when only the folder's fsync failed
-                is_there = self.store.files.read(self.folder, MANIFEST) == content
-            except Exception as unread:
-                is_there = not isinstance(unread, FileNotFoundError)
-            return CommitResult(failed, keep_shards=is_there)
-        # Delete the files of earlier attempts at this step, and the oldest checkpoints.
-        names = {receipt.name for receipt in receipts}
-        try:
-            for name in self.store.files.sizes(self.folder):
-                if name not in names and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
-                    self.store.files.delete(self.folder, name)
-            self.store.prune(self._keep, self.manifest.step, self._keep_every)
-        except Exception as error:
-            note = f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
-            return CommitResult(note=note)
-        return CommitResult()
-
-    def discard(self) -> None:
-        """Delete this worker's shard of a save that failed."""
-        with suppress(Exception):  # no manifest names it, and pruning takes it with its folder
-            self.store.files.delete(self.folder, self.shard)
-            self.store.files.delete_folder_if_empty(self.folder)
-
-
-def _reason(error: Exception) -> str:
-    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-    return f"{first_line(error)}{where}"
 
 
 @dataclass(frozen=True)
@@ -270,7 +167,7 @@ class BackgroundSaver:
         self.store, self.rank, self.world_size = store, rank, world_size
         self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
         self._keep_every = keep_every
-        self._state: HostCopy | InPlace = HostCopy() if mode == "background" else InPlace()
+        self._state = StagedState(mode == "background")
         self._thread: threading.Thread | None = None
         self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
         self._last: SaveOutcome | None = None
@@ -280,7 +177,7 @@ class BackgroundSaver:
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Allocate the host memory for the copies, which the first `save` would otherwise wait for."""
-        self._state.reserve(_widest_first(tensors))
+        self._state.reserve(tensors)
 
     def save(self, manifest: CheckpointManifest, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Save the state as it is now: this worker's tensors by (field, name, start), and the manifest.
@@ -292,7 +189,7 @@ class BackgroundSaver:
         self._join()
         self._copy_failure = None
         try:
-            self._state.take(_widest_first(tensors))
+            self._state.take(tensors)
         except (RuntimeError, MemoryError) as error:  # torch's allocator raises the first
             reason = f"no host memory for a copy of the state, {first_line(error)}"
             self._copy_failure = ("write", f"{reason}; checkpoint.write=blocking needs none")
@@ -330,7 +227,7 @@ class BackgroundSaver:
         """Wait for the save under way, at most `timeout` seconds, and free the host memory."""
         self._join(timeout)
         if self._thread is None:
-            self._state = HostCopy() if self._mode == "background" else InPlace()
+            self._state = StagedState(self._mode == "background")
 
     def _join(self, timeout: float | None = None) -> None:
         if self._thread is not None:
@@ -339,18 +236,16 @@ class BackgroundSaver:
                 self._thread = None
 
     def _run(self, manifest: CheckpointManifest, began: float) -> None:
-        transaction = SaveTransaction(self.store, self.rank, self.world_size, self._keep, manifest, self._keep_every)
-        result = self._save(transaction)
+        result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
         location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
         self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
         self._finished.put(self._last)
 
-    def _save(self, transaction: SaveTransaction) -> CommitResult:
-        if self._lost_worker:
-            return CommitResult(self._lost_worker)
-        own = ShardReceipt(transaction.shard, failure=self._copy_failure)
-        if self._copy_failure is None:
-            own = transaction.write(self._state)
+    def _save(self, manifest: CheckpointManifest) -> CommitResult:
+        """Write this worker's shard, and let the first worker commit once all have."""
+        step, folder = manifest.step, folder_of(manifest.step)
+        shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
+        own = ShardReceipt(shard, failure=self._copy_failure) if self._copy_failure else self._write(step, shard)
         try:
             receipts: list[ShardReceipt] = self._gather(own)
             failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
@@ -358,21 +253,90 @@ class BackgroundSaver:
                 reasons = [f"{reason} on worker {rank}" for rank, kind, reason in failures if kind == "not_finite"]
                 kind: SaveFailureKind = "not_finite" if reasons else "write"
                 others = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
-                step = transaction.manifest.step
                 result = CommitResult(SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False)
             else:
-                result = transaction.commit(receipts, self._before_commit) if self.rank == 0 else CommitResult()
-                result = self._gather(result)[0]
+                result = self._gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
         except Exception as error:
             # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
             reason = f"another worker fell silent while a checkpoint was written ({first_line(error)})"
-            self._lost_worker = SaveFailed("lost_worker", transaction.manifest.step, reason)
+            self._lost_worker = SaveFailed("lost_worker", step, reason)
             return CommitResult(self._lost_worker)
         if not result.keep_shards:
-            transaction.discard()
+            with suppress(Exception):  # no manifest names it, and pruning takes it with its folder
+                self.store.files.delete(folder, shard)
+                self.store.files.delete_folder_if_empty(folder)
         return result
 
+    def _write(self, step: int, shard: str) -> ShardReceipt:
+        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
+        tensors, size, digest = self._state.tensors, 0, hashlib.sha256()
 
-def _widest_first(tensors: Iterable[tuple[TensorKey, Tensor]]) -> KeyedTensors:
-    """Tensors of wider numbers first, so that each lies at a multiple of its number's size."""
-    return sorted(tensors, key=lambda item: -item[1].element_size())
+        def chunks() -> Iterator[bytes | memoryview]:
+            nonlocal size
+            for region in chain([encode_header(tensors)], (raw_bytes(tensor.cpu()) for _, tensor in tensors)):
+                for start in range(0, len(region), CHUNK):
+                    chunk = region[start : start + CHUNK]
+                    digest.update(chunk)
+                    size += len(chunk)
+                    yield chunk
+
+        try:
+            for (field, name, _), tensor in tensors:
+                # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
+                if field != "buffer" and not is_finite(tensor):
+                    return ShardReceipt(shard, failure=("not_finite", f"{field} of {name} holds NaN or an infinity"))
+            self.store.files.write(folder_of(step), shard, chunks())
+        except Exception as error:  # of any class: the other workers wait for this receipt
+            return ShardReceipt(shard, failure=("write", _reason(error)))
+        pieces = tuple((shard, field, name, start, start + each.numel()) for (field, name, start), each in tensors)
+        return ShardReceipt(shard, ShardDigest(size, digest.hexdigest()), pieces)
+
+    def _commit(self, manifest: CheckpointManifest, receipts: list[ShardReceipt]) -> CommitResult:
+        """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
+        content, files, folder = b"", self.store.files, folder_of(manifest.step)
+        try:
+            if self._before_commit:
+                self._before_commit()
+            deadline = time.monotonic() + VISIBILITY_TIMEOUT
+            while True:
+                sizes = files.sizes(folder)
+                unseen = [
+                    f"worker {rank} wrote {receipt.name}"
+                    for rank, receipt in enumerate(receipts)
+                    if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
+                ]
+                if not unseen:
+                    break
+                if time.monotonic() > deadline:
+                    reason = (
+                        f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen[0]} and worker "
+                        f"{self.rank} does not see it"
+                    )
+                    return CommitResult(SaveFailed("not_shared", manifest.step, reason), keep_shards=False)
+                time.sleep(0.2)
+            shards = {receipt.name: receipt.digest for receipt in receipts if receipt.digest}
+            pieces = [piece for receipt in receipts for piece in receipt.pieces]
+            content = replace(manifest, pieces=pieces, shards=shards).to_bytes()
+            files.replace(folder, MANIFEST, content)
+        except Exception as error:  # of any class: the other workers wait for this result
+            failed = SaveFailed("write", manifest.step, f"worker {self.rank}: {_reason(error)}")
+            try:  # the manifest may be there, as when only the folder's fsync failed
+                is_there = files.read(folder, MANIFEST) == content
+            except Exception as unread:
+                is_there = not isinstance(unread, FileNotFoundError)
+            return CommitResult(failed, keep_shards=is_there)
+        try:  # delete the files of earlier attempts at this step, and the oldest checkpoints
+            for name in files.sizes(folder):
+                if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+                    files.delete(folder, name)
+            self.store.prune(self._keep, manifest.step, self._keep_every)
+        except Exception as error:
+            return CommitResult(
+                note=f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
+            )
+        return CommitResult()
+
+
+def _reason(error: Exception) -> str:
+    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    return f"{first_line(error)}{where}"

@@ -4,16 +4,13 @@ The format: eight bytes of header length, a JSON header, the tensors' bytes one 
 checks it). The library's own writer takes a path and no stream, and its file would have to be read again for its hash.
 """
 
-import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from ditlab.checkpoints.manifest import ShardDigest
 
 CHUNK = 8 << 20
 """Bytes written at a time: one part of an upload, and few enough to stay in a processor's cache for the hash."""
@@ -42,29 +39,8 @@ def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """View the bytes of a contiguous tensor on the host."""
+    """View the bytes of a tensor on the host."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
-
-
-class HashedChunks:
-    """Chunks of regions of bytes, hashed as they are iterated over."""
-
-    def __init__(self, regions: Iterable[bytes | memoryview]) -> None:
-        self._regions, self._size, self._hash = regions, 0, hashlib.sha256()
-
-    def __iter__(self) -> Iterator[memoryview]:
-        for region in self._regions:
-            view = memoryview(region)
-            for start in range(0, len(view), CHUNK):
-                chunk = view[start : start + CHUNK]
-                self._hash.update(chunk)
-                self._size += len(chunk)
-                yield chunk
-
-    @property
-    def digest(self) -> ShardDigest:
-        """Size and hash of all chunks so far."""
-        return ShardDigest(self._size, self._hash.hexdigest())
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -63,8 +63,6 @@ class PartOrder:
     """Its samples: `lanes` of them in a batch where samples draw parts, whole batches where batches do."""
     first: int
     """View index of the part's first sample."""
-    length: int
-    """Its training samples."""
     first_number: int
     """Number in the joined store's `parts` of its first one."""
 

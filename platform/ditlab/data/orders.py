@@ -45,7 +45,7 @@ def training_order(
             order = open_order(own, part.train, size, part_seed(seed, name))
         except UserError as error:
             raise UserError(f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}") from error
-        parts.append(PartOrder(order, first, num, data.train.store.first_numbers[name]))
+        parts.append(PartOrder(order, first, data.train.store.first_numbers[name]))
         first += num
     return MixtureOrder(
         parts,

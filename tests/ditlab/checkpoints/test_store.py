@@ -9,22 +9,32 @@ from safetensors.torch import load_file
 
 from ditlab.checkpoints import saving
 from ditlab.checkpoints.manifest import MANIFEST, folder_of
-from ditlab.checkpoints.saving import BackgroundSaver, InPlace, SaveTransaction
+from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
 from support.trainings.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
 
 
 def write(place, step, cuts=(0, 12), skip=()):
-    """Write a checkpoint as workers that hold the weight between these cuts do, one after the other."""
-    store, world = CheckpointStore.at(place), len(cuts) - 1
-    receipts, parts = [], [SaveTransaction(store, rank, world, 99, manifest(step)) for rank in range(world)]
-    for rank, part in enumerate(parts):
-        mine = InPlace()
-        mine.take([] if rank in skip else state(step, cuts[rank], cuts[rank + 1]))
-        receipts.append(part.write(mine))
-    verdict = parts[0].commit(receipts, None)
-    assert verdict.error is None and verdict.note is None
+    """Write a checkpoint as workers that hold the weight between these cuts do."""
+    world = len(cuts) - 1
+    barrier, sent = threading.Barrier(world), [None] * world
+
+    def gather_of(rank):
+        def gather(mine):
+            barrier.wait()
+            sent[rank] = mine
+            barrier.wait()
+            return list(sent)
+
+        return gather
+
+    store = CheckpointStore.at(place)
+    savers = [BackgroundSaver(store, rank, world, gather_of(rank), 99) for rank in range(world)]
+    for rank, one in enumerate(savers):
+        one.save(manifest(step), [] if rank in skip else state(step, cuts[rank], cuts[rank + 1]))
+    for outcome in [one.wait() for one in savers]:
+        assert outcome.error is None and outcome.note is None
     return place / folder_of(step)
 
 

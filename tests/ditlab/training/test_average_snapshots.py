@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ditlab.averages import ExponentialProfile, KeptAverage, PowerProfile, combine, snapshot_steps
-from ditlab.checkpoints.saving import BackgroundSaver, SaveTransaction, ShardReceipt
+from ditlab.checkpoints.saving import BackgroundSaver, ShardReceipt
 from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.engine import Engine
@@ -138,14 +138,14 @@ def test_what_cannot_be_rebuilt_is_refused(trained, home, tmp_path):
 
 
 def test_a_snapshot_that_cannot_be_written_costs_no_step(home, tmp_path, monkeypatch):
-    write = SaveTransaction.write
+    write = BackgroundSaver._write
 
-    def refuse(self, state):
-        if self.store.location.endswith("averages") and self.manifest.step == 3:
-            return ShardReceipt(self.shard, failure=("write", "No space left on device"))
-        return write(self, state)
+    def refuse(self, step, shard):
+        if self.store.location.endswith("averages") and step == 3:
+            return ShardReceipt(shard, failure=("write", "No space left on device"))
+        return write(self, step, shard)
 
-    monkeypatch.setattr(SaveTransaction, "write", refuse)
+    monkeypatch.setattr(BackgroundSaver, "_write", refuse)
     outcome, recorder = train_here(averaged(6), home, tmp_path / "run")
     assert outcome.status == "finished"
     assert len(recorder.warnings) == 1, recorder.warnings

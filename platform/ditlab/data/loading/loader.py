@@ -1,11 +1,10 @@
 """Loader of micro-batches: background threads gather the rows of coming steps while the consumer is busy.
 
-A worker loads its part of each global batch, into a pool of memory.
+A worker loads its part of each global batch.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 from collections import deque
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import mul
 
 import numpy as np
 import torch
@@ -65,19 +63,9 @@ class Loader:
         self._steps: deque[tuple[StepBatches, list[np.ndarray]]] = deque()
         self.row_ids: list[np.ndarray] = []
         """Rows of the store in the step handed out last, int64 (micro_size,) for each of its micro-batches."""
-        view = batches.view
-        parts = [part.columns for part in view.store.parts]
-        step_bytes = [batches.step_rows * sum(part[name].row_bytes for name in batches.columns) for part in parts]
-        self._block_steps = [max(1, BLOCK_BYTES // each) for each in step_bytes]
+        row_bytes = [sum(part.columns[name].row_bytes for name in batches.columns) for part in batches.view.store.parts]
+        self._block_steps = [max(1, BLOCK_BYTES // (batches.step_rows * each)) for each in row_bytes]
         """Most steps of a block, by bucket."""
-        self._buffers = {
-            name: BufferPool(
-                batches.step_rows * max(map(mul, self._block_steps, (part[name].row_elements for part in parts))),
-                getattr(torch, view.columns[name].dtype),
-                num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
-            )
-            for name in batches.columns
-        }
         self._threads = ThreadPoolExecutor(
             NUM_THREADS,
             thread_name_prefix="ditlab-loader",
@@ -163,8 +151,7 @@ class Loader:
         block: dict[str, Tensor] = {}
         for name in self._batches.columns:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
-            out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
-            block[name] = part.gather(name, part_rows, out)
+            block[name] = part.gather(name, part_rows, torch.empty(shape, dtype=dtype, pin_memory=self._pin))
         with self._lock:
             self._later[first] = first + count
             while self._gathered in self._later:
@@ -213,33 +200,3 @@ class WorkerBatches:
         """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
         step_rows,)."""
         return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
-
-
-class BufferPool:
-    """Tensors of up to `elements` numbers whose memory comes back to the pool when the last view of it is gone.
-
-    Fresh memory of this size comes from the operating system a page fault at a time, which was seen to cost as much as
-    filling it. Rows of all shapes share the memory, or images of forty sizes would hold forty times as much. Pinned
-    memory is not pooled here: torch's allocator keeps it already.
-    """
-
-    def __init__(self, elements: int, dtype: torch.dtype, num: int):
-        self._elements = elements
-        self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
-        self._num = num
-        """Most buffers in the pool; where more are in use at once, the rest is ordinary memory."""
-        self._buffers: list[np.ndarray] = []
-        self._lock = threading.Lock()
-
-    def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Return an uninitialised tensor of a shape."""
-        elements = math.prod(shape)
-        with self._lock:
-            for buffer in self._buffers:
-                # 3: the pool's list, `buffer` and the argument; tensors and their views keep a reference more
-                if sys.getrefcount(buffer) == 3:
-                    return torch.from_numpy(buffer[:elements].reshape(shape))
-            fresh = np.empty(self._elements, self._dtype)
-            if len(self._buffers) < self._num:
-                self._buffers.append(fresh)
-            return torch.from_numpy(fresh[:elements].reshape(shape))

@@ -55,9 +55,16 @@ class Order(ABC):
         `most`)."""
         return 0, most
 
-    def look_ahead(self, batch: int, stop: int) -> None:  # noqa: B027
-        """Compute what batches soon after this one, before `stop`, need, where that takes long; called on a background
+    def prepare_epoch(self, epoch: int) -> None:  # noqa: B027
+        """Compute what the batches of an epoch need, where that takes long."""
+
+    def look_ahead(self, batch: int, stop: int) -> None:
+        """Prepare this batch's epoch, in its last eighth the next one that begins before `stop`; called on a background
         thread."""
+        epoch, number = divmod(batch, self.batches_per_epoch)
+        epoch += number >= self.batches_per_epoch * 7 // 8
+        if epoch * self.batches_per_epoch < stop:
+            self.prepare_epoch(epoch)
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
         """Return the rows that these columns of coming batches take, as far as they lie together; else none."""
@@ -190,12 +197,8 @@ class FullOrder(Order):
         bucket, run = first_run(self._epoch(epoch)[1][number : number + most])
         return self.parts[bucket], run
 
-    def look_ahead(self, batch: int, stop: int) -> None:
-        """Sort the next epoch in the last eighth of one."""
-        epoch, number = divmod(batch, self.batches_per_epoch)
-        epoch += number >= self.batches_per_epoch * 7 // 8
-        if epoch * self.batches_per_epoch < stop:
-            self._epoch(epoch)
+    def prepare_epoch(self, epoch: int) -> None:
+        self._epoch(epoch)
 
     def _sort(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the view indices of an epoch's batches, (batches, batch_size), and the bucket of each of several.

@@ -113,11 +113,8 @@ class ShardedOrder(Order):
         bucket, run = first_run(buckets)
         return self._buckets[bucket].part, run
 
-    def look_ahead(self, batch: int, stop: int) -> None:
-        """Permute the units of the next epoch in the last eighth of one."""
-        epoch, number = divmod(batch, self.batches_per_epoch)
-        epoch += number >= self.batches_per_epoch * 7 // 8
-        for bucket in range(len(self._buckets) if epoch * self.batches_per_epoch < stop else 0):
+    def prepare_epoch(self, epoch: int) -> None:
+        for bucket in range(len(self._buckets)):
             self._shuffle(epoch, bucket)
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:

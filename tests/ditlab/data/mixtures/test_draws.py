@@ -16,7 +16,7 @@ def mixture(batch_size: int, seed: int = 0, draw: str = "sample", **options) -> 
     size = 1 if draw == "sample" else batch_size
     firsts = np.cumsum(LENGTHS) - LENGTHS
     parts = [
-        PartOrder(FullOrder(length, size, part_seed(seed, name)), int(first), length, 0)
+        PartOrder(FullOrder(length, size, part_seed(seed, name)), int(first), 0)
         for name, length, first in zip(NAMES, LENGTHS, firsts, strict=True)
     ]
     return MixtureOrder(parts, PartDraws(seed, SHARES), batch_size, draw, **options)

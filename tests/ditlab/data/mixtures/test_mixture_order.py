@@ -28,7 +28,7 @@ class Lanes(FullOrder):
 
 def part(name: str, draw: str, first: int = 0, seed: int = 3) -> PartOrder:
     order = FullOrder(LENGTHS[name], 1 if draw == "sample" else BATCH, part_seed(seed, name))
-    return PartOrder(order, first, LENGTHS[name], 0)
+    return PartOrder(order, first, 0)
 
 
 def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
@@ -37,7 +37,7 @@ def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
 
 
 def lanes(**options) -> MixtureOrder:
-    four = PartOrder(Lanes(44, 4, 0), 0, 44, 0)
+    four = PartOrder(Lanes(44, 4, 0), 0, 0)
     return MixtureOrder([four, part("b", "sample", first=44)], PartDraws(3, [0.5, 0.5]), BATCH, "sample", **options)
 
 
