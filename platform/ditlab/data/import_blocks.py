@@ -1,9 +1,9 @@
 """Imports by blocks: input in numbered blocks, each made into shards by one pure function, the manifest written last.
 
-An importer has a plan (`ImportPlan`: fixed blocks, and a fingerprint of source and options alone), rules (`BlockRules`,
-which can be pickled, write a block's shards and return its receipt), and an end: it makes a store of the receipts of
-`run_blocks`. A receipt is written last, so that no block is done twice, and whole blocks of a killed import are taken
-over; blocks run in processes of this machine or on Ray (`cluster/imports`), and the result depends on neither.
+An importer cuts its source into blocks and has rules (`BlockRules`, which can be pickled), which write a block's shards
+and return its receipt; it makes a store of the receipts of `imported_blocks`. A receipt is written last, so that no
+block is done twice, and whole blocks of a killed import are taken over; blocks run in processes of this machine or on
+Ray (`cluster/imports`), and the result depends on neither.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import hashlib
 import json
 import shutil
 from base64 import b64decode, b64encode
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, Column, ManifestRecord, Source, TextFacts
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, ManifestRecord, Source
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 3
-"""Version of the plans: another one begins imports again."""
+"""Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
 BLOCKS = 256
@@ -77,37 +76,14 @@ class InputBlock:
         return f"block-{self.number:07d}"
 
     @property
+    def receipt(self) -> str:
+        """Path of its receipt, below the folder of an unfinished import."""
+        return f"{RECEIPTS}/{self.prefix}.json"
+
+    @property
     def bytes(self) -> int:
         """Bytes of its input, as far as its files' sizes say."""
         return sum(file.size for file in self.files)
-
-
-@dataclass(frozen=True)
-class ImportPlan:
-    """Blocks of an import, and the fingerprint of all that its result depends on."""
-
-    blocks: Sequence[InputBlock]
-    fingerprint: str
-    """SHA-256 (hex) of the source's listing (names, sizes, times of change), the blocks' cuts and the options."""
-    records: int | None = None
-    """Records of all blocks, for the time left; None where they are not known beforehand."""
-
-    @classmethod
-    def of(
-        cls, kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any], records: int | None = None
-    ) -> ImportPlan:
-        """Make a plan. `options`: all that changes the result, as values of JSON; neither name nor processes."""
-        digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
-        for block in blocks:
-            described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
-            for files in (block.files, block.beside):
-                described.append([(file.root, file.name, file.size, file.stamp) for file in files])
-            digest.update(json.dumps(described, default=str).encode())
-        return cls(tuple(blocks), digest.hexdigest(), records)
-
-    def folder(self, store: Path) -> Path:
-        """Return the folder of the unfinished import below its store's."""
-        return store / f"{PARTIAL}{self.fingerprint[:32]}"
 
 
 def block_bytes(total: int) -> int:
@@ -139,6 +115,8 @@ class LeftOut(ManifestRecord):
     """Kind of reason, which records are counted by: `too small`."""
     detail: str
     """Finding that led to it."""
+    side: int = 0
+    """Shorter side in pixels of an image that is too small."""
 
 
 class BlockReceipt(ManifestRecord):
@@ -175,40 +153,20 @@ def unpacked(text: str, dtype: npt.DTypeLike) -> np.ndarray:
     return np.frombuffer(b64decode(text), dtype)
 
 
-def total_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up counts by name."""
-    total: Counter[str] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(sorted(total.items()))
-
-
 def shards_of(receipts: Sequence[BlockReceipt], part: str = ".") -> list[WrittenShard]:
     """Return the shards of a part, block after block."""
     return [shard for receipt in receipts for shard in receipt.parts.get(part, ())]
 
 
-def write_receipt(folder: Path, receipt: BlockReceipt) -> None:
-    """Write a receipt durably, in place of an older one. Raises OSError as the disk does."""
-    path = _receipt_path(folder, receipt.block)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, encode_json_line(receipt.model_dump(mode="json")))
-
-
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
     try:
-        content = read_plain(_receipt_path(folder, block.number), 64 * MIB)
-        receipt = BlockReceipt.model_validate(parse_json_line(content))
+        receipt = BlockReceipt.model_validate(parse_json_line(read_plain(folder / block.receipt, 64 * MIB)))
         shards = ((part, each.shard) for part, written in receipt.parts.items() for each in written)
         sizes_fit = all((folder / part / shard.file).stat().st_size == shard.bytes for part, shard in shards)
     except (OSError, ValidationError):
         return None
     return receipt if sizes_fit and receipt.block == block.number else None
-
-
-def _receipt_path(folder: Path, number: int) -> Path:
-    return folder / RECEIPTS / f"{number:07d}.json"
 
 
 class BlockRules(Protocol):
@@ -250,10 +208,9 @@ class BlockWork:
         rules do, for a file that was changed since it was listed, and for a folder that cannot be written.
         """
         try:
-            receipt = whole_receipt(self.folder, block)
-            if receipt is not None:
+            if (receipt := whole_receipt(self.folder, block)) is not None:
                 return receipt
-            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
             receipt = self.rules.convert(block, self.folder)
             for file in (*block.files, *block.beside):  # the plan's fingerprint would not tell a changed one
                 if file.was_changed():
@@ -261,7 +218,7 @@ class BlockWork:
                         f"{file.place} was changed during the import; give the command again once the source stays as "
                         "it is."
                     )
-            write_receipt(self.folder, receipt)
+            write_durably(self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json")))
         except OSError as error:
             raise UserError(
                 f"{self.folder.parent} cannot be written ({error.strerror}); free space there or choose another folder "
@@ -289,69 +246,66 @@ class RefusedSource(UserError):
     """A source that an importer's options refuse: another source or another option begins anew."""
 
 
-def run_blocks(
-    plan: ImportPlan,
+@contextmanager
+def imported_blocks(
+    path: Path,
+    kind: str,
+    blocks: Sequence[InputBlock],
+    options: Mapping[str, Any],
     rules: BlockRules,
-    folder: Path,
     executor: BlockExecutor,
     progress: Progress,
     what: str = "importing",
     unit: str = "records",
-) -> list[BlockReceipt]:
-    """Make the shards of all blocks below the folder of an unfinished import; returns the receipts in order.
+    num_records: int | None = None,
+) -> Iterator[tuple[Path, list[BlockReceipt]]]:
+    """Make the shards of all blocks in a folder below a store's; gives that folder and the receipts in order.
 
-    Blocks whose receipt is whole, and whose shards are there, are taken over. Progress counts records; their number is
-    estimated from the input's bytes where the plan does not know it. Raises as the executor does; what is done stays in
-    the folder.
+    `options`: all that changes the result beside the blocks, as values of JSON. Blocks whose receipt is whole are taken
+    over from an import of the same fingerprint that was killed. Progress counts records; of None their number is
+    estimated from the input's bytes. The folder goes once the body ends, or the source is refused; else what is done
+    stays. Raises as the executor does.
     """
-    done = {block.number: receipt for block in plan.blocks if (receipt := whole_receipt(folder, block)) is not None}
-    missing = [block for block in plan.blocks if block.number not in done]
-    total_bytes = sum(block.bytes for block in plan.blocks)
+    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
+    for block in blocks:
+        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
+        for files in (block.files, block.beside):
+            described.append([(file.root, file.name, file.size, file.stamp) for file in files])
+        digest.update(json.dumps(described, default=str).encode())
+    folder = path / f"{PARTIAL}{digest.hexdigest()[:32]}"
+    made = [path, *(above for above in path.parents if not above.exists())]
+    done = {block.number: receipt for block in blocks if (receipt := whole_receipt(folder, block)) is not None}
+    missing = [block for block in blocks if block.number not in done]
+    total_bytes = sum(block.bytes for block in blocks)
     records = sum(receipt.records for receipt in done.values())
     read = total_bytes - sum(block.bytes for block in missing)
 
     def report() -> None:
-        if plan.records is not None:
-            progress(what, records, plan.records, unit)
+        if num_records is not None:
+            progress(what, records, num_records, unit)
             return
         total = records if read >= total_bytes else int(float(f"{records * total_bytes / max(1, read):.1e}"))
         progress(what, records, max(records, total) or None, f"{unit} (estimated)")
 
-    report()
-    for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
-        done[receipt.block] = receipt
-        records += receipt.records
-        read += plan.blocks[receipt.block].bytes
-        report()
-    return [done[block.number] for block in plan.blocks]
-
-
-@contextmanager
-def unfinished_import(folder: Path) -> Iterator[None]:
-    """Remove the folder of an import once the body ends, and where its source is refused; else what is done stays.
-
-    Folders above it that are made in the body, and the store's, are removed where they are empty.
-    """
-    made = [folder.parent, *(above for above in folder.parent.parents if not above.exists())]
+    is_over = False
     try:
-        yield
+        report()
+        for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
+            done[receipt.block] = receipt
+            records += receipt.records
+            read += blocks[receipt.block].bytes
+            report()
+        yield folder, [done[block.number] for block in blocks]
+        is_over = True
     except RefusedSource:
-        shutil.rmtree(folder, ignore_errors=True)
+        is_over = True
         raise
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
     finally:
-        if not any((folder / RECEIPTS).glob("*.json")):
+        if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         for above in made:
             if above.exists() and not any(above.iterdir()):
                 above.rmdir()
-
-
-def refuse_bucketed_store(path: Path) -> None:
-    """Raise UserError for a folder that holds a store with buckets."""
-    if (path / BUCKETS_NAME).exists():
-        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
 
 
 def finish_import(
@@ -360,14 +314,11 @@ def finish_import(
     receipts: Sequence[BlockReceipt],
     columns: Mapping[str, Column],
     *,
-    description: str,
-    source: Source,
     left_out: Sequence[LeftOutRecords] = (),
     more: Sequence[WrittenShard] = (),
-    text: TextFacts | None = None,
-    attachments: Mapping[str, bytes] | None = None,
+    **facts: Any,
 ) -> WrittenStore:
-    """Make a store of an unfinished import's shards, block after block and then `more`.
+    """Make a store of an unfinished import's shards, block after block and then `more`; `facts` as of `finish_store`.
 
     What killed imports of other sources have left below `path` goes as well. Raises UserError where there are no rows,
     and for a folder that cannot be written.
@@ -379,22 +330,9 @@ def finish_import(
         before = Store.open(path).fingerprint
     except UserError:
         before = None
-    shards = [*shards_of(receipts), *more]
-    with writing_into(path):
-        place_shards(shards, folder, path)
-        finish_store(
-            path,
-            columns,
-            shards,
-            name=path.name,
-            description=description,
-            source=source,
-            text=text,
-            attachments=attachments,
-        )
+    store = _place_store([*shards_of(receipts), *more], folder, path, columns, name=path.name, **facts)
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
-    store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome, tuple(each for each in left_out if each.number))
 
@@ -406,29 +344,32 @@ def finish_parts(
 
     `columns` and stores: by the name of that folder. Raises UserError for a folder that cannot be written.
     """
-    from ditlab.data.stores.store import Store
-
     stores: dict[str, Store] = {}
     for part, those in columns.items():
-        place, shards = folder / "finished" / part, shards_of(receipts, part)
-        with writing_into(folder):
-            shutil.rmtree(place, ignore_errors=True)
-            place_shards(shards, folder / part, place)
-            finish_store(place, those, shards, name=part, description="", source=source)
-        stores[part] = Store.open(place, verify=False)
+        place = folder / "finished" / part
+        shutil.rmtree(place, ignore_errors=True)
+        shards = shards_of(receipts, part)
+        stores[part] = _place_store(shards, folder / part, place, those, name=part, description="", source=source)
     return stores
 
 
-def place_shards(shards: Sequence[WrittenShard], folder: Path, target: Path) -> None:
-    """Give shards of an unfinished import a name in a store's folder, so that both have them. Raises OSError.
+def _place_store(
+    shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Mapping[str, Column], **facts: Any
+) -> Store:
+    """Make a store at a place of an unfinished import's shards, so that both have them.
 
     A file system without links moves them: a kill before the manifest is written then costs their blocks.
     """
-    target.mkdir(parents=True, exist_ok=True)
-    for written in shards:
-        shard, place = folder / written.shard.file, target / written.shard.file
-        place.unlink(missing_ok=True)
-        try:
-            place.hardlink_to(shard)
-        except OSError:
-            shard.replace(place)
+    from ditlab.data.stores.store import Store
+
+    with writing_into(place):
+        place.mkdir(parents=True, exist_ok=True)
+        for written in shards:
+            shard, target = folder / written.shard.file, place / written.shard.file
+            target.unlink(missing_ok=True)
+            try:
+                target.hardlink_to(shard)
+            except OSError:
+                shard.replace(target)
+        finish_store(place, columns, shards, **facts)
+    return Store.open(place, verify=False)

@@ -22,16 +22,13 @@ from ditlab.data.genome.region_windows import (
 from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 from ditlab.data.import_blocks import (
     BlockReceipt,
-    ImportPlan,
     InputBlock,
     ProcessExecutor,
     RefusedSource,
     block_bytes,
     finish_import,
+    imported_blocks,
     packed,
-    refuse_bucketed_store,
-    run_blocks,
-    unfinished_import,
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
@@ -40,7 +37,7 @@ from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writing import LeftOutRecords, WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -100,13 +97,19 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     to_measure = score_blocks(source, kept["row"])
     fitting = fitting_processes(sum(block.bytes for block in to_measure) // QUICKER)
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
-    measuring = ImportPlan.of("get scores", to_measure, described, len(source.peaks))
-    measured = measuring.folder(path)
-    with unfinished_import(measured):
-        measure = LargestScoreRules(options.source, source.motifs)
-        found = run_blocks(
-            measuring, measure, measured, executor, request.progress, "reading the largest scores", "peaks"
-        )
+    measure = LargestScoreRules(options.source, source.motifs)
+    with imported_blocks(
+        path,
+        "get scores",
+        to_measure,
+        described,
+        measure,
+        executor,
+        request.progress,
+        "reading the largest scores",
+        "peaks",
+        len(source.peaks),
+    ) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
         is_measured = options.cell_type is not None and options.accessibility != "ones"
@@ -117,10 +120,10 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         if num * row_bytes > WHOLE_BYTES:  # a smaller store is one block, so that it is read at once
             rules = replace(rules, rows_per_block=block_rows(row_bytes))
         blocks = window_blocks(source, kept, windows, row_bytes, rules.rows_per_block)
-        writing = ImportPlan.of("get", blocks, {**described, "divisors": divisors}, num)
-        folder = writing.folder(path)
-        with unfinished_import(folder):
-            receipts = run_blocks(writing, rules, folder, executor, request.progress, "writing", "windows")
+        described["divisors"] = divisors
+        with imported_blocks(
+            path, "get", blocks, described, rules, executor, request.progress, "writing", "windows", num
+        ) as (folder, receipts):
             note, left_out = _origin(source, kept, windows, options)
             features = f"{len(rules.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""

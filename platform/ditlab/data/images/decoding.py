@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.captions import cut
+from ditlab.data.import_blocks import LeftOut
 from ditlab.data.source_files import not_utf8
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
@@ -48,7 +49,6 @@ MAX_PIXELS = 64_000_000
 """Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
 CAPTION_BYTES = MIB
 """Most bytes of a caption's file."""
-Reason = Literal["missing caption", "unreadable", "too small", "too large", "damaged file", "damaged line"]
 
 
 class ImageSize(NamedTuple):
@@ -153,25 +153,18 @@ class DecodedImage:
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class SkippedImage:
-    """Image left out of a store, or a damaged file or line of its source."""
-
-    name: str
-    reason: Reason
-    detail: str
-    """Finding that led to it, for people."""
-    side: int = 0
-    """Shorter side in pixels of an image that is too small."""
-
-
-def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | SkippedImage:
+def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut:
     """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
 
-    What cannot be decoded is skipped for a reason.
+    What cannot be decoded is left out for a reason: `missing caption`, `unreadable`, `too small`, `too large` or
+    `damaged file`.
     """
+
+    def left_out(reason: str, detail: str, side: int = 0) -> LeftOut:
+        return LeftOut(place=item.name, reason=reason, detail=detail, side=side)
+
     if item.problem:
-        return SkippedImage(item.name, "damaged file" if item.is_rest else "unreadable", item.problem)
+        return left_out("damaged file" if item.is_rest else "unreadable", item.problem)
     caption = b""
     if rules.captions:
         try:
@@ -180,26 +173,26 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Skipped
                 content = read_plain(content, CAPTION_BYTES, follow=True)
             text = (content or b"").decode()
         except UnicodeDecodeError as error:
-            return SkippedImage(item.name, "unreadable", f"its caption {not_utf8(0, error)}")
+            return left_out("unreadable", f"its caption {not_utf8(0, error)}")
         except OSError as error:
-            return SkippedImage(item.name, "unreadable", f"its caption: {first_line(error)}")
+            return left_out("unreadable", f"its caption: {first_line(error)}")
         caption = text.removeprefix("\ufeff").replace("\0", "").strip().encode()
         if not caption:
             detail = "no caption" if item.caption is None else "an empty caption"
-            return SkippedImage(item.name, "missing caption", detail)
+            return left_out("missing caption", detail)
     if item.image is None:
-        return SkippedImage(item.name, "unreadable", "no image there")
+        return left_out("unreadable", "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
             fitted = _fitted(item.image, rules)
     except TooManyPixels as error:
-        return SkippedImage(item.name, "too large", f"{error}, more than --max-pixels={rules.max_pixels}")
+        return left_out("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except UnidentifiedImageError:
-        return SkippedImage(item.name, "unreadable", f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
+        return left_out("unreadable", f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     except BROKEN as error:
-        return SkippedImage(item.name, "unreadable", first_line(error))
+        return left_out("unreadable", first_line(error))
     if isinstance(fitted, ImageSize):
-        return SkippedImage(item.name, "too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
+        return left_out("too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
     return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), item.label)

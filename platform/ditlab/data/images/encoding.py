@@ -11,22 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ditlab.data.images.captions import CAPTION, decode_captions
 from ditlab.data.import_blocks import (
     BlockReceipt,
-    ImportPlan,
     InputBlock,
     ProcessExecutor,
     block_bytes,
     finish_import,
     finish_parts,
-    refuse_bucketed_store,
-    run_blocks,
-    unfinished_import,
+    imported_blocks,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
@@ -34,7 +31,7 @@ from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
+from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.storage.plain_files import MIB, read_plain
 
@@ -152,24 +149,15 @@ def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[
         yield np.arange(start, min(start + at_once, rows.stop))
 
 
-class EncodedBlocks(NamedTuple):
-    """Shards with encoders' columns, in the folder of an unfinished import."""
-
-    folder: Path
-    receipts: Sequence[BlockReceipt]
-    columns: Mapping[str, Mapping[str, Column]]
-    """Columns by the folder that the shards lie in, below the other one."""
-
-
 @contextmanager
 def encoded_blocks(
     path: Path, parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int | None, request: ImportRequest[Any]
-) -> Iterator[EncodedBlocks]:
+) -> Iterator[tuple[Path, Sequence[BlockReceipt], dict[str, dict[str, Column]]]]:
     """Make shards with the encoders' columns below `path`, of stores by the folder of theirs (`48x80`, `.`).
 
-    They are to be placed before the body ends. `tokens`: those of every row's `text`; None: those of the longest
-    caption. A killed one goes on from its whole blocks. Raises UserError for encoders that cannot be used, and for
-    features that are not finite.
+    Gives the folder of the unfinished import, the receipts, and the columns by part; they are the arguments of
+    `finish_parts`. `tokens`: those of every row's `text`; None: those of the longest caption. Raises UserError for
+    encoders that cannot be used, and for features that are not finite.
     """
     text, _ = open_features(encoders)
     if text and tokens is None:
@@ -193,12 +181,20 @@ def encoded_blocks(
     folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
     files = {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
-    plan = ImportPlan.of("encode", blocks, chosen | {"files": files}, sum(len(store) for store in parts.values()))
-    folder = plan.folder(path)
-    with unfinished_import(folder):
-        executor = request.executor or ProcessExecutor(1, "encodes")
-        receipts = run_blocks(plan, rules, folder, executor, request.progress, "encoding", "rows")
-        yield EncodedBlocks(folder, receipts, {part: rules.columns(store.columns) for part, store in parts.items()})
+    columns = {part: rules.columns(store.columns) for part, store in parts.items()}
+    with imported_blocks(
+        path,
+        "encode",
+        blocks,
+        chosen | {"files": files},
+        rules,
+        request.executor or ProcessExecutor(1, "encodes"),
+        request.progress,
+        "encoding",
+        "rows",
+        sum(map(len, parts.values())),
+    ) as (folder, receipts):
+        yield folder, receipts, columns
 
 
 def encode_store(
@@ -253,12 +249,12 @@ def encode_store(
                 files={name: read_plain(store.path / file, ATTACHMENT_BYTES) for name, file in manifest.files.items()},
             )
     refuse_bucketed_store(path)
-    with encoded_blocks(path, {".": store}, encoders, tokens, request) as encoded:
+    with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
         return finish_import(
             path,
-            encoded.folder,
-            encoded.receipts,
-            encoded.columns["."],
+            folder,
+            receipts,
+            columns["."],
             description=store.manifest.description,
             source=source,
             text=store.manifest.text,

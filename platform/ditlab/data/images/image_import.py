@@ -6,32 +6,29 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, SkippedImage, decode
+from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
 from ditlab.data.images.sources import open_image_source, read_images
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
-    ImportPlan,
     InputBlock,
     LeftOut,
     ProcessExecutor,
     RefusedSource,
     finish_parts,
-    run_blocks,
+    imported_blocks,
     shards_of,
-    total_counts,
-    unfinished_import,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import source_name, visible_name
@@ -42,10 +39,6 @@ from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-if TYPE_CHECKING:
-    from ditlab.data.stores.store import Store
-
-
 NOTED = 20
 """Skipped images named in the store's notes; its list names more."""
 LISTED = 100_000
@@ -55,8 +48,6 @@ IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
 """Options that do not change the images of a store; the source enters by its listing."""
 CUT = "captions cut"
 """Name of the count of captions that were longer than their column."""
-SIDE = "largest side of an image that is too small"
-"""Key of a receipt's detail."""
 LABEL = "label"
 """Name of the column of classes."""
 
@@ -85,7 +76,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     refuse_plain_store(path)
     decoding = DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels)
     rules = ImageRules(options, annotations, decoding, source.classes)
-    damaged = [SkippedImage(line.place, "damaged line", line.reason) for line in annotations.damaged]
+    damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
     for line in damaged:
         rules.check(line)
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
@@ -98,19 +89,26 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         "classes": list(source.classes),
         "pillow": PIL.__version__,
     }
-    plan = ImportPlan.of("images", source.blocks, described, source.num)
-    folder = plan.folder(path)
     executor = request.executor or ProcessExecutor(options.processes)
-    with unfinished_import(folder):
-        receipts = run_blocks(plan, rules, folder, executor, request.progress, "decoding", "images")
-        listed = [*map(describe, damaged), *(each for receipt in receipts for each in receipt.listed)]
-        left_out = total_counts(receipt.left_out for receipt in receipts)
-        left_out |= {"damaged line": len(damaged)} if damaged else {}
+    with imported_blocks(
+        path, "images", source.blocks, described, rules, executor, request.progress, "decoding", "images", source.num
+    ) as (folder, receipts):
+        listed = [*damaged, *(each for receipt in receipts for each in receipt.listed)]
+        left_out = +sum((Counter(each.left_out) for each in receipts), Counter({"damaged line": len(damaged)}))
+        num_cut = sum(receipt.counts.get(CUT, 0) for receipt in receipts)
         rows = sum(receipt.rows for receipt in receipts)
         notes = [f"{each.place}: {each.reason} ({each.detail})" for each in listed[:LISTED]]
         if not rows:
-            side = max((receipt.detail[SIDE] for receipt in receipts), default=0)
-            raise _nothing_usable(options, side, left_out, notes)
+            if not notes:
+                raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
+            reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
+            side, smaller = max(each.side for each in listed), ""
+            if side >= SMALLEST_RESOLUTION:
+                smaller = f", or give --resolution {side} --patch {_fitting_patch(side)}"
+            raise RefusedSource(
+                f"--source={options.source} holds no image that can be used ({reasons}), the first being {notes[0]}; "
+                f"name other files{smaller}."
+            )
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in {*chain(*(each.parts for each in receipts))}}
         pixels = sum(
             3 * math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
@@ -125,26 +123,24 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         if num := len(source.classes):
             words.append(f"of {num:,} class{'es' if num > 1 else ''}")
         words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
-        more = sum(left_out.values()) - len(notes)
+        more = left_out.total() - len(notes)
         text = "".join(f"{line}\n" for line in [*notes, *([f"and {more:,} more"] if more else [])])
 
-        def place(stores: Mapping[str, Store]) -> WrittenStore:
+        stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
+        with ExitStack() as encoding:
+            if encoders:
+                encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
+                stores = finish_parts(*encoded, origin)
             return place_buckets(
                 path,
                 {sizes[part]: store for part, store in stores.items()},
                 name=path.name,
                 description=" ".join(words),
                 source=origin,
-                facts=left_out | total_counts(receipt.counts for receipt in receipts),
+                facts=dict(sorted(left_out.items())) | ({CUT: num_cut} if num_cut else {}),
                 notes=notes[:NOTED],
                 files={SKIPPED_NAME: text.encode()} if notes else {},
             )
-
-        stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
-        if not encoders:
-            return place(stores)
-        with encoded_blocks(path, stores, encoders, None, request) as encoded:
-            return place(finish_parts(*encoded, origin))
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
@@ -171,20 +167,6 @@ def _fitting_patch(side: int) -> int:
     return max(patch for patch in (1, 2, 4, 8, 16) if patch == 1 or 8 * patch <= side)
 
 
-def _nothing_usable(
-    options: ImagesOptions, side: int, left_out: Mapping[str, int], notes: Sequence[str]
-) -> RefusedSource:
-    """Return the error for a source whose images are all left out; `side`: the largest of those that are too small."""
-    if not notes:
-        return RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
-    counts = ", ".join(f"{number:,} {word}" for word, number in left_out.items())
-    smaller = f", or give --resolution {side} --patch {_fitting_patch(side)}" if side >= SMALLEST_RESOLUTION else ""
-    return RefusedSource(
-        f"--source={options.source} holds no image that can be used ({counts}), the first being {notes[0]}; name other "
-        f"files{smaller}."
-    )
-
-
 @dataclass(frozen=True)
 class ImageRules:
     """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
@@ -201,13 +183,13 @@ class ImageRules:
         Raises RefusedSource for an image that is not to be skipped, UserError as the reader does, and OSError as the
         disk does.
         """
-        skipped: list[SkippedImage] = []
+        skipped: list[LeftOut] = []
         captions_cut = rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             for item in read_images(block, self.annotations, self.options):
                 image = decode(self.decoding, item)
-                if isinstance(image, SkippedImage):
+                if isinstance(image, LeftOut):
                     self.check(image)
                     skipped.append(image)
                     continue
@@ -234,9 +216,8 @@ class ImageRules:
             rows=rows,
             parts=parts,
             left_out=dict(sorted(Counter[str](image.reason for image in skipped).items())),
-            listed=tuple(describe(image) for image in skipped[:MOST_LISTED]),
+            listed=tuple(skipped[:MOST_LISTED]),
             counts={CUT: captions_cut} if captions_cut else {},
-            detail={SIDE: max((image.side for image in skipped), default=0)},
         )
 
     def columns(self, size: ImageSize) -> dict[str, Column]:
@@ -262,19 +243,14 @@ class ImageRules:
             )
         return columns
 
-    def check(self, image: SkippedImage) -> None:
+    def check(self, image: LeftOut) -> None:
         """Raise RefusedSource where the options refuse to skip such an image."""
         if image.reason == "missing caption" and self.options.missing_caption == "refuse":
             remedy = self.annotations.remedy
-            raise RefusedSource(f"{image.name} has {image.detail}; {remedy}, or give --missing-caption skip.")
+            raise RefusedSource(f"{image.place} has {image.detail}; {remedy}, or give --missing-caption skip.")
         if self.options.unreadable == "refuse" and image.reason == "unreadable":
             raise RefusedSource(
-                f"{image.name} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
+                f"{image.place} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
             )
         if self.options.unreadable == "refuse" and image.reason in ("damaged file", "damaged line"):
-            raise RefusedSource(f"{image.name}: {image.detail}; correct it, or give --unreadable skip.")
-
-
-def describe(image: SkippedImage) -> LeftOut:
-    """Describe an image that is left out."""
-    return LeftOut(place=image.name, reason=image.reason, detail=image.detail)
+            raise RefusedSource(f"{image.place}: {image.detail}; correct it, or give --unreadable skip.")

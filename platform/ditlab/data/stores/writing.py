@@ -86,8 +86,7 @@ def write_store(
     from ditlab.data.stores.store import Store
     from ditlab.data.stores.writer import StoreWriter
 
-    if (path / BUCKETS_NAME).exists():
-        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+    refuse_bucketed_store(path)
     existed, before = (path / MANIFEST_NAME).exists(), ""
     with suppress(UserError):
         there = Store.open(path, verify=False)
@@ -190,3 +189,9 @@ def refuse_plain_store(path: Path) -> None:
     """Raise UserError where the folder holds a store without buckets, which one with buckets does not replace."""
     if (path / MANIFEST_NAME).exists():
         raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
+
+
+def refuse_bucketed_store(path: Path) -> None:
+    """Raise UserError for a folder that holds a store with buckets."""
+    if (path / BUCKETS_NAME).exists():
+        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,18 +13,14 @@ import numpy as np
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
-    ImportPlan,
     InputBlock,
     LeftOut,
     ProcessExecutor,
     RefusedSource,
     block_bytes,
     finish_import,
+    imported_blocks,
     packed,
-    refuse_bucketed_store,
-    run_blocks,
-    total_counts,
-    unfinished_import,
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
@@ -31,7 +28,7 @@ from ditlab.data.source_files import BadRecord, list_source, source_name, visibl
 from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
+from ditlab.data.stores.writing import LeftOutRecords, WrittenStore, refuse_bucketed_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,
@@ -39,12 +36,12 @@ from ditlab.data.text.tokenizer import (
     Tokenizer,
     fetch_tokenizer,
     learn_bpe,
+    load_tokenizer,
     open_tokenizer,
 )
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 from ditlab.spec.importing import TextOptions
-from ditlab.storage.files import writing_into
 
 DEFAULT_VOCABULARY = 4096
 """Vocabulary of a BPE, the default in `spec.importing` and `spec.data`."""
@@ -60,8 +57,6 @@ LISTED = 5
 """Files and documents that cannot be read, listed in a store's note."""
 READ_TO_LEARN = 16
 """Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
-REST_PREFIX = "rest"
-"""Prefix of the shards of rows that several blocks share."""
 
 
 def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
@@ -127,10 +122,10 @@ def token_columns(tokenizer: Tokenizer, length: int) -> dict[str, Column]:
 
 @dataclass(frozen=True)
 class TextRules:
-    """Rules of an import of text, without state; the tokeniser lies in the import's folder."""
+    """Rules of an import of text, without state."""
 
-    tokenizer: str
-    """SHA-256 of the tokeniser's file."""
+    tokenizer: bytes
+    """Content of the tokeniser's file."""
     column: str
     length: int
     """Tokens of a row."""
@@ -143,7 +138,7 @@ class TextRules:
         The tokens behind the last whole row go into the receipt: rows are made of those of all blocks in the end.
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
-        tokenizer = _open(folder / TOKENIZER_NAME, self.tokenizer)
+        tokenizer = _load_once(self.tokenizer)
         bad: list[BadRecord] = []
 
         def leave_out(record: BadRecord) -> None:
@@ -180,10 +175,8 @@ class TextRules:
 
 
 @lru_cache(maxsize=1)
-def _open(file: Path, sha256: str) -> Tokenizer:
-    tokenizer = open_tokenizer(file)
-    assert tokenizer.fingerprint == sha256, f"{file} is the tokeniser of another import"
-    return tokenizer
+def _load_once(content: bytes) -> Tokenizer:
+    return load_tokenizer(content, TOKENIZER_NAME)
 
 
 @dataclass
@@ -222,11 +215,10 @@ def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.nda
 def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     """Write one store: column `tokens` (--length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
 
-    The tokeniser is opened, or learned from the source, first. Then each block of the source is tokenised by itself,
-    in any number of processes; what fills no row of a block is joined, block after block, to the last rows. The store
-    depends on the source and the options alone, and a killed import goes on from its whole blocks. Memory does not
-    grow with the source (but for the distinct words that a BPE learns from). Raises UserError for a source that cannot
-    be read or has no text, a tokeniser that cannot be read or fetched, and a length beyond the source.
+    What fills no row of a block is joined, block after block, to the last rows. The store depends on the source and the
+    options alone. Memory does not grow with the source (but for the distinct words that a BPE learns from). Raises
+    UserError for a source that cannot be read or has no text, a tokeniser that cannot be read or fetched, and a length
+    beyond the source.
     """
     options = request.options
     origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
@@ -241,17 +233,16 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         return _pieces_to_learn(blocks, options.column, refuses)
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
-    rules = TextRules(tokenizer.fingerprint, options.column, length, refuses)
-    described = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": length}
-    plan = ImportPlan.of("text", blocks, {**described, "unreadable": options.unreadable})
-    folder = plan.folder(path)
+    rules = TextRules(tokenizer.content, options.column, length, refuses)
+    described: dict[str, object] = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": length}
+    described["unreadable"] = options.unreadable
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
-    with unfinished_import(folder):
-        with writing_into(path):
-            tokenizer.save(folder)
-        receipts = run_blocks(plan, rules, folder, executor, request.progress, "tokenising", "rows")
-        sums = total_counts(receipt.counts for receipt in receipts)
-        if not sums.get(BYTES):
+    with imported_blocks(path, "text", blocks, described, rules, executor, request.progress, "tokenising", "rows") as (
+        folder,
+        receipts,
+    ):
+        sums = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
+        if not sums[BYTES]:
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
             raise RefusedSource(first or f"{origin} holds no text; name files that hold some.")
         if sums[TOKENS] < length:
@@ -272,7 +263,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             folder,
             receipts,
             columns,
-            more=write_shards(folder, REST_PREFIX, columns, [{"tokens": rows}] if len(rows) else []),
+            more=write_shards(folder, "rest", columns, [{"tokens": rows}] if len(rows) else []),
             description=f"text of {name} in rows of {length:,} tokens",
             source=Source(kind="text", note="; ".join(notes)),
             left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],

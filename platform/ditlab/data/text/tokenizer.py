@@ -86,13 +86,6 @@ class Tokenizer(ABC):
         """SHA-256 (hex) of its file, as under `attachments` in a store's manifest."""
         return hashlib.sha256(self.content).hexdigest()
 
-    def save(self, folder: Path) -> Path:
-        """Write `tokenizer.json` into a folder, which is created; `open_tokenizer` reads it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / TOKENIZER_NAME
-        file.write_bytes(self.content)
-        return file
-
 
 class ByteTokenizer(Tokenizer):
     """Tokeniser whose tokens are the bytes of UTF-8, with all 256 of them as vocabulary.

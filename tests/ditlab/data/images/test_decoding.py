@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, SkippedImage, decode
+from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, decode
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 from support.special_files import KINDS, put
@@ -23,9 +23,9 @@ def decoded(content: bytes, caption: bytes = b"a slope") -> DecodedImage:
     return answer
 
 
-def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> SkippedImage:
+def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> LeftOut:
     answer = decode(RULES, CaptionedImage("here", content, caption))
-    assert isinstance(answer, SkippedImage), answer
+    assert isinstance(answer, LeftOut), answer
     return answer
 
 
@@ -214,7 +214,7 @@ def test_captions_are_stripped_and_cut_between_characters():
 
 def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_its_offset():
     one = decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
-    assert isinstance(one, SkippedImage) and one.reason == "unreadable"
+    assert isinstance(one, LeftOut) and one.reason == "unreadable"
     assert one.detail.startswith("its caption is not UTF-8: byte 0xdf at offset 7")
 
 

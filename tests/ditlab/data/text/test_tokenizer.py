@@ -73,8 +73,9 @@ def test_a_token_beyond_the_vocabulary_is_named(token):
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
 def test_a_saved_tokenizer_is_the_same_one(tokenizer, tmp_path):
-    file = tokenizer.save(tmp_path / "run")
-    for path in (file, tmp_path / "run"):
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(tokenizer.content)
+    for path in (file, tmp_path):
         again = open_tokenizer(path)
         assert type(again) is type(tokenizer) and again.fingerprint == tokenizer.fingerprint
         assert (again.kind, again.vocabulary, again.end) == (tokenizer.kind, tokenizer.vocabulary, tokenizer.end)
