@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -26,9 +26,8 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
-from ditlab.data.text.documents import Document, TextPiece, pieces
+from ditlab.data.text.documents import TextPiece, pieces
 from ditlab.data.text.text_import import (
-    PieceCounter,
     encode,
     request_tokenizer,
     rows_label,
@@ -74,10 +73,7 @@ Entry = tuple[str, str]
 
 
 def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]) -> Store:
-    """Open a store under `home.stores`, written by `write(its folder)` at its first use.
-
-    Two processes may write it at once: they write the same files, and renames are atomic.
-    """
+    """Open a store under `home.stores`, written by `write(its folder)` at its first use; two processes may write it."""
     path = home.stores / name
     if not (path / MANIFEST_NAME).exists():
         home.ensure()
@@ -87,16 +83,15 @@ def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]
 
 def open_digits(home: Home, verify: bool = True) -> Store:
     """Open the digits under `home.stores`, written at their first use."""
-    return _opened(home, "digits", verify, lambda path: write_digits(path.parent))
+
+    def write(path: Path) -> None:
+        import_digits(ImportRequest(path.parent, home.caches, DigitsOptions()))
+
+    return _opened(home, "digits", verify, write)
 
 
 def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
-    """Write the store `digits`: see `write_digits`."""
-    return write_digits(request.out)
-
-
-def write_digits(out: Path) -> WrittenStore:
-    """Write `out/digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
+    """Write the store `digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -105,9 +100,8 @@ def write_digits(out: Path) -> WrittenStore:
         "label": digits.target.astype(np.int64),
     }
     description = "1,797 handwritten digits, 8x8 grey values"
-    return write_store(
-        out / "digits", DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS
-    )
+    path = request.out / "digits"
+    return write_store(path, DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS)
 
 
 def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
@@ -168,7 +162,9 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use."""
+    """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on."""
+    drawn_from = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
+    described = f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in drawn_from)
 
     def write(path: Path) -> None:
         law, names = PlantedModules(spec), feature_names(spec.motifs)
@@ -179,7 +175,7 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             chromosome, begin = divmod(first, spec.peaks)
             return drawn(chromosome)[begin : begin + stop - first]
 
-        license, note = "none: the numbers are generated", f"drawn from {_motifs_law(spec)} by ditlab"
+        license, note = "none: the numbers are generated", f"drawn from {described} by ditlab"
         write_store(
             path,
             region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
@@ -189,22 +185,12 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             source=Source(kind="motifs", license=license, note=note),
         )
 
-    return _opened(home, motifs_store_name(spec), verify, write)
+    return _opened(home, f"motifs-{hashlib.sha256(described.encode()).hexdigest()[:12]}", verify, write)
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:
     """Return the names of the spec's chromosomes, `chr1` and so on."""
     return [f"chr{number}" for number in range(1, spec.chromosomes + 1)]
-
-
-def motifs_store_name(spec: MotifsData) -> str:
-    """Return the store's name: `motifs-` and a hash of all that its contents depend on."""
-    return f"motifs-{hashlib.sha256(_motifs_law(spec).encode()).hexdigest()[:12]}"
-
-
-def _motifs_law(spec: MotifsData) -> str:
-    drawn = spec.model_dump(exclude={"kind", "hold_out"})
-    return f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in sorted(drawn.items()))
 
 
 def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
@@ -215,10 +201,13 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
     version, length = platform.python_version(), spec.length
 
     def write(path: Path) -> None:
-        corpus, origin = PythonDocs(), "data.corpus=python-docs"
-        tokenizer = request_tokenizer(spec.tokenizer, spec.vocabulary, corpus.pieces, origin, ignore_progress)
-        counter = PieceCounter(corpus.pieces())
-        tokens = np.concatenate(list(encode(counter, tokenizer)))
+        documents, origin = python_docs(), "data.corpus=python-docs"
+
+        def read() -> Iterator[TextPiece]:
+            return chain.from_iterable(pieces([text]) for text in documents)
+
+        tokenizer = request_tokenizer(spec.tokenizer, spec.vocabulary, read, origin, ignore_progress)
+        tokens = np.concatenate(list(encode(read(), tokenizer)))
         if len(tokens) < length:
             raise UserError(too_short("data.length", length, origin, len(tokens)))
         dropped = len(tokens) % length
@@ -237,8 +226,8 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
             ),
             text=TextFacts(
                 tokenizer=spec.tokenizer,
-                documents=counter.documents,
-                bytes=counter.bytes,
+                documents=len(documents),
+                bytes=sum(len(text.encode()) for text in documents),
                 tokens=len(tokens),
                 dropped=dropped,
             ),
@@ -248,40 +237,25 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
     return _opened(home, f"python-docs-{rows_label(spec.tokenizer, spec.vocabulary, length)}", verify, write)
 
 
-class PythonDocs:
-    """Corpus of a document for each topic of `help()` (pydoc_data.topics), by name, and for each module of the standard
-    library, by path: its docstrings in source order. It is the same for every installation of one Python version.
+def python_docs() -> list[str]:
+    """Return a document for each topic of `help()` (pydoc_data.topics), by name, and for each module of the standard
+    library, by path: its docstrings in source order. They are the same for every installation of one Python version.
     """
-
-    def pieces(self) -> Iterator[TextPiece]:
-        """Iterate over the pieces of the documents."""
-        return chain.from_iterable(map(pieces, self.documents()))
-
-    def documents(self) -> Iterator[Document]:
-        """Iterate over the documents that have text not seen in earlier ones."""
-        yield from ([text] for text in self._texts)
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        seen: set[str] = set()
-        texts = ("\n\n".join(_unseen(entries, seen)) for entries in _entries(Path(sysconfig.get_path("stdlib"))))
-        return [text for text in texts if text]
-
-
-def _entries(library: Path) -> Iterator[list[Entry]]:
-    """Iterate over the topics' texts, and over the docstrings of each module in a folder."""
+    documents: list[list[Entry]] = []
     with suppress(ImportError):  # a Python without its own help
         from pydoc_data.topics import topics
 
-        yield from ([("", topics[name])] for name in sorted(topics))
-    files: list[Path] = []
+        documents += ([("", topics[name])] for name in sorted(topics))
+    library, files = Path(sysconfig.get_path("stdlib")), list[Path]()
     for package in sys.stdlib_module_names - OMITTED:
         inside = (library / package).rglob("*.py")
         files += (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
         files += [module] if (module := library / f"{package}.py").is_file() else []
     for file in sorted(files):
         name = ".".join(file.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
-        yield list(_docstrings(ast.parse(file.read_bytes()), name))
+        documents.append(list(_docstrings(ast.parse(file.read_bytes()), name)))
+    seen: set[str] = set()
+    return list(filter(None, ("\n\n".join(_unseen(entries, seen)) for entries in documents)))
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:

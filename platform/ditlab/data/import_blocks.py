@@ -173,10 +173,7 @@ class BlockRules(Protocol):
     """Rules by which an importer makes shards of a block: a frozen dataclass that can be pickled."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Read a block and write its shards below a folder, with `block.prefix`; nothing else may depend on them.
-
-        Raises UserError for what the importer's options refuse.
-        """
+        """Write a block's shards below a folder, with `block.prefix`. Raises UserError for what the options refuse."""
         ...
 
 
@@ -202,10 +199,10 @@ class BlockWork:
         return bool(getattr(self.rules, "uses_gpu", False))
 
     def __call__(self, block: InputBlock) -> BlockReceipt:
-        """Make a block's shards, then its receipt.
+        """Make a block's shards, then its receipt, unless they are whole; done twice, it gives the same files.
 
-        Done twice, also at once, it gives the same files; what is whole is not done again. Raises UserError as the
-        rules do, for a file that was changed since it was listed, and for a folder that cannot be written.
+        Raises UserError as the rules do, for a file that was changed since it was listed, and for a folder not to be
+        written.
         """
         try:
             if (receipt := whole_receipt(self.folder, block)) is not None:
@@ -340,10 +337,7 @@ def finish_import(
 def finish_parts(
     folder: Path, receipts: Sequence[BlockReceipt], columns: Mapping[str, Mapping[str, Column]], source: Source
 ) -> dict[str, Store]:
-    """Make stores of the shards that lie in folders below an unfinished import's, to be moved to their places.
-
-    `columns` and stores: by the name of that folder. Raises UserError for a folder that cannot be written.
-    """
+    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places."""
     stores: dict[str, Store] = {}
     for part, those in columns.items():
         place = folder / "finished" / part
@@ -356,10 +350,7 @@ def finish_parts(
 def _place_store(
     shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Mapping[str, Column], **facts: Any
 ) -> Store:
-    """Make a store at a place of an unfinished import's shards, so that both have them.
-
-    A file system without links moves them: a kill before the manifest is written then costs their blocks.
-    """
+    """Make a store at a place of an import's shards, so that both have them; a file system without links moves them."""
     from ditlab.data.stores.store import Store
 
     with writing_into(place):

@@ -26,10 +26,7 @@ KEPT_COUNTS = 64
 
 
 class PartDraws:
-    """Draws of parts by their shares. Draw n has the n-th raw word of Philox, keyed by the seed, whatever came before.
-
-    NumPy promises raw words for good, and no such thing of `Generator.choice`.
-    """
+    """Draws of parts by their shares. Draw n has the n-th raw word of Philox, which NumPy promises for good."""
 
     def __init__(self, seed: int, shares: Sequence[float]):
         """Prepare the draws of parts with these shares, which sum to 1."""
@@ -85,10 +82,7 @@ class MixtureOrder(Order):
         is_uniform: bool = True,
         known: Mapping[int, Sequence[int]] | None = None,
     ):
-        """Mix the orders of parts.
-
-        `is_uniform`: all samples have one shape; `known`: draws before some batches, as `counts` gave them.
-        """
+        """Mix parts. `is_uniform`: all samples have one shape; `known`: draws before some batches, as of `counts`."""
         self._parts, self._draws, self.batch_size, self.draw = tuple(parts), draws, batch_size, draw
         self.batches_per_epoch, self.left_out = sys.maxsize, 0  # no epoch: parts end theirs at different times
         lanes = [part.order.batch_size if draw == "sample" else 1 for part in parts]

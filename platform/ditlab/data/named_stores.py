@@ -1,7 +1,4 @@
-"""Stores named by a user: by a URI, a folder's path or a plain name.
-
-A store behind a URI is copied to the node, or its rows are fetched when they are needed.
-"""
+"""Stores named by a user: by a URI (copied to the node, or its rows fetched), a folder's path or a plain name."""
 
 from __future__ import annotations
 

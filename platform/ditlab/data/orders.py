@@ -25,8 +25,7 @@ def training_order(
 ) -> Order:
     """Return the order in which a run takes its training samples: of a mixture, draws over the orders of its parts.
 
-    `draw_counts`: `MixtureOrder.counts` of some positions, from which later ones are replayed. Raises UserError as
-    `open_order` does.
+    `draw_counts`: `MixtureOrder.counts` of some positions, to replay later ones. Raises UserError as `open_order` does.
     """
     if not isinstance(spec, MixtureData):
         return open_order(order_of(spec), data.train, batch_size, seed)

@@ -25,8 +25,7 @@ LONGEST_TEXT = 60
 def sample_grid(store: AnyStore, num: int) -> Figure | None:
     """Make a figure of about `num` samples with captions or classes; None where no column holds images.
 
-    Each image size has a grid of its own with as many samples, spread evenly over its rows. Images are columns of shape
-    (1 or 3, height, width) with a value range, which is mapped onto [0, 1]; large ones are shrunk.
+    Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of its own.
     """
     image = next((name for name, column in store.columns.items() if is_image(column)), None)
     if image is None:
@@ -64,10 +63,7 @@ def shrunk(images: np.ndarray) -> np.ndarray:
 
 
 def sample_text(store: AnyStore, num: int) -> dict[int, str]:
-    """Decode `num` rows spread evenly over a store of tokens, by row number; {} for a store without tokens.
-
-    Raises UserError where the store's tokeniser needs a library that is not installed.
-    """
+    """Decode `num` rows spread over a store of tokens, by row number; {} without. Raises as `open_tokenizer` does."""
     tokenizer = store_tokenizer(store)
     if tokenizer is None:
         return {}

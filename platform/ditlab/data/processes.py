@@ -30,8 +30,7 @@ def fitting_processes(num_bytes: int) -> int:
 def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processes: int, verb: str) -> Iterator[Result]:
     """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
 
-    Raises whatever `work` raises, and UserError where a process is killed (`a process that {verb} was killed`:
-    `tokenises`).
+    Raises whatever `work` raises, and UserError where a process that `verb` (`tokenises`) is killed.
     """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
     with ProcessPoolExecutor(processes, context, initializer=_begin) as pool:

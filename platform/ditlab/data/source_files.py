@@ -181,10 +181,7 @@ def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
 
 
 def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
-    """Iterate over all files below a folder; only with `hidden` over those whose names begin with a dot.
-
-    Special files are among them: they cannot be read, and are counted with the damaged ones.
-    """
+    """Iterate over all files below a folder, special ones too; only with `hidden` over names that begin with a dot."""
     with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118  pathlib takes three times as long
         for entry in entries:
             if entry.name.startswith(".") and not hidden:
@@ -247,8 +244,8 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def open_source(file: SourceFile, buffer: int = READ_BYTES) -> BinaryIO:
     """Open a file, which can be read from any place of it. `buffer`: bytes of a request behind a URI.
 
-    A file behind a URI raises Unreachable, no OSError, where it cannot be read after some attempts: so that it is not
-    taken for a damaged one. Raises UnusableFile for what is no plain file, and OSError otherwise.
+    Raises Unreachable for a file behind a URI that some attempts cannot read, UnusableFile for no plain file, and
+    OSError.
     """
     if not file.is_remote:
         return open_regular_file(file.path, follow=True)

@@ -103,10 +103,8 @@ def open_data(
 ) -> DataSplits:
     """Open the data that a spec names.
 
-    All kinds but `mnist` and `arrow` write their store under `home.stores` at their first use. With `verify`, every
-    shard is read and hashed once. `notify` gets messages on copies of stores behind a URI
-    (`copies.open_remote_store`). Raises UserError for a store that is missing (with the command that makes it),
-    altered, or empty once rows are held out.
+    With `verify`, every shard is read and hashed once. `notify` gets messages on copies of stores behind a URI. Raises
+    UserError for a store that is missing (with the command that makes it), altered, or empty once rows are held out.
     """
     match spec:
         case DigitsData():
@@ -235,10 +233,7 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
 
 
 def open_source(spec: DataSource, home: Home, verify: bool = True) -> AnyStore:
-    """Open the store of a source under `home.stores`, written at its first use.
-
-    Raises UserError where the source's package writes no store.
-    """
+    """Open a source's store under `home.stores`, written at its first use. Raises UserError where none is written."""
     path = home.stores / plain_name(spec.store_name())
     if not holds_store(path):
         home.ensure()

@@ -9,20 +9,16 @@ from torch import Tensor
 
 
 class FeatureCache:
-    """Features by content in the host's memory; the least recently used are dropped first.
-
-    An epoch over more items than it holds finds none of them again: such data are better encoded beforehand.
-    """
+    """Features by content in the host's memory, of fewer items than it holds; the least recently used go first."""
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
         self._cached: OrderedDict[Hashable, Tensor] = OrderedDict()
 
     def rows(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]) -> list[Tensor]:
-        """Return the features of each key.
+        """Return the features of each key; `compute` gives those of the places of keys that are not cached.
 
-        `compute` returns those of the keys at some places, which are not cached; of equal keys, one is computed.
-        Without entries they stay on the device of `compute`.
+        Of equal keys one is computed. Without entries they stay on the device of `compute`.
         """
         found: dict[Hashable, Tensor] = {}
         missing: dict[Hashable, int] = {}
@@ -55,9 +51,8 @@ def content_keys(values: Tensor) -> list[bytes]:
 def batch_slices(num: int, device: torch.device, at_once: int) -> list[slice]:
     """Cut `num` places into the parts that are encoded together: `at_once` on a GPU, one by one on the CPU.
 
-    How a matrix product rounds depends on how many rows it has. One by one, features are a function of their caption
-    or image alone, bit by bit, so that a CPU run that was resumed, whose cache is empty, trains on the same numbers;
-    and a core has nothing from more rows of a network of this size.
+    One by one, features are a function of their caption or image alone, bit by bit, whatever a resumed run's cache
+    holds.
     """
     size = 1 if device.type == "cpu" else at_once
     return [slice(start, start + size) for start in range(0, num, size)]

@@ -70,10 +70,7 @@ class EncoderCheckpoint:
 
     @classmethod
     def here(cls, place: str, option: str, downloads: Path | None) -> EncoderCheckpoint | None:
-        """Find a checkpoint's configuration in a folder or in what was fetched before; None where there is none.
-
-        Raises UserError for a file that cannot be read.
-        """
+        """Find a configuration here or fetched; None where there is none. Raises UserError for one not to be read."""
         folder = _local_folder(place, None, downloads or Home.from_environment().caches / "encoders")
         if folder is None or not (folder / CONFIG).exists():
             return None
@@ -82,10 +79,7 @@ class EncoderCheckpoint:
         return found
 
     def _check_files(self, needs: tuple[CheckpointPart, ...]) -> None:
-        """Raise UserError for a checkpoint without a file that it needs, or with one that is no regular file.
-
-        transformers would wait for a pipe, and read a device without end. Files in the hub's cache are links.
-        """
+        """Raise UserError for a missing file, or one that is no regular file, which transformers would wait for."""
         for path in sorted({path for pattern in FETCHED for path in self.folder.glob(pattern)}):
             try:
                 open_regular_file(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
@@ -125,10 +119,7 @@ class EncoderCheckpoint:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
     def network(self, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
-        """Return the network without a head, frozen, in evaluation mode.
-
-        Raises UserError for weights that are damaged or another network's; transformers would draw missing ones.
-        """
+        """Return the frozen network without a head, in evaluation mode. Raises UserError for damaged weights."""
         with self._reading() as transformers:
             network, loaded = transformers.AutoModel.from_pretrained(
                 self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
@@ -144,10 +135,7 @@ class EncoderCheckpoint:
         return frozen
 
     def outline(self, dtype: torch.dtype) -> nn.Module:
-        """Build the network without a head on the meta device, from its configuration alone.
-
-        Raises UserError for a configuration that transformers does not support.
-        """
+        """Build the network without a head on the meta device, from its configuration. Raises as `config` does."""
         config = self.config()
         with self._reading() as transformers, torch.device("meta"):
             network: nn.Module = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
@@ -206,9 +194,8 @@ def _local_folder(place: str, *caches: Path | None) -> Path | None:
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:
     """Return a digest of the encoder at a folder or of a hub's name, wherever it lies; empty for no encoder.
 
-    It goes over the configuration, and over the size and evenly spread pieces of each file of weights: another training
-    of the same network has other numbers everywhere. A hub's name stands for itself where nothing is fetched yet.
-    Raises UserError for files that cannot be read.
+    It goes over the configuration, and the size and evenly spread pieces of each file of weights; a hub's name stands
+    for itself where nothing is fetched yet. Raises UserError for files that cannot be read.
     """
     if place is None:
         return ""

@@ -32,10 +32,7 @@ def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:
 
 
 def text_columns(encoder: FrozenTextEncoder, captions: Sequence[str], longest: int) -> dict[str, np.ndarray]:
-    """Compute the columns of some captions, none of which has more than `longest` tokens once cut.
-
-    Raises UserError for a feature that is not finite in its column's type.
-    """
+    """Compute columns of captions, at most `longest` tokens each. Raises UserError for features that are not finite."""
     features = encoder.encode(captions)
     behind = longest - features["text"].shape[1]
     features["text"] = pad(features["text"], (0, 0, 0, behind))

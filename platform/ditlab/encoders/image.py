@@ -61,8 +61,8 @@ class FrozenImageEncoder:
     ) -> EncoderCheckpoint:
         """Return the checkpoint, whose weights are not read.
 
-        Raises UserError for one that is missing or not whole, is no DINOv3, or has another width or patch; and where
-        transformers is not installed.
+        Raises UserError without transformers, and for one that is missing, not whole, no DINOv3, or of another width or
+        patch.
         """
         checkpoint = EncoderCheckpoint.find(place, option, ("weights",), downloads)
         config = checkpoint.config()
@@ -85,10 +85,9 @@ class FrozenImageEncoder:
         return checkpoint
 
     def encode(self, images: Tensor, stored: Tensor | None = None) -> Tensor:
-        """Encode images (num, 3, H, W) in [-1, 1] to (num, patches, width), in the network's type, on its device.
+        """Encode images (num, 3, H, W) in [-1, 1] to (num, patches, width), row by row, in the network's type.
 
-        Patches are ordered row by row. `stored`: the same images, (num, ...) in the host's memory, from which cache
-        keys are cheap.
+        `stored`: the same images, (num, ...) in the host's memory, from which cache keys are cheap.
         """
         known = images if stored is None else stored
         keys: Sequence[bytes | int] = content_keys(known) if self._cache.entries else range(len(images))

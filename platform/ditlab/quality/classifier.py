@@ -1,8 +1,4 @@
-"""Small convolutional classifier whose features images are compared by: its training, and its cache.
-
-Training is reproducible to the bit on one CPU thread. Classifiers are kept under `Home.classifiers`, a file for
-each data set and split.
-"""
+"""Small convolutional classifier whose features images are compared by: its training, and its cache."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another pr
 
 
 class SmallClassifier(nn.Module):
-    """Convolutions that halve the image down to 4 pixels a side, a layer of features, a layer of class scores.
-
-    Weights are drawn from `generator`: torch's global one belongs to the training that may be going on.
-    """
+    """Convolutions that halve the image to 4 pixels a side, 64 features, class scores; `generator` draws weights."""
 
     scale: Tensor
 
@@ -96,10 +89,7 @@ class TrainedClassifier:
 
 
 def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], None]) -> TrainedClassifier:
-    """Train a thousand steps of AdamW on the CPU, whatever the device of the run. Calls `tick` after each step.
-
-    It computes on one thread, as sums over several differ in order, and with gradients, which an evaluation disables.
-    """
+    """Train a thousand steps of AdamW on one CPU thread, to the same bits everywhere. Calls `tick` after each step."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -133,9 +123,9 @@ def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], N
 def cached_classifier(
     data: DataSplits, real: RealImages, fields: ImageFields, home: Home, tick: Callable[[], None]
 ) -> TrainedClassifier:
-    """Return the data set's classifier, trained if there is none yet; of several processes that need it, one trains.
+    """Return the data set's classifier, trained by one process if there is none; calls `tick` while it trains or waits.
 
-    `tick` is called while it is trained or waited for. Raises UserError where the folder cannot be written.
+    Raises UserError where the folder cannot be written.
     """
     digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
     digest.update(data.train.rows_key)

@@ -1,7 +1,4 @@
-"""Eligibility of an experiment for quality metrics, checked before a run starts: the basis they need, their names.
-
-The basis is the columns of a data set, and the encoder, that samples can be measured by.
-"""
+"""Eligibility of an experiment for quality metrics: the columns and the encoder that samples can be measured by."""
 
 from __future__ import annotations
 
@@ -121,10 +118,7 @@ def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
 
 
 def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
-    """Build the experiment's sampler, which draws from captions of rows in place of `sampling.prompts`.
-
-    Raises UserError for sampling settings that do not fit the model.
-    """
+    """Build the sampler, which draws from captions of rows, not the spec's. Raises UserError for unfit settings."""
     sampling = experiment.sampling
     if "prompts" in type(sampling).model_fields:
         sampling = sampling.model_copy(update={"prompts": ()})

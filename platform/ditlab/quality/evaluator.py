@@ -1,7 +1,6 @@
 """Evaluator of sample quality against real data: feature distances, copying, caption agreement.
 
-The reference of a data set measures samples, and the evaluator of an experiment draws them, with the same noise at
-every call. Caption agreement is the share of samples that show the classes that their captions name.
+The reference of a data set measures samples; the evaluator of an experiment draws them, with the same noise each time.
 """
 
 from __future__ import annotations
@@ -75,13 +74,10 @@ def quality(
 ) -> dict[str, float]:
     """Measure the quality of generated images (num, channels, height, width) in [-1, 1]; return metrics by name.
 
-    The metrics are those of `QUALITY_METRICS`, and those of caption agreement if `expected` gives the classes that each
-    sample should show, by column. Values beyond the range are clipped, as in pictures. All are NaN where a sample holds
-    one. Trains the data set's classifier at its first use, and warns of one that learned too little. For the meaning of
-    the metrics, see docs/quality.md.
-
-    Raises:
-        UserError: the data give no such metrics, or DITLAB_HOME cannot be written.
+    The metrics (docs/quality.md) are those of `QUALITY_METRICS`, and of caption agreement if `expected` gives the
+    classes that each sample should show, by column. Values beyond the range are clipped. All are NaN where a sample
+    holds one. Trains the data set's classifier at its first use, and warns of one that learned too little. Raises
+    UserError for data that give no such metrics, and where DITLAB_HOME cannot be written.
     """
     basis = find_basis(data, tuple(samples.shape[1:]))
     if isinstance(basis, str):
@@ -182,10 +178,7 @@ class QualityReference:
 
 
 def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], None]) -> float:
-    """Return the median over samples of the root mean square difference to the nearest image of the reference.
-
-    Images are averaged to 64 pixels a side where they have more: whole ones would take 6 MB a sample at 1,024 pixels.
-    """
+    """Return the median root mean square difference of samples to their nearest image, averaged to 64 pixels a side."""
     height, width = (min(side, SIZES[-1]) for side in samples.shape[2:])
     samples = nn.functional.adaptive_avg_pool2d(samples, (height, width))
     distances = []
@@ -223,10 +216,7 @@ def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -
 
 
 def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw the confusion matrix of each column: the expected class against the recognised one.
-
-    `names` are those of the classes by column, as many as there are classes. A class that no caption named stays blank.
-    """
+    """Draw the confusion matrix of each column, expected class by recognised one; `names`: the classes' by column."""
     panels, agreements = [], []
     for column, classes in names.items():
         counts = np.zeros((len(classes), len(classes)))
@@ -256,10 +246,7 @@ def _all_right(expected: Classes, recognised: Classes) -> Tensor:
 def draw_reported(
     progress: Progress, sampler: Any, network: nn.Module, conditions: Mapping[str, Tensor], num: int, *rest: Any
 ) -> Samples:
-    """Draw samples as `draw_samples` does with the same arguments, and report evaluations of the network and samples.
-
-    How many evaluations the first batch takes is unknown until it is complete: solver and guidance decide that.
-    """
+    """Draw samples as `draw_samples` does, and report evaluations of the network in the first batch, then samples."""
     done = evaluations = 0
 
     def count_evaluation(*_: object) -> None:
@@ -353,10 +340,7 @@ class QualityEvaluator:
         return self._open_reference(drawn).measure(drawn.images, drawn.expected)
 
     def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
-        """Return what `measure` has measured `num` samples with, drawn `batch_size` at a time.
-
-        `precision` is the network's. `noise_seed` None: that of `draw`.
-        """
+        """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`."""
         assert self._reference is not None, "nothing was measured yet"
         seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
         features = self._reference.features_digest()

@@ -1,8 +1,4 @@
-"""Feature spaces of images, and distances between sets of points in them: Frechet, kernel, nearest neighbour.
-
-Distances are computed in float64. Features are a classifier's, or those of the image encoder that an experiment names
-(DINOv3).
-"""
+"""Feature spaces of images, and distances of sets of points in them, in float64: Frechet, kernel, nearest neighbour."""
 
 from __future__ import annotations
 
@@ -59,12 +55,9 @@ class KernelDistance:
 def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> KernelDistance:
     """Squared maximum mean discrepancy under (x.y / dim + 1)^3, unbiased (Binkowski et al. 2018, arXiv:1801.01401).
 
-    Features are (num, dim). The value is that of all points (MMD_u^2, Gretton et al. 2012, eq. 3). Both sets are cut
-    into `num_subsets` parts; the standard error is the delete-a-group jackknife's over them: KID's subsets overlap, so
-    that their spread depends on their size and not on what is known. NaN where any feature is NaN or infinite.
-
-    Raises:
-        ValueError: a set has fewer than two points a subset.
+    Features are (num, dim). The value is that of all points (MMD_u^2, Gretton et al. 2012, eq. 3); the standard error
+    is the delete-a-group jackknife's over `num_subsets` parts. NaN where any feature is NaN or infinite. Raises
+    ValueError for a set of fewer than two points a subset.
     """
     if min(len(real), len(generated)) < 2 * num_subsets or num_subsets < 2:
         raise ValueError(
@@ -137,13 +130,6 @@ class FeatureSpace:
         values = frechet_distance(self.real, generated), kernel.value, kernel.standard_error
         return dict(zip(self.names, values, strict=True))
 
-    @classmethod
-    def scaled(cls, names: tuple[str, str, str], extract: Extractor, reference: Iterable[Tensor]) -> FeatureSpace:
-        """Compute the scale and the reference features from reference images, given in batches."""
-        real = extract(reference)
-        scale = float((real.square().mean() + 1e-12).rsqrt())
-        return cls(names, extract, scale * real, scale)
-
 
 @torch.no_grad()
 def apply_batched(layer: Callable[[Tensor], Tensor], images: Iterable[Tensor], tick: Callable[[], None]) -> Tensor:
@@ -182,10 +168,7 @@ class ImageEncoder:
             )
 
     def features(self, device: torch.device, tick: Callable[[], None]) -> Extractor:
-        """Return an extractor of the last layer's features, averaged over an image's patches: (num, width), float32.
-
-        It calls `tick` after each batch.
-        """
+        """Return an extractor of the last layer's mean over patches, (num, width); calls `tick` after each batch."""
 
         def extract(images: Iterable[Tensor]) -> Tensor:
             encoder, means = FrozenImageEncoder.open(self.place, None, None, device, self.dtype), []

@@ -50,8 +50,7 @@ def quality_measurement(
 ) -> Measurement:
     """Return what the quality of `num` drawn samples is measured with.
 
-    Samplers that draw on their way draw for a whole batch of `batch_size`. `seed` is the generator's own
-    (`derived_seed`), `precision` the network's, `features` a digest of the networks of features.
+    `seed` is the generator's own (`derived_seed`), `precision` the network's, `features` a digest of those of features.
     """
     return Measurement.of(
         {

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.builtin import PythonDocs
+from ditlab.data.builtin import python_docs
 from ditlab.data.text.tokenizer import END_TEXT
 
 SPEC = Path(__file__).parents[3] / "experiments/dlm/uniform.yaml"
@@ -35,7 +35,7 @@ def test_parameters(ditlab):
 
 def word_tokenizer(file: Path, vocabulary: int) -> None:
     """A tokeniser of GPT-2's size without a download: a word each, numbers of words that never occur after them."""
-    words = sorted({word for document in PythonDocs().documents() for text in document for word in text.split()})
+    words = sorted({word for text in python_docs() for word in text.split()})
     names = [END_TEXT, "<|unknown|>", *words[: vocabulary - 2]]
     names += [f"<|{number}|>" for number in range(vocabulary - len(names))]
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -56,9 +56,9 @@ def word_tokenizer(file: Path, vocabulary: int) -> None:
 @pytest.mark.timeout(1200)
 def test_one_step_at_1024_tokens(ditlab, tmp_path):
     (text := tmp_path / "text").mkdir()
-    for number, document in enumerate(PythonDocs().documents()):
+    for number, document in enumerate(python_docs()):
         if number < 60:
-            (text / f"{number:02}.txt").write_text("".join(document), encoding="utf-8")
+            (text / f"{number:02}.txt").write_text(document, encoding="utf-8")
     word_tokenizer(tokenizer := tmp_path / "tokenizer.json", 50_257)
     imported = ditlab("data", "import", "text", "--source", text, "--tokenizer", tokenizer, "--name", "text", "--json")
     assert imported.code == 0, imported.err

@@ -61,11 +61,9 @@ LARGEST = "largest scores"
 def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     """Write one store of windows: see `region_windows.region_columns`; the last feature is accessibility.
 
-    The names of the peaks and a cell type's accessibilities decide the windows. The scores are read twice, block by
-    block, first for each motif's largest over the kept peaks, then for the windows: rows and their order depend on the
-    source and the options alone. A killed import goes on from its whole blocks. Memory holds some chunks of scores and
-    windows in each process, and about 120 bytes a peak in this one. Raises UserError for a damaged source, and where
-    every window is dropped.
+    The scores are read twice, for each motif's largest over the kept peaks, then for the windows: rows and their order
+    depend on the source and the options alone. Memory holds some chunks of scores and windows in each process, and
+    about 120 bytes a peak in this one. Raises UserError for a damaged source, and where every window is dropped.
     """
     options = request.options
     if options.accessibility == "atpm" and options.cell_type is None:
@@ -193,10 +191,7 @@ def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]
 def window_blocks(
     source: GetZarrStore, kept: np.ndarray, windows: Windows, row_bytes: int, rows_per_block: int
 ) -> Sequence[InputBlock]:
-    """Cut windows into blocks of whole blocks of the store, `rows_per_block` windows of `row_bytes` bytes each.
-
-    A block has about `block_bytes`, and at least as many windows as cover some chunks.
-    """
+    """Cut windows of `row_bytes` bytes into blocks of about `block_bytes`: whole blocks of the store."""
     first, size = windows.first, windows.size
     step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
     chunk = source.data.file_shape[0] * len(kept) / len(source.peaks)
@@ -257,7 +252,7 @@ class LargestScoreRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Read a block's scores. Raises as `read_scores` does."""
         assert block.stop is not None
-        data = open_array(ZarrFiles.of(self.source, (*block.files, *block.beside)), "data")
+        data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
         keep = np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
         largest = np.zeros(len(self.motifs), np.float32)
         start = block.start
@@ -298,7 +293,7 @@ class WindowRules:
         """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the disk."""
         windows = Windows(unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64"))
         peaks, num_features = unpacked(block.detail["peaks"], PEAK), len(self.motifs) + 1
-        data = open_array(ZarrFiles.of(self.source, (*block.files, *block.beside)), "data")
+        data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
         scores = self._scores(data, peaks["row"])
         largest: list[float] = []  # accessibilities of the windows of the current batch
 
@@ -319,10 +314,7 @@ class WindowRules:
         return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
 
     def _scores(self, data: ZarrArray, rows: np.ndarray) -> Callable[[int, int], np.ndarray]:
-        """Return a function that gives the scores over the divisors, float32 (peaks, motifs), of peaks first to stop.
-
-        `rows` are the peaks' in the store. `first` must never decrease: what lies before it is forgotten.
-        """
+        """Return a function of ascending (first, stop): those peaks' scores over the divisors, float32."""
         divisors, begin = np.array(self.divisors, np.float32), 0
         held = np.zeros((0, len(divisors)), np.float32)
 

@@ -1,7 +1,4 @@
-"""Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, their names and accessibilities read.
-
-Peaks are parsed from their names, `chr1:9939-10439`: a million in about a second.
-"""
+"""Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, their names and accessibilities read."""
 
 from __future__ import annotations
 
@@ -132,11 +129,7 @@ class GetZarrStore:
 
 
 def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
-    """Open the GET store in a folder, or below a URI.
-
-    Raises UserError where the folder is no zarr group, a key is missing or cannot be opened,
-    sizes contradict each other, or a peak's name or position is wrong.
-    """
+    """Open the GET store in a folder, or below a URI. Raises UserError for what is none, or contradicts itself."""
     files = ZarrFiles.listed(source)
     group = open_group(files)
     there = files.members()

@@ -94,11 +94,7 @@ def plan_windows(peaks: np.ndarray, regions: int, stride: int | None = None, max
 
 
 def windows_overlap(store: "AnyStore") -> bool:
-    """Return True if any window of a store shares a region with the one before it; False for rows that are no windows.
-
-    A store's windows come by chromosome and along it, so only neighbours are compared: the first region of each with
-    all regions of the one before.
-    """
+    """Return True if any window of a store shares a region with the one before it; False where rows are no windows."""
     shapes = [store.columns[name].shape if name in store.columns else None for name in ("chromosome", "start", "end")]
     regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
     if shapes != [(), regions, regions]:

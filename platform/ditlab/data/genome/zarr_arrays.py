@@ -1,14 +1,11 @@
-"""Groups and arrays of zarr, formats 2 and 3, read from the files of a listing, with zarr's errors as messages.
-
-Importing this needs zarr.
-"""
+"""Groups and arrays of zarr, formats 2 and 3, read from the files of a listing, with zarr's errors as messages."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -43,24 +40,25 @@ UNREADABLE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ZarrFiles:
-    """Files of a zarr store by name. What is not among them does not exist."""
+class ZarrFiles(Store):
+    """Zarr store of the files of a listing: what is not among them does not exist.
 
-    source: str
-    """Folder or URI as it was given, for messages."""
-    named: Mapping[str, SourceFile]
-    """Files by their paths below the store's root, with slashes."""
+    Reading raises Unreachable for a file behind a URI that cannot be read, and OSError for one of this machine.
+    """
 
-    @classmethod
-    def of(cls, source: str, files: Iterable[SourceFile]) -> ZarrFiles:
-        """Name the files of a store, or those of a block of it."""
-        return cls(source, {file.name: file for file in files})
+    supports_writes = supports_deletes = supports_listing = False
+
+    def __init__(self, source: str, files: Iterable[SourceFile]) -> None:
+        """Name the files of a store, or those of a block of it; `source`: folder or URI as it was given."""
+        super().__init__(read_only=True)
+        self.source = source
+        self.named = {file.name: file for file in files}
+        """Files by their paths below the store's root, with slashes."""
 
     @classmethod
     def listed(cls, source: str) -> ZarrFiles:
         """List a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
-        return cls.of(source, list_source("--source", source, whole=True).files)
+        return cls(source, list_source("--source", source, whole=True).files)
 
     def members(self, key: str = "") -> list[str]:
         """List the members of the group `key` (empty: the root) by name, whether or not they can be opened."""
@@ -68,25 +66,12 @@ class ZarrFiles:
         inside = (name.removeprefix(above) for name in self.named if name.startswith(above))
         return sorted({name.partition("/")[0] for name in inside if "/" in name and not name.startswith(".")})
 
-
-class ListedStore(Store):
-    """Store of zarr that reads the files of a listing.
-
-    Reading raises Unreachable for a file behind a URI that cannot be read, and OSError for one of this machine.
-    """
-
-    supports_writes = supports_deletes = supports_listing = False
-
-    def __init__(self, files: ZarrFiles) -> None:
-        super().__init__(read_only=True)
-        self.files = files
-
     def __eq__(self, other: object) -> bool:
         return self is other
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Read a file, or a part of one; None where there is none."""
-        file = self.files.named.get(key)
+        file = self.named.get(key)
         if file is None:
             return None
         start, stop = 0, file.size
@@ -106,7 +91,7 @@ class ListedStore(Store):
 
     async def exists(self, key: str) -> bool:
         """Return True for a file of the listing."""
-        return key in self.files.named
+        return key in self.named
 
     async def _unsupported(self, *_: Any) -> Any:
         raise NotImplementedError("a store that is imported is only read, by the names of its files")
@@ -174,23 +159,19 @@ def open_group(files: ZarrFiles) -> Any:
     """Open the root group of a store. Raises UserError where there is none."""
     try:
         # a consolidated copy of the metadata may differ from those that are checked
-        return zarr.open_group(ListedStore(files), mode="r", use_consolidated=False)
+        return zarr.open_group(files, mode="r", use_consolidated=False)
     except UNREADABLE as error:
         source = files.source
         raise UserError(f"--source={source} is no zarr store ({_reason(error)}); name the folder of one.") from error
 
 
 def open_array(files: ZarrFiles, key: str) -> ZarrArray:
-    """Open the array `key` (`atpm/T`) of a store.
-
-    Raises UserError where it cannot be opened, and for codecs and sizes of chunks that are not read: nothing is
-    unpickled.
-    """
+    """Open the array `key` (`atpm/T`) of a store. Raises UserError where it is not read, nor its codecs or chunks."""
     try:
         for name in ("zarr.json", ".zarray"):
             if (file := files.named.get(f"{key}/{name}")) is not None:
                 _check_codecs(name, parse_json(read_source(file, METADATA_BYTES)))
-        found = zarr.open(ListedStore(files), path=key, mode="r")
+        found = zarr.open(files, path=key, mode="r")
     except UNREADABLE as error:
         raise RefusedSource(
             f"{files.source}: {key} cannot be opened ({_reason(error)}); copy the store again, or install its codec or "

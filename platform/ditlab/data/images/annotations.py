@@ -62,10 +62,7 @@ class Annotations:
         return CaptionedImage(place, None if problem else image, caption, self.label_of(path, place), problem)
 
     def label_of(self, path: PurePosixPath, place: str) -> str | None:
-        """Return the class of the image at `path` below the source; None without classes.
-
-        Raises UserError, naming the place, for an image outside all folders.
-        """
+        """Return the class of an image below the source; None without. Raises UserError for one outside all folders."""
         if self.label is None:
             return None
         folder = top_folder(path)

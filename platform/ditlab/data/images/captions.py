@@ -18,10 +18,7 @@ def caption_column(length: int) -> Column:
 
 
 def cut(caption: bytes, length: int) -> bytes:
-    """Cut a caption to at most `length` bytes, without a character that the cut would split.
-
-    A byte 10xxxxxx continues a UTF-8 character, so a cut in front of one moves back to the character's first byte.
-    """
+    """Cut a caption to at most `length` bytes, without a character that the cut would split."""
     if len(caption) <= length:
         return caption
     while length and caption[length] & 0b1100_0000 == 0b1000_0000:

@@ -1,7 +1,4 @@
-"""Decoding of a captioned image to pixels of a bucket's size and UTF-8 bytes.
-
-Aspect-ratio buckets are the sizes of a set's images.
-"""
+"""Decoding of a captioned image to pixels of a size of its aspect ratio (its bucket) and UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -62,15 +59,12 @@ class ImageSize(NamedTuple):
 class AspectBuckets:
     """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W <= `resolution`^2.
 
-    An image of h x w pixels goes to one of the sizes with H <= h and W <= w, so that nothing is ever enlarged: small
-    images have the small sizes, and one smaller than the smallest has none. Of these it takes the size with
-    the least score,
+    An image of h x w pixels goes to one of the sizes with H <= h and W <= w (it is never enlarged) of the least score,
 
-        score = 0.7 (1 - exp(-|ln(w/h) - ln(W/H)|)) + 0.3 (1 - H W / resolution^2).
+        score = 0.7 (1 - exp(-|ln(w/h) - ln(W/H)|)) + 0.3 (1 - H W / resolution^2),
 
-    The first term is the mismatch of the logarithms of the aspect ratios, brought into [0, 1): it is the share of the
-    image that falls off when it is scaled to cover the size and cropped. The second is the shortfall in area, in
-    [0, 1) as well. Of two sizes with one score an image takes the larger, then the one that is less high.
+    the share of the image that is cropped, and the shortfall in area. Of equal scores it takes the larger size, then
+    the one that is less high; one smaller than all sizes has none.
     """
 
     resolution: int
@@ -205,10 +199,7 @@ def most_image_bytes(max_pixels: int) -> int:
 
 @contextmanager
 def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """Open a picture, whose pixels are decoded when they are first used.
-
-    Raises TooManyPixels for one of more pixels, by its header alone, and the errors of `BROKEN` otherwise.
-    """
+    """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of `BROKEN` otherwise."""
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
     most = most_image_bytes(max_pixels)

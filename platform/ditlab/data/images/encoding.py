@@ -1,8 +1,4 @@
-"""Features of frozen encoders as columns of a store, so that training needs no encoder.
-
-They are computed by blocks of rows during an import, or for a store that exists: then a new store beside it has them
-added.
-"""
+"""Features of frozen encoders as columns, computed by blocks of rows in an import, or for a store beside another."""
 
 from __future__ import annotations
 
@@ -70,10 +66,7 @@ class EncoderChoice:
 
 @lru_cache(maxsize=1)
 def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, FrozenImageEncoder | None]:
-    """Open the encoders of captions and images once in a process; on a GPU where there is one, in float32.
-
-    Raises UserError for an encoder that cannot be opened or has other patches.
-    """
+    """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one that does not fit."""
     import torch
 
     from ditlab.encoders.image import FrozenImageEncoder
@@ -89,10 +82,7 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """Rules by which a block of a store's rows gets the encoders' columns beside its own.
-
-    They are `text`, `text_mask` and `text_pooled` of a text encoder, `image_features` of an image encoder.
-    """
+    """Rules by which rows get `text`, `text_mask`, `text_pooled` or `image_features` beside their columns."""
 
     encoders: EncoderChoice
     tokens: int
@@ -100,11 +90,7 @@ class EncodingRules:
     uses_gpu: ClassVar[bool] = True
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Encode a block's rows, and write them with all their columns.
-
-        Raises UserError for a store that was altered and for features that are not finite, and OSError as the disk
-        does.
-        """
+        """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.start_verifying(at_once=False)
@@ -202,9 +188,9 @@ def encode_store(
 ) -> WrittenStore:
     """Write a store of the same rows with the encoders' columns beside theirs, by blocks of rows.
 
-    `tokens`: those of every row's `text`; None: those of the longest caption. A killed one goes on from its whole
-    blocks. Raises UserError for a store without captions or images, or with such features, for encoders that do not
-    fit, and for a folder that holds another kind of store.
+    `tokens`: those of every row's `text`; None: those of the longest caption. Raises UserError for a store without
+    captions or images, or with such features, for encoders that do not fit, and for a folder that holds another kind of
+    store.
     """
     if not encoders:
         raise UserError("nothing to encode with; give --encode-text, --encode-images, or both.")

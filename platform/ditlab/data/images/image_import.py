@@ -53,13 +53,11 @@ LABEL = "label"
 
 
 def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
-    """Write one bucketed store: image uint8 (3, height, width) in [0, 255], caption uint8 (--caption-length,) where
-    they have captions, and label int64 where they have classes.
+    """Write one bucketed store: image uint8 (3, height, width) in [0, 255]; where there are any, caption and label.
 
-    `AspectBuckets` gives each image its size. Images are decoded once, block by block, to pixels of that size, so that
-    training decodes nothing; rows of one size keep the source's order, whatever the number of processes. What is
-    damaged costs itself alone. A killed import goes on from its whole blocks. Raises UserError for a source without a
-    usable image, and for what the options refuse to skip.
+    `AspectBuckets` gives each image its size; captions are uint8 (--caption-length,), labels int64. Rows of one size
+    keep the source's order, whatever the number of processes; what is damaged costs itself alone. Raises UserError for
+    a source without a usable image, and for what the options refuse to skip.
     """
     import PIL
 
@@ -178,11 +176,7 @@ class ImageRules:
     """Names of all classes; none without classes."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Decode a block's images, in their order, and write their shards by size.
-
-        Raises RefusedSource for an image that is not to be skipped, UserError as the reader does, and OSError as the
-        disk does.
-        """
+        """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
         skipped: list[LeftOut] = []
         captions_cut = rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory

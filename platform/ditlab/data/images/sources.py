@@ -73,8 +73,7 @@ class ImageSource:
 def open_image_source(options: ImagesOptions) -> ImageSource:
     """Cut the images of a file, folder, pattern or URI into blocks, a function of the source alone.
 
-    Raises UserError where there are none, for a folder of several kinds of files, for rules that such files do not
-    have, and for captions of other images.
+    Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
     """
     source = options.source
     listing = list_source("--source", source, beside=(".txt",))
@@ -216,10 +215,7 @@ def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: i
 
 
 def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage]:
-    """Iterate over the images of a tar, whose neighbouring members belong together up to their names' first dot.
-
-    A damage costs the rest of the tar, which is one item that cannot be read.
-    """
+    """Iterate over the images of a tar, neighbours of one name up to its first dot; all behind a damage is one item."""
     damage: list[str] = []
 
     def key(member: tuple[str, object]) -> PurePosixPath:
@@ -250,10 +246,7 @@ def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
 
 
 def _contents(file: SourceFile, damage: list[str], headers: bool = False) -> Iterator[tuple[str, bytes | str]]:
-    """Iterate over images and captions: name, and content or the reason why it is not read.
-
-    It ends at a damage, which is described in `damage`. `headers`: contents are passed over, and empty.
-    """
+    """Iterate over names and contents (or why they are not read; `headers`: empty) up to a damage, told in `damage`."""
     start: int | None = None
     mode: Literal["r:", "r|"] = "r:" if headers and not file.is_remote else "r|"
     try:

@@ -19,8 +19,7 @@ _SPACES = b" \t\n\r\v\f"
 def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Iterate over the lines that begin in [start, stop), each with the offset of its first byte.
 
-    Every line of a file is in one of its ranges. Raises OSError as `open_source` does, and UserError for a line of no
-    end.
+    Raises OSError as `open_source` does, and UserError for a line of no end.
     """
     with open_source(file) as source:
         place = start

@@ -93,10 +93,7 @@ def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile
 
 
 def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlock]:
-    """Cut files into blocks of about `most_bytes` of input, which depend on the files alone.
-
-    Blocks keep the order of files and records.
-    """
+    """Cut files into blocks of about `most_bytes` of input, in their order; they depend on the files alone."""
     with ThreadPoolExecutor(_THREADS) as pool:
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
     blocks: list[InputBlock] = []
@@ -172,9 +169,8 @@ class SourceRecord:
 def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS) -> Iterator[SourceRecord]:
     """Iterate over a block's records: columns, or keys of JSON lines, by the flag that names each.
 
-    `rows`: those of a table that are read at a time. A record that cannot be read is one with a problem, and so is all
-    that lies behind the damage of a file. Raises UserError for a column that is not there, and Unreachable where a URI
-    does not answer.
+    `rows`: those of a table that are read at a time. A record that cannot be read, and all behind the damage of a file,
+    is one with a problem. Raises UserError for a column that is not there, and Unreachable where a URI does not answer.
     """
     for number, file in enumerate(block.files):
         if block.kind == "jsonl":

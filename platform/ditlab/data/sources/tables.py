@@ -20,10 +20,9 @@ _FILE = b"ARROW1\0\0"
 def parquet_batches(
     file: SourceFile, columns: Mapping[str, str], rows: int, groups: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time.
+    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time, of some row groups.
 
-    `groups`: the row groups that are read; None: all. Raises UserError for a column that is not there, and BadRecord,
-    after the rows before, for a file that is damaged.
+    Raises UserError for a column that is not there, and BadRecord, after the rows before, for a file that is damaged.
     """
     import pyarrow.parquet as pq
 
@@ -45,10 +44,7 @@ def parquet_rows(file: SourceFile) -> list[int]:
 
 
 def batch_places(file: SourceFile) -> list[tuple[int, int, int]]:
-    """Return the first byte, the end and the rows of each record batch of a file on this machine.
-
-    Raises BadRecord for a damaged file.
-    """
+    """Return each record batch's first byte, end and rows in a file of this machine. Raises BadRecord for damage."""
     import pyarrow as pa
 
     with _opened(file, "Arrow") as source:

@@ -1,7 +1,4 @@
-"""Documents of a block of a source, cut into pieces that are tokenised one by one, whatever their size.
-
-Documents that cannot be read are handed to `leave_out`.
-"""
+"""Documents of a block of a source, cut into pieces that are tokenised one by one, whatever their size."""
 
 from __future__ import annotations
 
@@ -45,9 +42,8 @@ class TextPiece:
 def pieces(document: Document) -> Iterator[TextPiece]:
     """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.
 
-    The cuts depend on the text alone. A piece ends at a line's end between two characters that are no space, where the
-    usual pre-tokenisers cut as well, so that the pieces give the tokens of the whole; where a piece has no such place,
-    it ends before a lone space; where it has none either, anywhere.
+    A piece ends at a line's end between two characters that are no space, where the usual pre-tokenisers cut as well,
+    so that the pieces give the tokens of the whole; else before a lone space; else anywhere.
     """
     rest = ""
     for block in document:

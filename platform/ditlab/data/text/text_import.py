@@ -133,9 +133,8 @@ class TextRules:
     """True where no document may be left out."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Tokenise a block's documents, in their order, and write their rows.
+        """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
 
-        The tokens behind the last whole row go into the receipt: rows are made of those of all blocks in the end.
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
         tokenizer = _load_once(self.tokenizer)
@@ -146,12 +145,18 @@ class TextRules:
                 raise RefusedSource(str(record))
             bad.append(record)
 
-        counter = PieceCounter(block_pieces(block, self.column, leave_out))
-        rest, tokens = np.empty(0, tokenizer.dtype), 0
+        rest, documents, num_bytes, tokens = np.empty(0, tokenizer.dtype), 0, 0, 0
+
+        def counted() -> Iterator[TextPiece]:
+            nonlocal documents, num_bytes
+            for piece in block_pieces(block, self.column, leave_out):
+                documents += piece.last
+                num_bytes += piece.num_bytes
+                yield piece
 
         def rows() -> Iterator[Mapping[str, np.ndarray]]:
             nonlocal rest, tokens
-            for part in encode(counter, tokenizer):
+            for part in encode(counted(), tokenizer):
                 joined = np.concatenate([rest, part])
                 whole = len(joined) - len(joined) % self.length
                 tokens, rest = tokens + len(part), joined[whole:].copy()  # a copy: a view keeps all of `joined`
@@ -169,7 +174,7 @@ class TextRules:
                 LeftOut(place=each.place.removeprefix(root), reason=UNREADABLE, detail=each.reason)
                 for each in bad[:MOST_LISTED]
             ),
-            counts={DOCUMENTS: counter.documents, BYTES: counter.bytes, TOKENS: tokens},
+            counts={DOCUMENTS: documents, BYTES: num_bytes, TOKENS: tokens},
             detail={REST: packed(rest), FIRST: str(bad[0]) if bad else ""},
         )
 
@@ -179,26 +184,8 @@ def _load_once(content: bytes) -> Tokenizer:
     return load_tokenizer(content, TOKENIZER_NAME)
 
 
-@dataclass
-class PieceCounter:
-    """Iterator over pieces that counts documents and bytes."""
-
-    pieces: Iterable[TextPiece]
-    documents: int = 0
-    bytes: int = 0
-
-    def __iter__(self) -> Iterator[TextPiece]:
-        for piece in self.pieces:
-            self.documents += piece.last
-            self.bytes += piece.num_bytes
-            yield piece
-
-
 def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document.
-
-    Pieces are joined to about PIECE_LENGTH characters, as many short documents cost less together.
-    """
+    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document."""
     end = np.array([tokenizer.end], tokenizer.dtype)
     parts: list[np.ndarray] = []
     length = 0

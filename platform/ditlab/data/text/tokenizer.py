@@ -63,10 +63,7 @@ class Tokenizer(ABC):
         return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the tokens' text: an end token is <|endoftext|>, an incomplete character U+FFFD.
-
-        Raises UserError for a token beyond the vocabulary.
-        """
+        """Return the tokens' text; an end token is <|endoftext|>. Raises UserError for one beyond the vocabulary."""
         ids = [int(token) for token in ids]
         beyond = next((token for token in ids if not 0 <= token < self.vocabulary), None)
         if beyond is not None:
@@ -88,11 +85,7 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """Tokeniser whose tokens are the bytes of UTF-8, with all 256 of them as vocabulary.
-
-    The end token is byte 255, which UTF-8 never uses (RFC 3629, section 3), so it needs no 257th value, no text encodes
-    to it, and a token fits a byte of the store.
-    """
+    """Tokeniser whose tokens are the bytes of UTF-8; the end token is byte 255, which UTF-8 never uses (RFC 3629)."""
 
     def __init__(self) -> None:
         facts: dict[str, Any] = {"kind": "bytes", "vocabulary": 256, "end": 255}
@@ -109,17 +102,10 @@ class ByteTokenizer(Tokenizer):
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Tokeniser of a `tokenizer.json`, applied to text alone.
-
-    No template adds tokens, nothing is cut or padded, and the name of a special token in the text gives the tokens of
-    its letters.
-    """
+    """Tokeniser of a `tokenizer.json` for text alone: no template, cut or padding, and names of tokens are letters."""
 
     def __init__(self, content: bytes, origin: str):
-        """Make the tokeniser of a `tokenizer.json` with this content; `origin` names it in messages.
-
-        Raises UserError for one that cannot be read or has no end token, and where the library is not installed.
-        """
+        """Make one; `origin` names it in messages. Raises UserError where it cannot be read, or has no end token."""
         library = _library()
         try:
             self._tokenizer = tokenizer = library.Tokenizer.from_str(content.decode())
@@ -150,8 +136,7 @@ class HuggingFaceTokenizer(Tokenizer):
 def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
     """Learn a byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) of `vocabulary` tokens from texts.
 
-    The end token is 0 and the 256 bytes follow, so that no text is out of the vocabulary. A small corpus may give
-    fewer tokens than `vocabulary`. The same texts give the same tokeniser.
+    The end token is 0 and the 256 bytes follow. A small corpus may give fewer tokens. The same texts give the same one.
     """
     if vocabulary < SMALLEST_BPE:
         raise UserError(f"a BPE of {vocabulary} tokens is too small; it takes the 256 bytes and the end token.")
@@ -170,10 +155,7 @@ def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
 
 
 def fetch_tokenizer(name: str) -> HuggingFaceTokenizer:
-    """Fetch a tokeniser by its name on the Hugging Face hub, or from the hub's cache on this machine.
-
-    Raises UserError where it cannot be fetched.
-    """
+    """Fetch a tokeniser by its name on the Hugging Face hub, or from its cache. Raises UserError where it cannot be."""
     library = _library()
     try:
         content = library.Tokenizer.from_pretrained(name).to_str().encode()
@@ -202,10 +184,7 @@ def _library() -> ModuleType:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """Read the tokeniser in a file, or in the `tokenizer.json` of a folder: a store's, a run's, an export's.
-
-    Raises UserError where there is none, it cannot be read, or its library is not installed.
-    """
+    """Read the tokeniser in a file, or in a folder's `tokenizer.json`. Raises UserError where it cannot be read."""
     file = path / TOKENIZER_NAME if path.is_dir() else path
     try:
         content = read_plain(file, TOKENIZER_BYTES, follow=True)  # in the hub's cache it is a link
@@ -258,10 +237,7 @@ def packed(text: TextCodec | None, packing: Packing, origin: str) -> TextCodec |
 
 
 def copy_tokenizer(store: AnyStore, folder: Path) -> Path | None:
-    """Copy a store's tokeniser into the folder of a run or of an export; return None where the store has none.
-
-    No library is needed, whatever the tokeniser. Raises OSError where the folder cannot be written.
-    """
+    """Copy a store's tokeniser into a folder; None where it has none. Raises OSError as the disk does."""
     if TOKENIZER_NAME not in store.manifest.attachments:
         return None
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.data import builtin
-from ditlab.data.builtin import PythonDocs
+from ditlab.data.builtin import python_docs
 from ditlab.data.loading.held_out import hold_out_runs
 from ditlab.data.splits import open_data
 from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
@@ -17,8 +17,8 @@ from ditlab.spec.data import ArrowData, TextData
 
 
 @pytest.fixture(scope="module")
-def corpus() -> PythonDocs:
-    return PythonDocs()
+def corpus() -> list[str]:
+    return python_docs()
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,13 @@ def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture
-def quick_corpus(monkeypatch: pytest.MonkeyPatch, corpus: PythonDocs) -> None:
+def quick_corpus(monkeypatch: pytest.MonkeyPatch, corpus: list[str]) -> None:
     """Reads the standard library once for all tests."""
-    monkeypatch.setattr(builtin, "PythonDocs", lambda: corpus)
-
-
-def texts(corpus: PythonDocs) -> list[str]:
-    return ["".join(document) for document in corpus.documents()]
+    monkeypatch.setattr(builtin, "python_docs", lambda: corpus)
 
 
 def test_python_brings_about_two_megabytes_of_documentation(corpus):
-    documents = texts(corpus)
+    documents = corpus
     assert 1_200_000 < len("".join(documents)) < 4_000_000
     assert any(text.startswith("json\nJSON (JavaScript Object Notation)") for text in documents)
     assert any("json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in text for text in documents)
@@ -47,27 +43,24 @@ def test_python_brings_about_two_megabytes_of_documentation(corpus):
 
 def test_no_long_paragraph_is_there_twice(corpus):
     """Held-out text that also trains would make a model look better than it is."""
-    paragraphs = [" ".join(part.split()) for text in texts(corpus) for part in text.split("\n\n")]
+    paragraphs = [" ".join(part.split()) for text in corpus for part in text.split("\n\n")]
     long = [part for part in paragraphs if len(part) >= 160]  # some have a heading above, their own
     assert len(long) > 3000
     assert len(long) - len(set(long)) == 0
 
 
 def test_another_process_reads_the_same(corpus):
-    code = (
-        "import json; from ditlab.data.builtin import PythonDocs;"
-        "print(json.dumps([''.join(text) for text in PythonDocs().documents()]))"
-    )
+    code = "import json; from ditlab.data.builtin import python_docs;print(json.dumps(python_docs()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == texts(corpus)
+    assert json.loads(done.stdout) == corpus
 
 
 def test_it_is_data_like_any_other(module_home, quick_corpus, corpus):
     splits = open_data(TextData(length=128), module_home)
     store = splits.train.store
-    whole = END_TEXT.join([*texts(corpus), ""])
+    whole = END_TEXT.join([*corpus, ""])
     assert splits.name == "python-docs-bytes-128" and splits.note == ""
-    assert len(store) == (len("".join(texts(corpus)).encode()) + len(texts(corpus))) // 128
+    assert len(store) == (len("".join(corpus).encode()) + len(corpus)) // 128
     assert len(splits.held_out) == round(len(store) / 10)
     read = store_tokenizer(store).decode(store.tensor("tokens").numpy().reshape(-1))
     assert whole.startswith(read.rstrip("\ufffd")) and len(whole) - len(read) < 128 * len(END_TEXT)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, decode
+from ditlab.data.import_blocks import LeftOut
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 from support.special_files import KINDS, put
