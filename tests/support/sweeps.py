@@ -7,9 +7,10 @@ from typing import Any
 import mlflow
 
 from ditlab.home import Home, RunFolder
+from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep import Sweep, build_sweep
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.sweeps.folder import PlannedTrial, trial_experiment
+from ditlab.sweeps.folder import trial_experiment
 from ditlab.sweeps.prepare import PreparedSweep, prepare_sweep
 from ditlab.sweeps.start import StartedSweep, create_sweep
 from ditlab.tracking.journal_writer import JournalWriter
@@ -45,13 +46,13 @@ def started(sweep: Sweep) -> StartedSweep:
     return create_sweep(prepared(sweep))
 
 
-def planned(one: StartedSweep) -> list[PlannedTrial]:
+def planned(one: StartedSweep) -> list[Trial]:
     """The trials of the sweep's ledger."""
     return one.folder.planned_trials()
 
 
 def trial_run(
-    home: Home, sweep: Sweep, trial: PlannedTrial, status: str, curve: Mapping[int, float], **changes: Any
+    home: Home, sweep: Sweep, trial: Trial, status: str, curve: Mapping[int, float], **changes: Any
 ) -> RunFolder:
     """Write the record, spec and journal that a trial leaves; `curve` is its metric by step."""
     experiment = trial_experiment(sweep, trial)

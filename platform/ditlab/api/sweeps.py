@@ -124,10 +124,11 @@ def _prepare(
 ) -> "tuple[PreparedSweep, StoredSweep | None]":
     """Find the sweep that is resumed, if any, and check all that can be checked."""
     # Imported once the sweep's file is known to be right: torch takes seconds.
-    from ditlab.sweeps.prepare import cluster_nodes, local_nodes, prepare_sweep
+    from ditlab.cluster.capacity import NO_GROWTH, cluster_nodes
+    from ditlab.sweeps.prepare import local_nodes, prepare_sweep
     from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
 
-    nodes = cluster_nodes() if address and not is_dry else local_nodes()
+    nodes, growth = cluster_nodes() if address and not is_dry else (local_nodes(), NO_GROWTH)
     home, stored = Home.from_environment(), None
     if resume == "auto" and given:
         resume = find_unfinished_sweep(home, given)
@@ -137,4 +138,4 @@ def _prepare(
             say(stored.note)
     sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
     assert sweep
-    return prepare_sweep(sweep, source, nodes, remote=address is not None, stored=before), stored
+    return prepare_sweep(sweep, source, [*nodes, *growth.nodes()], remote=address is not None, stored=before), stored

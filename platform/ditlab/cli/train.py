@@ -186,7 +186,7 @@ def submit(
     for option, value in (("--resume", resume), ("--from", start_from)):
         command += [option, value] if value else []
     command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
-    package_files(root).check()
+    package_files(root)
     with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, root)

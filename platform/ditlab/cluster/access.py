@@ -6,7 +6,7 @@ A token is in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in 
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ditlab.cluster.ray_internals import reload_token, token_loader
 from ditlab.errors import UserError
@@ -18,14 +18,12 @@ REMEDY = (
 )
 
 
-@contextmanager
-def own_token() -> Iterator[None]:
+def own_token() -> AbstractContextManager[None]:
     """Make a Ray instance that the block starts require a new token, whatever the environment says.
 
     Without one, any process of the machine could run code as this user.
     """
-    with _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None}):
-        yield
+    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None})
 
 
 @contextmanager
@@ -34,11 +32,11 @@ def users_token() -> Iterator[None]:
 
     Raises UserError for a token file that cannot be read.
     """
-    is_sent = False
+    values = {}
     if MODE not in os.environ:
         reload_token()
-        is_sent = _has_token()
-    with _environment({MODE: "token"} if is_sent else {}):
+        values = {MODE: "token"} if _has_token() else {}
+    with _environment(values):
         yield
 
 

@@ -78,18 +78,13 @@ class AllReduceMember:
             distributed.destroy_process_group()
         return seconds, is_right
 
-    def connection_error(self, host: str, port: int) -> str:
+    def connection_error(self, host: str, port: int, timeout: float = CONNECTION_TIMEOUT) -> str:
         """Reason why a port of another node cannot be reached from this one; empty where it can."""
-        return connection_error(host, port, CONNECTION_TIMEOUT)
-
-
-def connection_error(host: str, port: int, timeout: float) -> str:
-    """Reason why no connection to a port is possible; empty where one is."""
-    try:
-        socket.create_connection((host, port), timeout).close()
-    except OSError as error:
-        return str(error.strerror or error)
-    return ""
+        try:
+            socket.create_connection((host, port), timeout).close()
+        except OSError as error:
+            return str(error.strerror or error)
+        return ""
 
 
 def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_TIMEOUT) -> AllReduceResult:
@@ -130,19 +125,16 @@ def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> l
     try:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
         goals = [goal for goal in collect_results(listening, timeout) if not goal.problem]
-        tasks, goal_of = {}, []
-        for member, node in zip(members, nodes, strict=True):
-            for goal in goals:
-                if goal.node["NodeID"] != node["NodeID"]:
-                    tasks[member.connection_error.remote(*goal.value)] = node
-                    goal_of.append(goal)
+        starts = [(member, node, goal) for member, node in zip(members, nodes, strict=True) for goal in goals]
+        pairs = [(member, node, goal) for member, node, goal in starts if goal.node["NodeID"] != node["NodeID"]]
+        tasks = {member.connection_error.remote(*goal.value): node for member, node, goal in pairs}
         results = collect_results(tasks, timeout)
     finally:
         for member in members:
             ray.kill(member)
     return [
         f"node {result.name} does not reach node {goal.name} at {goal.value[0]} ({result.problem or result.value})"
-        for result, goal in zip(results, goal_of, strict=True)
+        for result, (_, _, goal) in zip(results, pairs, strict=True)
         if result.problem or result.value
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,9 +13,10 @@ from ray.train import WorkerGroupError
 
 from ditlab.cluster.channel import CHANNEL_ERRORS, PREEMPTED, KeyValueChannel
 from ditlab.cluster.heartbeat import HangDetector, Heartbeat, heartbeat_interval, read_heartbeats
-from ditlab.cluster.nodes import alive_ids, answering_ids, draining_ids, kill_processes
-from ditlab.cluster.ray_internals import start_errors
+from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
+from ditlab.cluster.ray_internals import cluster_state, start_errors
 from ditlab.cluster.workers import WorkerGroup
+from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests
@@ -50,8 +51,7 @@ class Attempt:
         """Assign the run to the workers and follow them to its end. A stop request leads to a final checkpoint."""
         self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
         try:
-            while not (self._workers.has_ended() or (self._keeps_workers and self._workers.is_idle())):
-                self._workers.wait(POLL_INTERVAL)
+            while not (self._workers.has_ended(POLL_INTERVAL) or (self._keeps_workers and self._workers.is_idle())):
                 if stop.count and self._stop_reason != stop.reason:
                     self._request_stop(stop.reason)
                     if stop.message:
@@ -59,19 +59,15 @@ class Attempt:
                 if stop.count and not self._workers.has_started():
                     return Failure(FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster")
                 with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be at the next look
-                    self._find_group()
-                    # Warn once if no worker has started for a while.
+                    self._read_messages()
                     if self._group is self._control and time.monotonic() > self._notice_at:
                         self._notice_at = float("inf")
                         self._callbacks.warn(
                             "no worker has begun yet: what they run on is still growing, or busy with other work; "
                             "waiting."
                         )
-                    self._forward_messages()
-                    self._check_workers()
-                    self._check_nodes()
-            self._find_group()
-            self._forward_messages()
+                    self._check_group()
+            self._read_messages()
             return self._end()
         finally:
             self._control.clear()
@@ -81,16 +77,13 @@ class Attempt:
         self._stop_reason = reason
         self._control.put("stop", reason)
 
-    def _find_group(self) -> None:
-        """Follow the current group of workers: Ray starts a new one by itself when an elastic run grows."""
-        name = self._control.get("group")
+    def _read_messages(self) -> None:
+        """Pass the workers' progress and new warnings to the callbacks."""
+        name = self._control.get("group")  # Ray starts a new group of workers by itself when an elastic run grows
         if name and self._group.name != self._control.child(name).name:
             self._group, self._num_warnings = self._control.child(name), {}
             self._heartbeats, self._hung = [], []
             self._hang_detector = HangDetector(self._resources.hang_timeout)
-
-    def _forward_messages(self) -> None:
-        """Pass the workers' progress and new warnings to the callbacks."""
         if progress := self._group.get("progress"):
             self._callbacks.on_progress(TrainingProgress(**progress))
         for rank in range(self._resources.max_workers):
@@ -99,27 +92,22 @@ class Attempt:
                 self._callbacks.warn(message)
             self._num_warnings[rank] = max(self._num_warnings.get(rank, 0), len(messages))
 
-    def _check_workers(self) -> None:
-        """Kill workers that hang."""
-        now = time.monotonic()
-        if now < self._next_hang_check:
-            return
-        self._next_hang_check = now + heartbeat_interval(self._resources.hang_timeout)
-        self._heartbeats = read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
-        if not self._hung and (hung := self._hang_detector.hung_workers(self._heartbeats, now)):
-            self._hung = hung
-            kill_processes((each.node, each.pid, each.process_start) for each in hung)
-
-    def _check_nodes(self) -> None:
-        """Stop the attempt after a checkpoint if one of its nodes will be taken away."""
-        now = time.monotonic()
-        if now < self._next_drain_check or self._stop_reason:
-            return
-        self._next_drain_check = now + DRAIN_INTERVAL
-        self._nodes |= alive_ids()
-        if draining_ids() & {each.node for each in self._heartbeats}:
-            self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
-            self._request_stop(PREEMPTED)
+    def _check_group(self) -> None:
+        """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""
+        now, timeout = time.monotonic(), self._resources.hang_timeout
+        if now >= self._next_hang_check:
+            self._next_hang_check = now + heartbeat_interval(timeout)
+            self._heartbeats = read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
+            if not self._hung and (hung := self._hang_detector.hung_workers(self._heartbeats, now)):
+                self._hung = hung
+                kill_processes((each.node, each.pid, each.process_start) for each in hung)
+        if now >= self._next_drain_check and not self._stop_reason:
+            self._next_drain_check = now + DRAIN_INTERVAL
+            self._nodes |= alive_ids()
+            # A spot instance's notice, or a scale-down.
+            if set(cluster_state().get_draining_nodes()) & {each.node for each in self._heartbeats}:
+                self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
+                self._request_stop(PREEMPTED)
 
     def _end(self) -> RunOutcome | Failure:
         """Outcome of the run, else the failure that ended the attempt."""
@@ -131,13 +119,10 @@ class Attempt:
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()
-        recorded = failure_from_record(self._group.get("failure"))
-        alive = answering_ids()
-        state = GroupState(
-            self._workers.error, self._heartbeats, self._hung, alive, self._group.get("peer_loss") or "",
-            bool(self._nodes - alive),
-        )  # fmt: skip
-        return diagnose(recorded, state)
+        alive, peer_loss = answering_ids(), self._group.get("peer_loss") or ""
+        is_node_lost = bool(self._nodes - alive)
+        state = GroupState(self._workers.error, self._heartbeats, self._hung, alive, peer_loss, is_node_lost)
+        return diagnose(failure_from_record(self._group.get("failure")), state)
 
 
 @dataclass(frozen=True)
@@ -174,19 +159,15 @@ def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
         return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
     if recorded and not (dead and recorded.kind is FailureKind.CRASH):
         return recorded
-    if not dead:
-        return _without_death(failures, state)
-    heartbeats = {each.rank: each for each in state.heartbeats}
-    where = ", ".join(_worker(rank, heartbeats.get(rank)) for rank in sorted(dead))
-    if any(getattr(death, "preempted", False) for death in dead.values()):
-        return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
-    if any(rank in heartbeats and heartbeats[rank].node not in state.alive for rank in dead):
-        return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-    return Failure(FailureKind.LOST_WORKER, f"{where} died")
-
-
-def _without_death(failures: Mapping[int, Exception], state: GroupState) -> Failure:
-    """The failure of a group in which no worker is known to be dead, and none has recorded a cause."""
+    places = {each.rank: f"worker {each.rank} (process {each.pid}, at step {each.step})" for each in state.heartbeats}
+    gone = {each.rank for each in state.heartbeats if each.node not in state.alive}
+    if dead:
+        where = ", ".join(places.get(rank, f"worker {rank}") for rank in sorted(dead))
+        if any(getattr(death, "preempted", False) for death in dead.values()):
+            return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
+        if gone & dead.keys():
+            return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
+        return Failure(FailureKind.LOST_WORKER, f"{where} died")
     inner = getattr(state.error, "controller_failure", state.error)
     if isinstance(inner, WorkerGroupStartupTimeoutError):
         return Failure(FailureKind.NO_RESOURCES, "the cluster has no room for the workers yet")
@@ -197,19 +178,9 @@ def _without_death(failures: Mapping[int, Exception], state: GroupState) -> Fail
     if isinstance(inner, RayActorError):
         return Failure(FailureKind.LOST_WORKER, "the process that leads the workers died")
     if failures or state.peer_loss:
-        if gone := [each for each in state.heartbeats if each.node not in state.alive]:
-            where = ", ".join(_worker(each.rank, each) for each in gone)
+        if gone:
+            where = ", ".join(places[rank] for rank in sorted(gone))
             return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-        first = next((f"worker {rank}: {_first_line(one)}" for rank, one in failures.items()), "")
+        first = next((f"worker {rank}: {first_line(one)}" for rank, one in failures.items()), "")
         return Failure(FailureKind.LOST_WORKER, f"a worker lost touch with the others ({state.peer_loss or first})")
-    return Failure(FailureKind.CRASH, _first_line(inner))
-
-
-def _worker(rank: int, heartbeat: Heartbeat | None) -> str:
-    return f"worker {rank} (process {heartbeat.pid}, at step {heartbeat.step})" if heartbeat else f"worker {rank}"
-
-
-def _first_line(error: BaseException | None) -> str:
-    """First line of an error's message that is not blank, else its class."""
-    text = str(error or "the job ended without an outcome").strip()
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return Failure(FailureKind.CRASH, first_line(inner) if inner else "the job ended without an outcome")

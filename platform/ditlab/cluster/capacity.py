@@ -1,9 +1,11 @@
 """Capacity of a cluster: workers that fit on its nodes, those that its autoscaler may add included, and their cores."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ HEAD_RESOURCE = "node:__internal_head__"
 
 @dataclass(frozen=True)
 class NodeType:
-    """Nodes of one type that the cluster's autoscaler may still add."""
+    """Nodes of one type that the cluster's autoscaler may add."""
 
     name: str
     node: Node
@@ -33,13 +35,26 @@ class NodeType:
 
 @dataclass(frozen=True)
 class Growth:
-    """Nodes that the cluster's autoscaler may still add."""
+    """Nodes that the cluster's autoscaler may add."""
 
     types: tuple[NodeType, ...] = ()
     most: int = 0
     """Largest number of nodes of all types together."""
     is_known: bool = True
-    """False where there is an autoscaler whose limits cannot be found."""
+    """False where there is an autoscaler whose limits cannot be found: a run then waits, and is not refused."""
+
+    def beside(self, nodes: Sequence[Node]) -> Growth:
+        """Growth that is left beside these nodes. Types are told apart by CPUs and GPUs; the head is not counted."""
+        workers = [node for node in nodes if HEAD_RESOURCE not in node]
+        there = Counter((node.get("CPU", 0), node.get("GPU", 0)) for node in workers)
+        types = []
+        for each in self.types:
+            size = (each.node.get("CPU", 0), each.node.get("GPU", 0))
+            taken = min(there[size], each.count)
+            there[size] -= taken
+            if each.count > taken:
+                types.append(replace(each, count=each.count - taken))
+        return replace(self, types=tuple(types), most=max(0, self.most - len(workers)))
 
     def nodes(self) -> list[Node]:
         """Each node that may be added; of several types, the largest first."""
@@ -53,21 +68,12 @@ class Growth:
         kinds = []
         for each in self.types:
             num = min(each.count, self.most)
-            kinds.append(f"{num} node{'s' if num > 1 else ''} of {each.name} ({_size(each.node)})")
+            kinds.append(f"{num} node{'s' if num > 1 else ''} of {each.name} ({_sizes([each.node])})")
         return f"may grow by {' or '.join(kinds)}" if kinds and self.most else "may not grow"
 
 
 NO_GROWTH = Growth()
 """Growth of a cluster of fixed size, or of one that has reached its limit."""
-
-
-@dataclass(frozen=True)
-class AutoscalerLimits:
-    """Node types by name: a node's resources, and the largest number of such nodes."""
-
-    types: Mapping[str, tuple[Node, int]]
-    most: int
-    """Largest number of nodes of all types together."""
 
 
 def has_autoscaler() -> bool:
@@ -77,66 +83,46 @@ def has_autoscaler() -> bool:
     return bool(is_autoscaler_v2())
 
 
-def possible_growth(nodes: Sequence[Node]) -> Growth:
-    """Nodes that may join the present ones of the connected cluster."""
-    if not has_autoscaler():
-        return NO_GROWTH
+def cluster_nodes() -> tuple[list[Node], Growth]:
+    """Nodes of the connected cluster, and those that may join them."""
     import ray
 
-    limits = _limits(ray.get_runtime_context().gcs_address)
-    return Growth(is_known=False) if limits is None else growth_within(limits, nodes)
+    from ditlab.cluster.nodes import alive_nodes
 
-
-def growth_within(limits: AutoscalerLimits, nodes: Sequence[Node]) -> Growth:
-    """Nodes that the limits still allow. Types are told apart by CPUs and GPUs; the head is not counted."""
-    workers = [node for node in nodes if HEAD_RESOURCE not in node]
-    there = Counter((node.get("CPU", 0), node.get("GPU", 0)) for node in workers)
-    types = []
-    for name, (node, most) in limits.types.items():
-        size = (node.get("CPU", 0), node.get("GPU", 0))
-        taken = min(there[size], most)
-        there[size] -= taken
-        if most > taken:
-            types.append(NodeType(name, node, most - taken))
-    return Growth(tuple(types), max(0, limits.most - len(workers)))
+    nodes = [node["Resources"] for node in alive_nodes()]
+    return nodes, _limits(ray.get_runtime_context().gcs_address).beside(nodes) if has_autoscaler() else NO_GROWTH
 
 
 @cache
-def _limits(gcs_address: str) -> AutoscalerLimits | None:
-    """Limits of the cluster's autoscaler, None where they cannot be found: the run then waits, and is not refused.
+def _limits(gcs_address: str) -> Growth:
+    """Growth of a cluster from nothing, by its autoscaler's limits.
 
     The platform that runs Ray may have reported them. Else they are read on the head, where the autoscaler runs, as Ray
     keeps no copy of its settings.
     """
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from ditlab.cluster.nodes import alive_nodes, run_on_nodes
 
     reported = cluster_state().get_cluster_config()
     if reported and reported.node_group_configs:
-        groups = {each.name: (dict(each.resources), each.max_count) for each in reported.node_group_configs}
-        types = {name: (node, NO_NODE_LIMIT if most < 0 else most) for name, (node, most) in groups.items()}
-        return AutoscalerLimits(types, NO_NODE_LIMIT)
-    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD_RESOURCE in node["Resources"]), None)
-    if head is None:
-        return None
-    place = NodeAffinitySchedulingStrategy(head, soft=False)
-    asked = ray.remote(_autoscaler_config).options(num_cpus=0, scheduling_strategy=place).remote(gcs_address)
-    try:
-        found = ray.get(asked, timeout=60)
-    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError):
-        return None
-    return None if found is None else limits_of(found)
+        types = [
+            NodeType(each.name, dict(each.resources), NO_NODE_LIMIT if each.max_count < 0 else each.max_count)
+            for each in reported.node_group_configs
+        ]
+        return Growth(tuple(types), NO_NODE_LIMIT)
+    head = [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]
+    found = [result.value for result in run_on_nodes(head, _autoscaler_config, gcs_address, timeout=60.0)]
+    return limits_of(found[0]) if found and found[0] else Growth(is_known=False)
 
 
-def limits_of(config: Mapping[str, Any]) -> AutoscalerLimits:
-    """Limits in the configuration that Ray's cluster launcher gives to the autoscaler."""
+def limits_of(config: Mapping[str, Any]) -> Growth:
+    """Growth of a cluster from nothing, by the configuration that Ray's cluster launcher gives to the autoscaler."""
     most = config.get("max_workers", NO_NODE_LIMIT)
-    types = {
-        name: (each.get("resources", {}), min(each.get("max_workers", most), most))
+    types = [
+        NodeType(name, each.get("resources", {}), min(each.get("max_workers", most), most))
         for name, each in config["available_node_types"].items()
         if name != config["head_node_type"]
-    }
-    return AutoscalerLimits(types, most)
+    ]
+    return Growth(tuple(types), most)
 
 
 def _autoscaler_config(gcs_address: str) -> dict[str, Any] | None:
@@ -224,9 +210,5 @@ def _each(resources: Resources, share: CpuShare) -> str:
     return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
 
 
-def _size(node: Node) -> str:
-    return f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs"
-
-
 def _sizes(nodes: Sequence[Node]) -> str:
-    return "; ".join(map(_size, nodes)) or "no nodes"
+    return "; ".join(f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs" for node in nodes) or "no nodes"

@@ -1,22 +1,15 @@
-"""Key-value channel between launcher and workers, in the store that every Ray cluster has, and what waits on it.
-
-Requests to stop, as a worker finds them, and the gate of a sweep's trial, closed after each evaluation until the
-sweep's scheduler lets the trial continue.
-"""
+"""Key-value channel between launcher and workers, in the store that every Ray cluster has; requests to stop on it."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import ray
 
-from ditlab.cluster.ray_internals import kv_delete, kv_get, kv_put
-from ditlab.training.reporting import ProgressMarker
+from ditlab.cluster.ray_internals import key_value
 
 CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 """Exceptions of Ray's key-value store while it cannot be reached."""
@@ -25,7 +18,6 @@ CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 # scheduler; paused by a sweep's scheduler.
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
 STOP_POLL_INTERVAL = 0.5  # seconds
-GATE_POLL_INTERVAL = 0.05  # seconds
 
 
 class KeyValueChannel:
@@ -34,31 +26,27 @@ class KeyValueChannel:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def put(self, topic: str, value: Any) -> None:
-        """Set a topic's value."""
-        kv_put(self._key(topic), json.dumps(value).encode())
+    def put(self, topic: str, value: Any, overwrite: bool = True) -> None:
+        """Set a topic's value; without `overwrite`, unless it has one."""
+        key_value("put")(self._key(topic), json.dumps(value).encode(), overwrite=overwrite)
 
     def try_put(self, topic: str, value: Any) -> None:
         """Set a topic's value, or drop it where the store cannot be reached: news must not cost a training step."""
         with suppress(*CHANNEL_ERRORS):
             self.put(topic, value)
 
-    def put_if_absent(self, topic: str, value: Any) -> None:
-        """Set a topic's value unless it has one: the first worker to fail records the cause, the others only follow."""
-        kv_put(self._key(topic), json.dumps(value).encode(), overwrite=False)
-
     def get(self, topic: str) -> Any:
         """Value of a topic, None without one."""
-        value = kv_get(self._key(topic))
+        value = key_value("get")(self._key(topic))
         return None if value is None else json.loads(value)
 
     def remove(self, topic: str) -> None:
         """Delete a topic."""
-        kv_delete(self._key(topic))
+        key_value("del")(self._key(topic))
 
     def clear(self) -> None:
         """Delete every topic of this channel and of those below it."""
-        kv_delete(self._key(""), by_prefix=True)
+        key_value("del")(self._key(""), del_by_prefix=True)
 
     def child(self, name: str) -> KeyValueChannel:
         """Channel of one group of workers, without the values of an earlier group."""
@@ -92,35 +80,3 @@ class StopPoller:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-
-
-class SchedulerGate:
-    """Reports evaluations to the sweep, and blocks while its scheduler decides. Always open for a run of its own."""
-
-    def __init__(
-        self, channel: str, gated: bool, is_stopping: Callable[[], bool], marker: ProgressMarker, timeout: float
-    ) -> None:
-        """Gate of the trial with the channel of this name; empty for a run of its own.
-
-        `gated`: whether training waits after an evaluation. `timeout` bounds a single wait, in seconds.
-        """
-        self._channel = KeyValueChannel(channel) if channel else None
-        self._is_gated, self._is_stopping = gated, is_stopping
-        self._marker, self._timeout = marker, timeout
-
-    def report(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Report an evaluation and wait for the scheduler. Returns True if training still has to wait."""
-        if self._channel is None:
-            return False
-        self._marker.begin(step, "waiting for the sweep's scheduler", is_untimed=True)
-        self._channel.try_put("report", {"step": step, "metrics": dict(metrics)})
-        deadline, allowed_step = time.monotonic() + self._timeout, 0
-        while self._is_gated and not self._is_stopping():
-            with suppress(*CHANNEL_ERRORS):
-                allowed_step = self._channel.get("go") or 0
-            if allowed_step >= step:
-                return False
-            if time.monotonic() > deadline:
-                return True
-            time.sleep(GATE_POLL_INTERVAL)
-        return False

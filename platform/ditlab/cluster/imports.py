@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,16 +34,12 @@ _ERRORS = {kind.__name__: kind for kind in (UserError, RefusedSource, Unreachabl
 """Kinds of a user's mistakes, by the names under which they come back from a task."""
 
 
-@dataclass(frozen=True)
 class RayExecutor:
     """Execution of blocks as tasks of Ray Data: a core each, and a GPU where the work takes one and there are any.
 
-    A task whose worker or node is lost runs again elsewhere. Ray Data promises neither an order nor that a block is
-    written once: blocks are numbered, and a block that is made twice gives the same files.
+    Ray must be connected. A task whose worker or node is lost runs again elsewhere. Ray Data promises neither an order
+    nor that a block is written once: blocks are numbered, and a block that is made twice gives the same files.
     """
-
-    ray: Any
-    """The module, connected."""
 
     def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks as they are done.
@@ -56,7 +51,7 @@ class RayExecutor:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        resources = self.ray.cluster_resources()
+        resources = ray.cluster_resources()
         has_gpus = resources.get("GPU", 0) > 0
         groups = grouped(blocks, int(resources.get("CPU", 1)))
         items = [{"blocks": _BLOCKS.dump_json(tuple(group)).decode()} for group in groups]
@@ -108,7 +103,7 @@ def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[st
     `source`: a path or URI; None where all input lies below `out`. Raises UserError where nothing answers at the
     address, and for a folder that the nodes do not share.
     """
-    with ray_session(address, 0, warn) as ray:
+    with ray_session(address, 0, warn):
         from ditlab.cluster.nodes import alive_nodes, run_on_nodes
         from ditlab.cluster.survey import removed_if_empty
 
@@ -131,4 +126,4 @@ def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[st
                 warn(f"warning: node {result.name} sent no report ({result.problem}).")
             elif result.value:
                 raise UserError(REMEDIES[result.value[0]].format(node=result.name, out=out, source=source))
-        yield RayExecutor(ray)
+        yield RayExecutor()

@@ -40,46 +40,31 @@ REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
 AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
 _TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
 _STARTING = "No available agent"  # a head's answer in its first seconds
+_SDKS = ("dashboard_sdk", "job.sdk")
 _END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-@dataclass(frozen=True)
-class JobPackage:
-    """Files of a working directory that travel with a job."""
+def package_files(root: Path) -> dict[str, int]:
+    """Bytes of each file that Ray would pack of a folder, by its path: all but what .rayignore and .gitignore name.
 
-    root: Path
-    files: dict[str, int]
-    """Size in bytes of each file, by its path below the root."""
-
-    @property
-    def size(self) -> int:
-        return sum(self.files.values())
-
-    def check(self, limit: int = MAX_BYTES) -> None:
-        """Raises UserError, naming the largest files, for a package that a job server would refuse."""
-        if self.size <= limit:
-            return
-        largest = sorted(self.files.items(), key=lambda item: item[1], reverse=True)[:5]
-        named = ", ".join(f"{name} ({format_bytes(size)})" for name, size in largest)
-        raise UserError(
-            f"--working-dir {self.root} is too large for a job: {format_bytes(self.size)} in {len(self.files):,} "
-            f"files, and {format_bytes(limit)} can travel; the largest are {named}. Name what the job does not need in "
-            ".rayignore, keep data at a URI (docs/data.md), or name a smaller --working-dir."
-        )
-
-
-def package_files(root: Path) -> JobPackage:
-    """Files that Ray would pack of a folder: all but those that .rayignore and .gitignore name.
-
-    Raises UserError where the folder cannot be read.
+    Raises UserError where the folder cannot be read, or is larger than a job server accepts.
     """
     found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:
         travel(root, found.append, respects_git=respects_git, logger=_quiet)
-        return JobPackage(root, {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()})
+        files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
+    if (size := sum(files.values())) > MAX_BYTES:
+        largest = sorted(files, key=lambda name: files[name], reverse=True)[:5]
+        named = ", ".join(f"{name} ({format_bytes(files[name])})" for name in largest)
+        raise UserError(
+            f"--working-dir {root} is too large for a job: {format_bytes(size)} in {len(files):,} files, and "
+            f"{format_bytes(MAX_BYTES)} can travel; the largest are {named}. Name what the job does not need in "
+            ".rayignore, keep data at a URI (docs/data.md), or name a smaller --working-dir."
+        )
+    return files
 
 
 def runtime_env(root: Path) -> dict[str, Any]:
@@ -87,11 +72,12 @@ def runtime_env(root: Path) -> dict[str, Any]:
     variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "denoisers"]
-    if not all(module.is_dir() for module in modules):  # an installed package, which the nodes then need as well
-        return {"working_dir": str(root), "env_vars": variables}
+    environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
     if source == root:
-        return {"working_dir": str(root), "env_vars": {**variables, "PYTHONPATH": "platform:models"}}
-    return {"working_dir": str(root), "env_vars": variables, "py_modules": [str(module) for module in modules]}
+        variables["PYTHONPATH"] = "platform:models"
+    elif all(module.is_dir() for module in modules):  # else an installed package, which the nodes then need as well
+        environment["py_modules"] = [str(module) for module in modules]
+    return environment
 
 
 @dataclass(frozen=True)
@@ -125,7 +111,17 @@ class JobServer:
         with ExitStack() as held:
             held.enter_context(users_token())
             check_job_server(self.address)
-            self._client = _client(self.address)
+            try:
+                from ray.job_submission import JobSubmissionClient
+
+                # Ray logs every file that it leaves out.
+                for name in ("", ".dashboard", ".job_submission", *(f".dashboard.modules.{sdk}" for sdk in _SDKS)):
+                    logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
+                self._client = JobSubmissionClient(self.address)
+            except ImportError as error:
+                raise UserError(
+                    f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
+                ) from None
             self._held = held.pop_all()
         return self
 
@@ -237,22 +233,6 @@ def _request(address: str, credentials: dict[str, str]) -> tuple[int, str]:
         return error.code, error.read(10_000).decode(errors="replace")
     except (http.client.HTTPException, ValueError) as error:  # the server speaks no HTTP
         return 0, str(error)
-
-
-def _client(address: str) -> Any:
-    """Ray's client of a job server. Raises UserError where it is not installed."""
-    try:
-        from ray.job_submission import JobSubmissionClient
-
-        for logger in ("ray", "ray.dashboard", "ray.job_submission"):
-            logging.getLogger(logger).setLevel(logging.ERROR)  # Ray logs every file that it leaves out
-        for name in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        return JobSubmissionClient(address)
-    except ImportError as error:
-        raise UserError(
-            f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
-        ) from None
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ditlab.cluster.capacity import check_capacity, cpu_share, possible_growth, waiting_message
+from ditlab.cluster.capacity import check_capacity, cluster_nodes, cpu_share, waiting_message
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, ray_session
 from ditlab.errors import Unreachable
@@ -25,20 +25,17 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
 
     SIGINT or SIGTERM makes the workers save a final checkpoint; a second one ends them at once.
 
-    Raises:
-        UserError: a worker found the input to be wrong.
-        RunFailed: the run failed, and another attempt would fail as well.
+    Raises UserError where a worker found the input to be wrong, and RunFailed where the run failed and another attempt
+    would fail as well.
     """
     experiment = launch.experiment
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
     with ray_session(None, needed, callbacks.warn), stop_signals() as stop:
-        from ditlab.cluster.nodes import alive_nodes
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
-        nodes = [node["Resources"] for node in alive_nodes()]
-        growth = possible_growth(nodes)
+        nodes, growth = cluster_nodes()
         share = cpu_share(resources, nodes, growth=growth)
         if message := waiting_message(resources, share, nodes, growth):
             callbacks.warn(message)
@@ -92,10 +89,9 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
     Raises UserError before anything of the run exists.
     """
     with ray_session(address, 0, warn):
-        from ditlab.cluster.nodes import alive_nodes
         from ditlab.cluster.survey import check_nodes
 
-        nodes = [node["Resources"] for node in alive_nodes()]
-        check_capacity(experiment.resources, nodes, growth=possible_growth(nodes))
+        nodes, growth = cluster_nodes()
+        check_capacity(experiment.resources, nodes, growth=growth)
         check_nodes(experiment, warn)
         yield

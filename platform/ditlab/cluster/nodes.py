@@ -14,7 +14,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ditlab.cluster.ray_internals import cluster_state, recount_nodes
+from ditlab.cluster.ray_internals import recount_nodes
 from ditlab.errors import first_line
 
 REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
@@ -61,11 +61,6 @@ def refresh_node_count(timeout: float = REFRESH_TIMEOUT) -> None:
     recount_nodes(20)
 
 
-def draining_ids() -> set[str]:
-    """Ray's ids of the nodes that the cluster will take away (a spot instance's notice, a scale-down)."""
-    return set(cluster_state().get_draining_nodes())
-
-
 def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
     """Send SIGKILL to processes, each given as (node id, pid, start time).
 
@@ -92,7 +87,6 @@ class TaskResult:
     value: Any
     problem: str = ""
     """Reason why there is no value; empty where there is one."""
-    sent: float = 0.0
     received: float = 0.0
     """Seconds since 1970, by this process's clock."""
 
@@ -123,12 +117,11 @@ def run_on_nodes(
     if by_value:
         ray.cloudpickle.register_pickle_by_value(module)
     try:
-        task, sent = ray.remote(function), time.time()
-        tasks = {task.options(max_retries=0, **node_options(node)).remote(*arguments): node for node in nodes}
+        tasks = {start_task(function, node, *arguments): node for node in nodes}
     finally:
         if by_value:
             ray.cloudpickle.unregister_pickle_by_value(module)
-    return collect_results(tasks, timeout, sent)
+    return collect_results(tasks, timeout)
 
 
 def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any, num_gpus: int = 0) -> Any:
@@ -136,22 +129,20 @@ def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any, num
     return ray.remote(function).options(max_retries=0, **node_options(node, num_gpus=num_gpus)).remote(*arguments)
 
 
-def collect_results(tasks: dict[Any, NodeRow], timeout: float, sent: float | None = None) -> list[TaskResult]:
-    """Wait for tasks, given with their nodes; cancel those that take longer than `timeout` seconds since `sent`."""
-    sent = time.time() if sent is None else sent
-    found, waiting = {}, list(tasks)
+def collect_results(tasks: dict[Any, NodeRow], timeout: float) -> list[TaskResult]:
+    """Wait for tasks, given with their nodes; cancel those that take longer than `timeout` seconds from now."""
+    deadline, found, waiting = time.monotonic() + timeout, {}, list(tasks)
     while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, sent + timeout - time.time()))
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
             break
+        value, problem = None, ""
         try:
-            result = TaskResult(tasks[done[0]], ray.get(done[0]), "", sent, time.time())
+            value = ray.get(done[0])
         except ray.exceptions.RayError as error:
-            # What the task raised, or what became of it.
-            reason = first_line(getattr(error, "cause", None) or error)
-            result = TaskResult(tasks[done[0]], None, reason, sent, time.time())
-        found[done[0]] = result
+            problem = first_line(getattr(error, "cause", None) or error)  # what the task raised, or what became of it
+        found[done[0]] = TaskResult(tasks[done[0]], value, problem, time.time())
     for each in waiting:
         ray.cancel(each)
-        found[each] = TaskResult(tasks[each], None, f"no answer in {timeout:.0f} s", sent, time.time())
+        found[each] = TaskResult(tasks[each], None, f"no answer in {timeout:.0f} s", time.time())
     return [found[each] for each in tasks]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -42,8 +43,6 @@ INTERNALS = (
 """`module:name` of each; `sweeps.search` inherits those of PopulationBasedTraining, and the attributes below."""
 INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
 """Attributes of an instance of PopulationBasedTraining; `_metric` of MedianStoppingRule, too."""
-NAMESPACE = b"ditlab"
-"""Namespace of our keys in Ray's key-value store."""
 
 
 def checked(name: str) -> Any:
@@ -106,9 +105,11 @@ def quiet_deaths() -> Iterator[None]:
         printer["print_to_stdstream"] = before
 
 
-def placement_group_id(hexadecimal: str) -> Any:
-    """Return the id of a placement group."""
-    return checked("ray._raylet:PlacementGroupID")(bytes.fromhex(hexadecimal))
+def remove_group(hexadecimal: str) -> None:
+    """Release the placement group with this id, and kill what runs in it."""
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    remove_placement_group(PlacementGroup(checked("ray._raylet:PlacementGroupID")(bytes.fromhex(hexadecimal))))
 
 
 def recount_nodes(timeout: float) -> None:
@@ -133,17 +134,6 @@ def schedule_training(controller: Any, trial: Any) -> None:
     controller._schedule_trial_train(trial)
 
 
-def kv_put(key: bytes, value: bytes, overwrite: bool = True) -> None:
-    """Set a key of the cluster's store."""
-    checked("ray.experimental.internal_kv:_internal_kv_put")(key, value, overwrite=overwrite, namespace=NAMESPACE)
-
-
-def kv_get(key: bytes) -> bytes | None:
-    """Return the value of a key; None without one."""
-    value: bytes | None = checked("ray.experimental.internal_kv:_internal_kv_get")(key, namespace=NAMESPACE)
-    return value
-
-
-def kv_delete(key: bytes, by_prefix: bool = False) -> None:
-    """Delete a key, or all that begin with it."""
-    checked("ray.experimental.internal_kv:_internal_kv_del")(key, del_by_prefix=by_prefix, namespace=NAMESPACE)
+def key_value(operation: str) -> Callable[..., Any]:
+    """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get` or `del`."""
+    return partial(checked(f"ray.experimental.internal_kv:_internal_kv_{operation}"), namespace=b"ditlab")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         os.environ.setdefault(name, value)
     if address is not None:
         check_address(address)
+    import psutil
     import ray
 
     if ray.is_initialized():  # a caller's session, such as a test's
@@ -102,10 +104,13 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     with ExitStack() as stack:
         if address is None:
             stack.enter_context(own_token())
-            cores = max(num_cpus, os.cpu_count() or 1)
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
-            settings = {"address": "local", "num_cpus": cores, "include_dashboard": False, **quiet}
-            start_local_ray(ray, settings, warn or _log.warning)
+            cores = max(num_cpus, os.cpu_count() or 1)
+            quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
+            wait, before = start_wait(), set(psutil.Process().children())
+            start_with_patience(
+                partial(ray.init, **quiet), partial(end_attempt, ray, before), wait, warn or _log.warning
+            )
         else:
             # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
             is_rays = address in ("auto", "local") or address.startswith("ray://")
@@ -124,17 +129,6 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         yield ray
 
 
-def start_local_ray(ray: Any, settings: dict[str, Any], warn: Callable[[str], None]) -> None:
-    """Start Ray on this machine, again for up to DITLAB_RAY_WAIT seconds where it does not start in time.
-
-    Raises UserError for a wrong DITLAB_RAY_WAIT, and RunFailed where Ray does not start.
-    """
-    import psutil
-
-    wait, before = start_wait(), set(psutil.Process().children())
-    start_with_patience(lambda: ray.init(**settings), lambda: _end_attempt(ray, before), wait, warn)
-
-
 def start_wait() -> float:
     """Seconds for which a slow start is tried again. Raises UserError where the variable holds no number."""
     text = os.environ.get(WAIT_VARIABLE, "")
@@ -148,18 +142,13 @@ def start_wait() -> float:
 
 
 def start_with_patience(
-    start: Callable[[], object],
-    clean: Callable[[], None],
-    wait: float,
-    warn: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    start: Callable[[], object], clean: Callable[[], None], wait: float, warn: Callable[[str], None]
 ) -> None:
     """Call `start` until it succeeds, for up to `wait` seconds after its first slow end; `clean` follows each failure.
 
     Raises RunFailed where it fails for another reason than slowness, or the time is over.
     """
-    began = clock()
+    began = time.monotonic()
     while True:
         try:
             start()
@@ -167,7 +156,7 @@ def start_with_patience(
         except Exception as error:
             # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing was started.
             clean()
-            reason, passed = first_line(error), clock() - began
+            reason, passed = first_line(error), time.monotonic() - began
             if not _SLOW.search(str(error)):
                 raise RunFailed(
                     f"Ray cannot be started on this machine ({reason}); `ditlab doctor` shows what is missing, and "
@@ -182,10 +171,10 @@ def start_with_patience(
                 f"Ray has not started after {passed:.0f} s, as this machine is busy; trying again for up to "
                 f"{wait - passed:.0f} s more ({WAIT_VARIABLE}={wait:.0f})."
             )
-            pause(_PAUSE)
+            time.sleep(_PAUSE)
 
 
-def _end_attempt(ray: Any, before: Set[Any]) -> None:
+def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
     import psutil
 

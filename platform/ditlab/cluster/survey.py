@@ -93,20 +93,20 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
         writable_folder(home.root, f"DITLAB_HOME={home.root}", "point DITLAB_HOME at a writable folder")
         (home.root / name).write_text(name)
         stack.callback((home.root / name).unlink, missing_ok=True)
-        if storage is not None:
-            if not is_uri(storage):
-                stack.enter_context(removed_if_empty(Path(storage)))
-            store = CheckpointStore.at(storage)
-            store.check_writable()
-            with store.files.translating_errors("cannot be written", "name a place that every node can write into"):
-                store.files.write("", name, [name.encode()])
-            try:
-                yield name
-            finally:
-                with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
-                    store.files.delete("", name)
-        else:
+        if storage is None:
             yield name
+            return
+        if not is_uri(storage):
+            stack.enter_context(removed_if_empty(Path(storage)))
+        store = CheckpointStore.at(storage)
+        store.check_writable()
+        with store.files.translating_errors("cannot be written", "name a place that every node can write into"):
+            store.files.write("", name, [name.encode()])
+        try:
+            yield name
+        finally:
+            with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
+                store.files.delete("", name)
 
 
 @contextmanager
@@ -178,8 +178,7 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
     """
     working = [each for each in reports if each.trains or everywhere]
     whole = [each for each in working if not each.problem]
-    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
-    faults += unshared_faults(whole, required)
+    faults = [*software_faults(reports, working, required.versions), *unshared_faults(whole, required)]
     interface = required.interface
     lacking = [(", ".join(each.interfaces), each.name) for each in whole if interface not in (None, *each.interfaces)]
     return faults + [
@@ -198,37 +197,37 @@ def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywh
     ]
 
 
-def import_faults(reports: Sequence[NodeReport]) -> list[str]:
-    """Faults of nodes that cannot import DiTLab."""
-    return [
+def software_faults(reports: Sequence[NodeReport], working: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
+    """Faults of nodes that cannot import DiTLab, or have other versions of packages that must be the same.
+
+    Only the `working` ones of all reports need more than the same Python and Ray.
+    """
+    broken = _by_value((each.problem, each.name) for each in working if each.problem)
+    faults = [
         f"DiTLab cannot be imported on {nodes} ({reason}); send it along with `ditlab submit`, or with `ray job submit "
         "--working-dir . --runtime-env platform/runtime_env.yaml`, or install it on every node."
-        for reason, nodes in _by_value((each.problem, each.name) for each in reports if each.problem)
+        for reason, nodes in broken
     ]
-
-
-def version_faults(all_nodes: Sequence[NodeReport], whole: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
-    """Faults of nodes with other versions of packages that must be the same."""
     others = [name for name in own if name not in ("python", "ray", *TOLERATED)]
-    return _differences(all_nodes, own, ["python", "ray"]) + _differences(whole, own, others)
+    whole = [each for each in working if not each.problem]
+    return faults + _differences(reports, own, ["python", "ray"]) + _differences(whole, own, others)
 
 
 def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -> list[str]:
     """Faults of nodes that do not see the launcher's files."""
-    sentences = [
-        f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on {nodes} ({reason}); point "
-        "DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place."
-        for reason, nodes in _by_value((each.home, each.name) for each in reports if each.home)
-    ]
     state = "is not shared"
     remedy = "name a folder that all nodes have mounted in the same place, or an object store's URI"
     if is_uri(required.storage or ""):
         state = "cannot be reached from every node"
         remedy = "give that node the credentials, in the environment of its `ray start`, and a way to the store"
-    return sentences + [
-        f"checkpoint.storage={required.storage} {state}: what is written there cannot be read on {nodes} ({reason}); "
-        f"{remedy}."
-        for reason, nodes in _by_value((each.storage, each.name) for each in reports if each.storage)
+    mounted = "point DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place"
+    return [
+        f"{what}: what is written there cannot be read on {nodes} ({reason}); {how}."
+        for key, what, how in (
+            ("home", f"DITLAB_HOME={required.home} is not shared", mounted),
+            ("storage", f"checkpoint.storage={required.storage} {state}", remedy),
+        )
+        for reason, nodes in _by_value((getattr(each, key), each.name) for each in reports if getattr(each, key))
     ]
 
 
@@ -246,8 +245,9 @@ def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: S
     for name in names:
         required, label = own.get(name, ""), "Python" if name == "python" else name
         others = [(each.versions[name], each.name) for each in reports if name in each.versions]
-        unequal = [each for each in others if comparable(name, each[0]) != comparable(name, required)]
-        for version, nodes in _by_value(unequal):
+        for version, nodes in _by_value(
+            each for each in others if comparable(name, each[0]) != comparable(name, required)
+        ):
             if name == "ditlab":
                 found.append(
                     f"another version of DiTLab's code is on {nodes} ({version or 'none'}, and {required} where the "

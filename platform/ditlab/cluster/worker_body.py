@@ -10,8 +10,10 @@ import os
 import secrets
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.channel import PAUSED, PREEMPTED, STOPPED, KeyValueChannel, SchedulerGate, StopPoller
+from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, KeyValueChannel, StopPoller
 from ditlab.cluster.heartbeat import HeartbeatThread
 from ditlab.cluster.nodes import node_name
 from ditlab.cluster.survey import check_joining_node
@@ -36,9 +38,9 @@ from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 
-POLL_INTERVAL = 0.05  # seconds between looks for the next assignment
+POLL_INTERVAL = 0.05  # seconds between looks for the next assignment, and for the answer of a scheduler
 ASSIGNMENT_TIMEOUT = 60.0  # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
-GATE_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
+SWEEP_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
 
 
 def run_worker(config: dict[str, Any]) -> None:
@@ -136,14 +138,11 @@ def _train_run(
         reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(launch.folder, warn=warn))
-            timeout = min(GATE_TIMEOUT, rank.timeout / 2)
-            gate = SchedulerGate(launch.trial_channel, launch.gated, stop.is_set, marker, timeout)
+            report = None
+            if launch.trial_channel:
+                report = partial(report_to_sweep, launch, stop, marker, min(SWEEP_TIMEOUT, rank.timeout / 2))
             reporter = TrackedReporter(
-                launch,
-                lambda progress: group.try_put("progress", asdict(progress)),
-                gate.report,
-                worker_nodes,
-                **common,
+                launch, lambda progress: group.try_put("progress", asdict(progress)), report, worker_nodes, **common
             )
             stack.enter_context(reporter)
         elif is_first_of_node and experiment.tracking.system_metrics:
@@ -162,6 +161,27 @@ def _train_run(
             group.put("outcome", asdict(outcome))
 
 
+def report_to_sweep(
+    launch: Launch, stop: StopPoller, marker: ProgressMarker, timeout: float, step: int, metrics: Mapping[str, float]
+) -> bool:
+    """Report a trial's evaluation, and wait for the sweep's scheduler where it has one.
+
+    Returns True if training still has to wait after `timeout` seconds.
+    """
+    channel = KeyValueChannel(launch.trial_channel)
+    marker.begin(step, "waiting for the sweep's scheduler", is_untimed=True)
+    channel.try_put("report", {"step": step, "metrics": dict(metrics)})
+    deadline = time.monotonic() + timeout
+    while launch.gated and not stop.is_set():
+        with suppress(*CHANNEL_ERRORS):
+            if (channel.get("go") or 0) >= step:
+                return False
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(POLL_INTERVAL)
+    return False
+
+
 def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueChannel) -> None:
     """Put an exception on the group's channel, unless an earlier failure is recorded there.
 
@@ -169,7 +189,7 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
     """
     if is_peer_loss(error):
         first = str(error).splitlines()[0].split(". ")[0]  # the rest is gloo's advice
-        group.put_if_absent("peer_loss", hide(f"worker {rank}: {first[:300]}"))
+        group.put("peer_loss", hide(f"worker {rank}: {first[:300]}"), overwrite=False)
         return
     record: dict[str, Any] = {"rank": rank, "message": hide(str(error))}
     if isinstance(error, StorageOutage) or (isinstance(error, Unreachable) and resumed):
@@ -183,4 +203,4 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
     else:
         message = hide(f"{type(error).__name__}: {error}")
         record |= {"kind": "crash", "message": message, "trace": hide(traceback.format_exc())}
-    group.put_if_absent("failure", record)
+    group.put("failure", record, overwrite=False)

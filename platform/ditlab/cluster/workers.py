@@ -12,12 +12,11 @@ from typing import Any
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from ditlab.cluster.capacity import CpuShare, has_autoscaler
 from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
-from ditlab.cluster.ray_internals import placement_group_id
+from ditlab.cluster.ray_internals import remove_group
 from ditlab.cluster.worker_entry import run_worker
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
@@ -43,7 +42,32 @@ class WorkerGroup:
         self.spec = spec
         name = secrets.token_hex(4)  # a new one for each group: Ray Train must not restore by name
         self._channel = KeyValueChannel(f"workers-{name}")
-        self._trainer = _trainer(spec, storage, name, self._channel.name)
+        resources, share = spec.resources, spec.share
+        gpus, timeout = resources.gpus_per_worker, resources.collective_timeout
+        num: dict[str, Any] = {"num_workers": resources.max_workers}
+        if not isinstance(resources.workers, int):
+            num["num_workers"] = (resources.min_workers, resources.max_workers)
+            num["elastic_resize_monitor_interval_s"] = resources.workers.interval
+        elif has_autoscaler():
+            os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
+        per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
+        config = {"channel": self._channel.name, "threads": share.threads, "gpus": gpus, "timeout": timeout}
+        variables = resources.network.environment()
+        self._trainer = TorchTrainer(
+            run_worker,
+            train_loop_config=config,
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
+            scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
+            run_config=RunConfig(
+                name=name,
+                storage_path=str(storage),
+                # Ray itself retries nothing: `runs.failures` decides, counts and reports.
+                failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
+                checkpoint_config=CheckpointConfig(num_to_keep=1),
+                # Before the process group exists: NCCL reads its variables once.
+                worker_runtime_env={"env_vars": variables} if variables else None,
+            ),
+        )
         # In a thread, so that the main thread keeps the signals.
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
         self._num_assigned = 0
@@ -73,8 +97,9 @@ class WorkerGroup:
             return bool(self._channel.get("placement_group"))
         return True
 
-    def has_ended(self) -> bool:
-        """Return True if the workers are gone."""
+    def has_ended(self, wait: float = 0.0) -> bool:
+        """Return True if the workers are gone, or are within `wait` seconds."""
+        self._thread.join(wait)
         return not self._thread.is_alive()
 
     def is_idle(self) -> bool:
@@ -82,10 +107,6 @@ class WorkerGroup:
         with suppress(*CHANNEL_ERRORS):
             return self._thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
         return False
-
-    def wait(self, seconds: float) -> None:
-        """Block until the workers are gone, at most some seconds."""
-        self._thread.join(seconds)
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
         """End the workers once they are idle; after `timeout` seconds, release the placement group, killing them."""
@@ -102,7 +123,7 @@ class WorkerGroup:
     def release_resources(self) -> None:
         """Release the placement group of workers whose leading process has died: Ray would keep it reserved."""
         if group := self._channel.get("placement_group"):
-            remove_placement_group(PlacementGroup(placement_group_id(group)))
+            remove_group(group)
 
 
 class WorkerPool:
@@ -124,33 +145,3 @@ class WorkerPool:
         if self._group is not None:
             self._group.shut_down()
             self._group = None
-
-
-def _trainer(spec: GroupSpec, storage: Path, name: str, channel: str) -> TorchTrainer:
-    """Ray Train's job for a group; `channel` is the name of the group's channel."""
-    resources, share = spec.resources, spec.share
-    gpus, timeout = resources.gpus_per_worker, resources.collective_timeout
-    per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
-    num: dict[str, Any] = {"num_workers": resources.max_workers}
-    if not isinstance(resources.workers, int):
-        num = {
-            "num_workers": (resources.min_workers, resources.max_workers),
-            "elastic_resize_monitor_interval_s": resources.workers.interval,
-        }
-    elif has_autoscaler():
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
-    return TorchTrainer(
-        run_worker,
-        train_loop_config={"channel": channel, "threads": share.threads, "gpus": gpus, "timeout": timeout},
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
-        scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
-        run_config=RunConfig(
-            name=name,
-            storage_path=str(storage),
-            # Ray itself retries nothing: `runs.failures` decides, counts and reports.
-            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
-            # Before the process group exists: NCCL reads its variables once.
-            worker_runtime_env={"env_vars": variables} if (variables := resources.network.environment()) else None,
-        ),
-    )

@@ -30,11 +30,10 @@ from ditlab.cluster.survey import (
     absolute,
     can_train,
     collect_reports,
-    import_faults,
     node_warnings,
     removed_if_empty,
+    software_faults,
     unshared_faults,
-    version_faults,
 )
 from ditlab.doctor.gpus import judge_gpus, matmul_error, read_gpus
 from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
@@ -139,7 +138,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     if not working:
         found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
     warnings = node_warnings(reports, required.versions)
-    faults = [*import_faults(working), *version_faults(reports, whole, required.versions)]
+    faults = software_faults(reports, working, required.versions)
     unequal = [_split("missing", "versions", sentence) for sentence in faults]
     unequal += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
     count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"

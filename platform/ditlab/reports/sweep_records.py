@@ -49,6 +49,11 @@ class Trial:
     note: str = ""
     """A failure's class and message; in population-based training, the trial's takeovers."""
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the trial is not run again."""
+        return self.status in ENDED
+
 
 @dataclass(frozen=True)
 class AxisInfo:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.reports.sweep_records import ENDED
+from ditlab.reports.sweep_records import Trial
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded
 from ditlab.spec.overrides import value_at
@@ -31,34 +31,6 @@ from ditlab.tracking.records import RunRecord, read_record
 MAX_LEDGER_BYTES = 64 << 20
 MAX_TAG_CHARACTERS = 5000  # MLflow's limit
 LineT = TypeVar("LineT")
-
-
-@dataclass(frozen=True)
-class PlannedTrial:
-    """One line of the sweep's ledger."""
-
-    number: int
-    run_id: str
-    """Id of the trial's run, which may not exist yet."""
-    values: dict[str, Any]
-    """Value by axis path; the initial ones in population-based training."""
-
-
-@dataclass(frozen=True)
-class PastTrial:
-    """State in which an earlier session left a trial."""
-
-    trial: PlannedTrial
-    status: str = "waiting"
-    """finished | stopped | failed, or another status where the trial has not ended."""
-    step: int = 0
-    values: tuple[float, ...] = ()
-    """Last values of the sweep's metrics; empty where one is missing."""
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the trial is not run again."""
-        return self.status in ENDED
 
 
 @dataclass(frozen=True)
@@ -123,20 +95,19 @@ class SweepFolder:
             raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
         return load_recorded(self.spec, load_sweep)
 
-    def planned_trials(self) -> list[PlannedTrial]:
+    def planned_trials(self) -> list[Trial]:
         """Read the ledger: every planned trial, by number, without torn and damaged lines."""
-        trials: dict[int, PlannedTrial] = {}
-        for trial in _read_lines(self.ledger, PlannedTrial)[0]:
-            trials.setdefault(trial.number, trial)
+        trials = {
+            trial.number: trial for trial in reversed(_read_lines(self.ledger, Trial)[0])
+        }  # the first line counts
         return [trials[number] for number in sorted(trials)]
 
-    def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> PlannedTrial:
+    def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> Trial:
         """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
         while home.run(run_id := secrets.token_hex(4)).path.exists():
             pass
-        trial = PlannedTrial(number, run_id, dict(values))
-        append_json_line(self.ledger, asdict(trial))
-        return trial
+        append_json_line(self.ledger, {"number": number, "run_id": run_id, "values": dict(values)})
+        return Trial(number, run_id, dict(values))
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""
@@ -152,7 +123,7 @@ class SweepFolder:
     def damage(self, home: Home) -> list[str]:
         """Return a sentence for each damaged file of the sweep; [] where all are whole."""
         found = []
-        if num := _read_lines(self.ledger, PlannedTrial)[1]:
+        if num := _read_lines(self.ledger, Trial)[1]:
             found.append(f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line is run again.")
         if os.path.lexists(self.clock) and not self.load_elapsed():
             found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
@@ -176,13 +147,13 @@ def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:
     return found, lines.num_damaged + len(lines.records) - len(found)
 
 
-def find_record(home: Home, trial: PlannedTrial) -> RunRecord | None:
+def find_record(home: Home, trial: Trial) -> RunRecord | None:
     """Read the record of a trial's run; None before the trial has started."""
     folder = home.run(trial.run_id)
     return read_record(folder) if folder.record.exists() else None
 
 
-def trial_experiment(sweep: Sweep, trial: PlannedTrial) -> Experiment:
+def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
     """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
     experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
     if not isinstance(sweep.scheduler, Pbt):

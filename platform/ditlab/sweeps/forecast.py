@@ -16,10 +16,10 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
 from ditlab.reports.formatting import format_duration
+from ditlab.reports.sweep_records import Trial
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.sweeps.folder import PastTrial
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
@@ -52,7 +52,7 @@ class Forecast:
         return {"trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total}
 
 
-def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecast:
+def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
     Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
@@ -60,7 +60,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[PastTrial] = ()) -> Forecas
     """
     speeds: dict[str, tuple[float | None, str]] = {}
     seconds: dict[int, float | None] = {}
-    ended = {one.trial.number for one in past if one.has_ended}
+    ended = {trial.number for trial in past if trial.has_ended}
     at_once = prepared.concurrency.num_trials
     # Trials whose values are not known yet count as the base.
     unknown = [

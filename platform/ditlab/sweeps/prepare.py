@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, possible_growth, runs_that_fit
+from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
 from ditlab.cluster.session import is_connected
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
+from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
 from ditlab.runs.prepare import absolute_paths, check_parts
@@ -28,7 +29,7 @@ from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Choice, Grid
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
-from ditlab.sweeps.folder import PlannedTrial, trial_experiment
+from ditlab.sweeps.folder import trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.training.metrics import metric_names, pace_names
 
@@ -123,14 +124,6 @@ def local_nodes() -> list[Node]:
     return [{"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}]
 
 
-def cluster_nodes() -> list[Node]:
-    """Nodes of the cluster that this process is connected to, and those that its autoscaler may add."""
-    from ditlab.cluster.nodes import alive_nodes  # imports Ray, which a dry run on one machine does not need
-
-    nodes = [node["Resources"] for node in alive_nodes()]
-    return [*nodes, *possible_growth(nodes).nodes()]
-
-
 @dataclass(frozen=True)
 class CheckedTrial:
     """A trial that can start."""
@@ -181,25 +174,26 @@ def prepare_sweep(
     check_sweep(sweep, source)
     home.check_place()
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
-    base = trial_experiment(sweep, PlannedTrial(0, "", typical_values(sweep)))
+    base = trial_experiment(sweep, Trial(0, "", typical_values(sweep)))
     messages: list[str] = []
     if remote and is_connected():
         from ditlab.cluster.survey import check_nodes  # imports ray
 
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
-    checks, trials = _TrialChecks(home, remote), []
+    known: dict[str, tuple[int, int]] = {}
+    trials = []
     for number, values in enumerate(enumerate_trials(sweep) or []):
-        experiment = trial_experiment(sweep, PlannedTrial(number, "", values))
+        experiment = trial_experiment(sweep, Trial(number, "", values))
         try:
-            trials.append(CheckedTrial(number, values, experiment, *checks.run(experiment)))
+            trials.append(CheckedTrial(number, values, experiment, *_check_trial(experiment, home, remote, known)))
         except UserError as error:
             raise UserError(f"trial {number} ({written(values)}): {error}") from None
-    total_steps = max([checks.run(base)[1], *(trial.total_steps for trial in trials)])
+    total_steps = max([_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)])
     launch = Launch(base, home)
-    known = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
+    metrics = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
     for name in sweep.metrics:
-        if name not in known:
-            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, known)}")
+        if name not in metrics:
+            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
     threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
@@ -212,26 +206,23 @@ def prepare_sweep(
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
 
 
-class _TrialChecks:
-    """Checks of the trials, each done once for all trials that agree in the sections that it depends on."""
+def _check_trial(
+    experiment: Experiment, home: Home, remote: bool, known: dict[str, tuple[int, int]]
+) -> tuple[int, int]:
+    """Return (parameters, steps) of an experiment. Raises UserError if it could not start.
 
-    def __init__(self, home: Home, remote: bool) -> None:
-        self._home, self._remote = home, remote
-        self._results: dict[str, tuple[int, int]] = {}
-        self._started: set[str] = set()
-
-    def run(self, experiment: Experiment) -> tuple[int, int]:
-        """Return (parameters, steps) of an experiment. Raises UserError if it could not start."""
-        spec = experiment.to_dict()
-        key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
-        if key not in self._results:
-            launch = Launch(experiment, self._home)
-            check_parts(launch, False, self._remote)
-            self._results[key] = launch.model.counts.total, launch.plan.total_steps
-        found = self._results[key]
-        if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
-            parts = [found[1], experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
-            if (key := json.dumps(parts, sort_keys=True)) not in self._started:
-                check_start(experiment, build_model(experiment), self._home, found[1])
-                self._started.add(key)
-        return found
+    `known` keeps the results, as each check is done once for all trials that agree in the sections that it depends on.
+    """
+    spec = experiment.to_dict()
+    key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
+    if key not in known:
+        launch = Launch(experiment, home)
+        check_parts(launch, False, remote)
+        known[key] = launch.model.counts.total, launch.plan.total_steps
+    found = known[key]
+    if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
+        parts = [found[1], experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
+        if (key := json.dumps(parts, sort_keys=True)) not in known:
+            check_start(experiment, build_model(experiment), home, found[1])
+            known[key] = found
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
-from ditlab.sweeps.folder import PlannedTrial, find_record, read_takeovers, trial_experiment
+from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import final_values, metric_history
@@ -60,8 +60,7 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     found = best(summary)
     if found is None:
         return ""
-    experiment = trial_experiment(sweep, PlannedTrial(found.number, found.run_id, dict(found.values)))
-    spec = experiment.to_dict()
+    spec = trial_experiment(sweep, found).to_dict()
     value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
     head = f"# Trial {found.number} (run {found.run_id}) of the sweep {summary.name} ({summary.sweep_id}): {value}.\n"
     if isinstance(sweep.scheduler, Pbt) and found.note:
@@ -98,10 +97,10 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
     return table
 
 
-def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
+def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     folder, record = home.run(planned.run_id), find_record(home, planned)
     if record is None:
-        return Trial(planned.number, planned.run_id, planned.values)
+        return planned
     history = metric_history(folder)
     takeovers, seconds = read_takeovers(folder), 0.0
     if history:  # the time between points, without pauses between sessions
@@ -109,9 +108,8 @@ def _trial(sweep: Sweep, home: Home, planned: PlannedTrial) -> Trial:
         seconds = float(intervals[intervals <= LONGEST_INTERVAL].sum())
     curves = {name: history[name] for name in (*sweep.metrics, LOSS) if name in history}
     failure = record.message if record.status == "failed" else ""
-    return Trial(
-        number=planned.number,
-        run_id=planned.run_id,
+    return replace(
+        planned,
         values=takeovers[-1].values if takeovers else planned.values,
         status=record.status,
         step=record.step,
@@ -164,7 +162,7 @@ class ParentRun:
 
     def log_progress(self, trials: Sequence[Trial], leader: int | None) -> None:
         """Log the counts by status and the best value so far, once for each number of ended trials."""
-        ended = [trial for trial in trials if trial.status in ENDED]
+        ended = [trial for trial in trials if trial.has_ended]
         if len(ended) <= self._num_logged:
             return
         self._num_logged = len(ended)
@@ -193,9 +191,7 @@ class ParentRun:
     def _log_note(self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = ()) -> None:
         """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
         sweep, found = self._started.sweep, best(summary) if summary else None
-        spec: dict[str, Any] = {}
-        if found:
-            spec = trial_experiment(sweep, PlannedTrial(found.number, found.run_id, dict(found.values))).to_dict()
+        spec = trial_experiment(sweep, found).to_dict() if found else {}
         names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
         note = SweepNote(
             self._started.folder.folder.run_id, sweep.name, status, sweep.metrics, sweep.modes,

@@ -26,11 +26,10 @@ from ray.tune.search import Searcher
 
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
-from ditlab.reports.sweep_records import MetricCurve
+from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
-from ditlab.sweeps.folder import PastTrial, PlannedTrial
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -41,49 +40,39 @@ class OptunaTrials(Searcher):
     Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
     """
 
-    def __init__(
-        self, sweep: Sweep, past: Sequence[PastTrial], plan: Callable[[int, Mapping[str, Any]], PlannedTrial]
-    ) -> None:
+    def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[[int, Mapping[str, Any]], Trial]) -> None:
         """`plan` writes a new trial, by number and values, to the ledger."""
         super().__init__(metric=None, mode=None)
         self._sweep, self._plan = sweep, plan
         self._study = make_study(sweep, past)
-        self._unfinished = [one.trial for one in past if not one.has_ended]
-        used = {one.trial.number for one in past}
+        self._unfinished = [trial for trial in past if not trial.has_ended]
+        used = {trial.number for trial in past}
         self._free_numbers = [number for number in range(sweep.trials or 0) if number not in used]
         self._proposals: dict[str, Any] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals."""
+        from optuna.trial import TrialState
+
         if self._unfinished:
             trial = self._unfinished.pop(0)
             proposal = _ask_again(self._study, self._sweep, trial.values)
+        elif not self._free_numbers:
+            return Searcher.FINISHED
         else:
-            found = self._propose() if self._free_numbers else None
-            if found is None:
+            for _ in range(MAX_PROPOSALS):
+                proposal = self._study.ask()
+                values = suggest_values(self._sweep, proposal)
+                try:
+                    experiment_for(self._sweep, values)
+                    break
+                except UserError:  # counts as pruned: Optuna would propose failed ones again
+                    self._study.tell(proposal, state=TrialState.PRUNED)
+            else:
                 return Searcher.FINISHED
-            proposal, values = found
             trial = self._plan(self._free_numbers.pop(0), values)
         self._proposals[trial_id] = proposal
-        return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": trial.values}}
-
-    def _propose(self) -> tuple[Any, dict[str, Any]] | None:
-        """Return Optuna's trial and values that make a valid experiment; None where Optuna finds none.
-
-        Invalid values are reported to Optuna as pruned: it would propose failed ones again.
-        """
-        from optuna.trial import TrialState
-
-        for _ in range(MAX_PROPOSALS):
-            proposal = self._study.ask()
-            values = suggest_values(self._sweep, proposal)
-            try:
-                experiment_for(self._sweep, values)
-            except UserError:
-                self._study.tell(proposal, state=TrialState.PRUNED)
-                continue
-            return proposal, values
-        return None
+        return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values)}}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
 
@@ -102,7 +91,7 @@ class OptunaTrials(Searcher):
     def restore(self, checkpoint_path: str) -> None: ...
 
 
-def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
+def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     """Make a study that holds every trial that has ended."""
     import optuna
 
@@ -120,10 +109,10 @@ def make_study(sweep: Sweep, past: Sequence[PastTrial]) -> Any:
     )
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
-    for one in past:
-        if one.has_ended:
-            proposal = _ask_again(study, sweep, one.trial.values)
-            _report(study, proposal, one.status, one.step, one.values)
+    for trial in past:
+        if trial.has_ended:
+            values = [trial.metrics.get(name, math.nan) for name in sweep.metrics]
+            _report(study, _ask_again(study, sweep, trial.values), trial.status, trial.step, values)
     return study
 
 
@@ -161,7 +150,7 @@ def _report(study: Any, proposal: Any, status: str, step: int, values: Sequence[
     """Report a trial's end to Optuna. A stopped one counts as pruned at its step, if there is one metric."""
     from optuna.trial import TrialState
 
-    if status == "failed" or not values or not all(math.isfinite(value) for value in values):
+    if status == "failed" or not all(math.isfinite(value) for value in values):
         study.tell(proposal, state=TrialState.FAIL)
     elif status == "stopped" and len(values) == 1:
         proposal.report(values[0], step)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
 from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
 from ditlab.spec.sweep import OptunaSearch, Sweep
-from ditlab.sweeps.folder import PlannedTrial, SweepFolder, find_record, read_takeovers
+from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
 from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sweep, past_curves, summarize_sweep
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
-from ditlab.sweeps.trial import TrialContext, TrialThread, stop_trial, trial_from_config
+from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import update_record
 
@@ -65,7 +65,6 @@ class SweepSession:
         self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
         self._saved_at = 0.0
         self._trials: dict[int, Trial] = {}
-        self._ended: set[int] = set()
         self._num_warnings: dict[int, int] = {}
         self._is_over_budget = False
 
@@ -111,7 +110,7 @@ class SweepSession:
     def _follow(self, tuner: TunerThread, requests: StopRequests, parent: ParentRun) -> None:
         """Show and log the trials until Tune has ended; stop Tune on request, or when the time budget is used up."""
         sweep = self._started.sweep
-        ended_before = frozenset(past.trial.number for past in self._started.past if past.has_ended)
+        ended_before = frozenset(trial.number for trial in self._started.past if trial.has_ended)
         tuner.start()
         is_stopping = False
         while tuner.is_alive():
@@ -135,34 +134,30 @@ class SweepSession:
 
     def _read_trials(self) -> list[Trial]:
         """Read the present state of every trial in the ledger."""
-        trials = []
-        for planned in self._folder.planned_trials():
-            if planned.number not in self._ended:
+        planned = self._folder.planned_trials()
+        for trial in planned:
+            if not self._trials.get(trial.number, trial).has_ended:
                 # A file or a channel that cannot be read now may be readable in the next round.
                 with suppress(UserError, *CHANNEL_ERRORS):
-                    self._trials[planned.number] = self._read_trial(planned)
-            trials.append(self._trials.get(planned.number) or Trial(planned.number, planned.run_id, planned.values))
-        return trials
+                    self._trials[trial.number] = self._read_trial(trial)
+        return [self._trials.get(trial.number, trial) for trial in planned]
 
-    def _read_trial(self, planned: PlannedTrial) -> Trial:
-        number, home = planned.number, self._started.home
-        record = find_record(home, planned)
+    def _read_trial(self, trial: Trial) -> Trial:
+        number, home = trial.number, self._started.home
+        record = find_record(home, trial)
         messages = self._channel.get(f"warnings/{number}") or []
         for message in messages[self._num_warnings.get(number, 0) :]:
             self._warn(f"trial {number}: {message}")
         self._num_warnings[number] = len(messages)
         if record is None:
-            return Trial(number, planned.run_id, planned.values)
-        if record.status in ENDED:
-            self._ended.add(number)
-            metrics, step = final_metrics(home.run(planned.run_id)), record.step
-        else:
-            progress = self._channel.get(f"progress/{number}") or {}
-            metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
-        return Trial(
-            number, planned.run_id, planned.values, record.status, step, record.total_steps, metrics=metrics,
-            note=record.message,
-        )  # fmt: skip
+            return trial
+        trial = replace(
+            trial, status=record.status, step=record.step, total_steps=record.total_steps, note=record.message
+        )
+        if trial.has_ended:
+            return replace(trial, metrics=final_metrics(home.run(trial.run_id)))
+        progress = self._channel.get(f"progress/{number}") or {}
+        return replace(trial, metrics=progress.get("metrics", {}), step=max(progress.get("step", 0), record.step))
 
     def _leader(self, trials: list[Trial]) -> int | None:
         """Number of the best finished trial, by the first metric."""
@@ -260,10 +255,11 @@ class TunerThread(threading.Thread):
             config["num_samples"] = started.num_remaining
         else:
             remaining = []  # with their latest values
-            for trial in (past.trial for past in started.past if not past.has_ended):
-                takeovers = read_takeovers(home.run(trial.run_id))
-                values = takeovers[-1].values if takeovers else trial.values
-                remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
+            for trial in started.past:
+                if not trial.has_ended:
+                    takeovers = read_takeovers(home.run(trial.run_id))
+                    values = takeovers[-1].values if takeovers else dict(trial.values)
+                    remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
             space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(
             # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.
@@ -313,12 +309,12 @@ def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers:
             home = Home(Path(home_root))
             folder = SweepFolder(home.run(sweep_id))
             self._pool = WorkerPool(folder.folder.path / "ray", keep_workers)
-            self._context = TrialContext(home, sweep_id, folder.load_sweep(), share, self._pool)
-            self._trial = TrialThread(self._context, *trial_from_config(config))
+            self._lead = partial(TrialThread, home, sweep_id, folder.load_sweep(), share, self._pool)
+            self._trial = self._lead(config["trial"])
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._trial.end()
-            self._trial = TrialThread(self._context, *trial_from_config(new_config))
+            self._trial = self._lead(new_config["trial"])
             return True
 
         def step(self) -> dict[str, Any]:

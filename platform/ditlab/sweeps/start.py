@@ -1,10 +1,11 @@
 """Start of a sweep: the folder of a new one, or the state of one that is resumed."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
@@ -12,7 +13,7 @@ from ditlab.spec.files import encode_recorded
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep_space import check_sweep, differences, written
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import PastTrial, SweepFolder, find_record
+from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
 from ditlab.tracking.history import final_metrics
 from ditlab.tracking.records import create_run, find_run, list_runs
@@ -24,7 +25,7 @@ class StartedSweep:
 
     prepared: PreparedSweep
     folder: SweepFolder
-    past: list[PastTrial]
+    past: list[Trial]
     """Trials of the ledger, by number, as they were at the start of this session."""
     notes: list[str]
     """Lines about the start, and about damaged files."""
@@ -137,7 +138,7 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> str | None:
     return None
 
 
-def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastTrial]:
+def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial]:
     """Read the state in which an earlier session left each trial of the ledger; writes nothing.
 
     Raises UserError where sweep.yaml does not make the ledger's trials.
@@ -150,21 +151,19 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[PastT
             f"which its sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new "
             "sweep without --resume."
         )
-    found, names = [], prepared.sweep.metrics
+    found = []
     for trial in planned:
-        if (record := find_record(prepared.home, trial)) is None:
-            found.append(PastTrial(trial))
-            continue
-        metrics = final_metrics(prepared.home.run(trial.run_id))
-        values = tuple(metrics[name] for name in names) if all(name in metrics for name in names) else ()
-        found.append(PastTrial(trial, record.status, record.step, values))
+        if record := find_record(prepared.home, trial):
+            metrics = final_metrics(prepared.home.run(trial.run_id))
+            trial = replace(trial, status=record.status, step=record.step, metrics=metrics)
+        found.append(trial)
     return found
 
 
-def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[PastTrial]) -> list[PastTrial]:
+def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> list[Trial]:
     """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    known = {one.trial.number for one in past}
+    known = {trial.number for trial in past}
     missing = [trial for trial in prepared.trials if trial.number not in known]
     planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
-    return sorted([*past, *map(PastTrial, planned)], key=lambda one: one.trial.number)
+    return sorted([*past, *planned], key=lambda trial: trial.number)

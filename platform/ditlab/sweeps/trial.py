@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ditlab.checkpoints.start_point import take_over
@@ -17,6 +17,7 @@ from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.workers import GroupSpec, WorkerPool
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
 from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store
 from ditlab.runs.lifecycle import RunLifecycle
@@ -29,50 +30,37 @@ from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import PlannedTrial, Takeover, read_takeovers, record_takeover, trial_experiment
+from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_metrics
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
-from ditlab.training.reporting import RunOutcome, TrainingProgress
+from ditlab.training.reporting import RunOutcome
 
 POLL_INTERVAL = 0.05  # seconds between looks for an evaluation
 LOCK_TIMEOUT = 300.0  # seconds for the process that led the trial before to end
 DONOR_TIMEOUT = 300.0  # seconds for a donor's checkpoint to reach the disk
 
 
-@dataclass(frozen=True)
-class TakeoverRequest:
-    """Checkpoint of another trial from which a trial goes on."""
-
-    run_id: str
-    step: int
-    key: str
-    """Unique key of the takeover, which is done once, however often the process that leads the trial is replaced."""
-
-
-@dataclass(frozen=True)
-class TrialContext:
-    """Shared by the trials that one process leads."""
-
-    home: Home
-    sweep_id: str
-    sweep: Sweep
-    share: CpuShare
-    """Cores of each worker."""
-    pool: WorkerPool
-
-
 class TrialThread(threading.Thread):
     """Trains a trial beside the thread that Tune calls."""
 
-    def __init__(self, context: TrialContext, trial: PlannedTrial, takeover: TakeoverRequest | None) -> None:
-        super().__init__(name=f"trial-{trial.number}", daemon=True)
-        self._shared, self._trial, self._takeover = context, trial, takeover
-        self._folder = context.home.run(trial.run_id)
-        self._sweep_channel = KeyValueChannel(f"sweep-{context.sweep_id}")
-        self._channel = KeyValueChannel(f"trial-{trial.run_id}")
-        self._stop_requests = TrialStopRequests(self._sweep_channel, trial.number)
+    def __init__(
+        self, home: Home, sweep_id: str, sweep: Sweep, share: CpuShare, pool: WorkerPool, config: Mapping[str, Any]
+    ) -> None:
+        """`share` has the cores of each worker, `config` the trial and its takeover, as Tune's configuration has them.
+
+        A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
+        once, however often the process that leads the trial is replaced.
+        """
+        self._trial = Trial(config["number"], config["run_id"], config["values"])
+        super().__init__(name=f"trial-{self._trial.number}", daemon=True)
+        self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
+        self._share, self._takeover = share, config.get("takeover")
+        self._folder = home.run(self._trial.run_id)
+        self._sweep_channel = KeyValueChannel(f"sweep-{sweep_id}")
+        self._channel = KeyValueChannel(f"trial-{self._trial.run_id}")
+        self._stop_requests = TrialStopRequests(self._sweep_channel, self._trial.number)
         self._warnings: list[str] = []
         self._reported_step = 0
         self._outcome: RunOutcome | None = None
@@ -80,8 +68,11 @@ class TrialThread(threading.Thread):
     def next_result(self) -> dict[str, Any]:
         """Let the training continue, and block until its next evaluation or its end; return that as Tune's result."""
         if self.ident is None:
-            if self._stop_requests.count:
-                return self._not_started_result()
+            if self._stop_requests.count:  # nor is it running any more, where it was killed
+                status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
+                if self._folder.record.exists() and read_record(self._folder).status == "running":
+                    update_record(self._folder, status=status)
+                return {"step": 0, "done": True, "status": status}
             self._channel.clear()
             self.start()
         elif not self._stop_requests.count:
@@ -92,7 +83,14 @@ class TrialThread(threading.Thread):
                 self._reported_step = report["step"]
                 return {"step": report["step"], **report["metrics"]}
             self.join(POLL_INTERVAL)
-        return self._last_result()
+        if self._outcome is None:
+            return {"step": self._reported_step, "done": True, "status": "failed"}
+        metrics = dict(self._outcome.metrics)
+        if any(name.startswith(PACE) for name in self._sweep.metrics):
+            # Speed over the whole trial: the outcome's is its last second's.
+            final = final_metrics(self._folder)
+            metrics |= {name: value for name, value in final.items() if name.startswith(PACE)}
+        return {"step": self._outcome.step, **metrics, "done": True, "status": self._outcome.status}
 
     def end(self, reason: str = PAUSED) -> None:
         """Stop the training after a checkpoint, if it still runs, and block until its end."""
@@ -104,108 +102,76 @@ class TrialThread(threading.Thread):
     def run(self) -> None:
         try:
             self._outcome = self._train()
-        except (UserError, RunFailed) as error:
-            self._warn_of_failure(str(error))
         except Exception as error:
-            self._warn_of_failure(f"{type(error).__name__}: {error}")
-
-    def _last_result(self) -> dict[str, Any]:
-        if self._outcome is None:
-            return {"step": self._reported_step, "done": True, "status": "failed"}
-        metrics = self._outcome.metrics
-        if any(name.startswith(PACE) for name in self._shared.sweep.metrics):
-            # Speed over the whole trial: the outcome's is its last second's.
-            metrics = metrics | {
-                name: value for name, value in final_metrics(self._folder).items() if name.startswith(PACE)
-            }
-        return {"step": self._outcome.step, **metrics, "done": True, "status": self._outcome.status}
-
-    def _not_started_result(self) -> dict[str, Any]:
-        """Result of a trial that starts after its sweep was stopped; also ends what a killed process left running."""
-        status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
-        if self._folder.record.exists() and read_record(self._folder).status == "running":
-            update_record(self._folder, status=status)
-        return {"step": 0, "done": True, "status": status}
-
-    def _warn_of_failure(self, message: str) -> None:
-        """Warn of a failure that the run's record does not hold: one before the run has started."""
-        if not self._folder.record.exists() or read_record(self._folder).status != "failed":
-            self._warn(f"could not be run: {message}")
+            # The run's record holds a failure, but for one before the run has started.
+            if not self._folder.record.exists() or read_record(self._folder).status != "failed":
+                is_sentence = isinstance(error, UserError | RunFailed)
+                self._warn(f"could not be run: {error if is_sentence else f'{type(error).__name__}: {error}'}")
 
     def _train(self) -> RunOutcome:
-        context, folder = self._shared, self._folder
-        experiment = trial_experiment(context.sweep, self._trial)
+        home, folder, pool = self._home, self._folder, self._pool
+        experiment = trial_experiment(self._sweep, self._trial)
+        spec, start = experiment.to_dict(), experiment.start
         resumed = folder.record.exists()
         if not resumed:
-            self._create_run(experiment)
-        tags = {**source_tags(), PARENT_TAG: context.sweep_id, "ditlab.trial": str(self._trial.number)}
-        tags |= plugin_tags(experiment.to_dict())
-        if experiment.start:
+            shutil.rmtree(folder.path, ignore_errors=True)  # a killed process may have left it without a record
+            create_run(
+                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+                run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "", parent=self._sweep_id,
+                trial=self._trial.number, plugins=plugin_packages(spec), start=start.point if start else "",
+            )  # fmt: skip
+            write_durably(folder.spec, encode_recorded(spec))
+        tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(self._trial.number)}
+        tags |= plugin_tags(spec)
+        if start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
-                hold_start(experiment, context.home, folder.run_id)
-            tags |= lineage_tags(experiment.start.point, list_runs(context.home))
-        is_gated = not isinstance(context.sweep.scheduler, NoScheduler)
+                hold_start(experiment, home, folder.run_id)
+            tags |= lineage_tags(start.point, list_runs(home))
+        is_gated = not isinstance(self._sweep.scheduler, NoScheduler)
         launch = Launch(
-            experiment, context.home, folder.run_id, resumed, tags, trial_channel=self._channel.name, gated=is_gated
+            experiment, home, folder.run_id, resumed, tags, trial_channel=self._channel.name, gated=is_gated
         )
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):
             with lifecycle.recording_failure():
-                if self._takeover and all(done.key != self._takeover.key for done in read_takeovers(folder)):
-                    self._take_over(experiment, self._takeover)
+                takeover = self._takeover
+                if takeover and all(done.key != takeover["key"] for done in read_takeovers(folder)):
+                    self._take_over(experiment, takeover["run_id"], takeover["step"], takeover["key"])
                 lifecycle.start(launch.plan.total_steps)
-                pool, spec = context.pool, GroupSpec(experiment.resources, context.share)
-                callbacks = RunCallbacks(self._show_progress, self._warn, lifecycle.record_attempt_failure)
+                topic = f"progress/{self._trial.number}"
+                callbacks = RunCallbacks(
+                    lambda progress: self._sweep_channel.try_put(topic, asdict(progress)),
+                    self._warn,
+                    lifecycle.record_attempt_failure,
+                )
+                group = GroupSpec(experiment.resources, self._share)
                 try:
-                    outcome = train_with_retries(launch, pool, spec, self._stop_requests, callbacks)
+                    outcome = train_with_retries(launch, pool, group, self._stop_requests, callbacks)
                 finally:
                     if not pool.keep:
                         pool.shut_down()
             lifecycle.end(outcome)
         return outcome
 
-    def _create_run(self, experiment: Experiment) -> None:
-        """Make the run's folder, in place of one without a record that a killed process left."""
-        shutil.rmtree(self._folder.path, ignore_errors=True)
-        create_run(
-            self._shared.home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-            run_id=self._folder.run_id, tracking_uri=experiment.tracking.uri or "",
-            parent=self._shared.sweep_id, trial=self._trial.number, plugins=plugin_packages(experiment.to_dict()),
-            start=experiment.start.point if experiment.start else "",
-        )  # fmt: skip
-        write_durably(self._folder.spec, encode_recorded(experiment.to_dict()))
-
-    def _take_over(self, experiment: Experiment, takeover: TakeoverRequest) -> None:
+    def _take_over(self, experiment: Experiment, donor_id: str, donor_step: int, key: str) -> None:
         """Replace the trial's checkpoints by another trial's, once that is on the disk."""
         before, reached = load_recorded_experiment(self._folder.spec), read_record(self._folder).step
-        donor = self._shared.home.run(takeover.run_id)
+        donor = self._home.run(donor_id)
         donor_store = checkpoint_store(donor, load_recorded_experiment(donor.spec).checkpoint.storage)
         deadline = time.monotonic() + DONOR_TIMEOUT
-        while donor_store.last_step() < takeover.step and time.monotonic() < deadline:
+        while donor_store.last_step() < donor_step and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL)
-        own_store = checkpoint_store(self._folder, experiment.checkpoint.storage)
-        step = take_over(own_store, donor_store, takeover.step)
-        done = Takeover(reached, takeover.run_id, step, dict(self._trial.values), takeover.key)
-        record_takeover(self._folder, done, before)
-
-    def _show_progress(self, progress: TrainingProgress) -> None:
-        self._sweep_channel.try_put(f"progress/{self._trial.number}", asdict(progress))
+        step = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, donor_step)
+        record_takeover(self._folder, Takeover(reached, donor_id, step, dict(self._trial.values), key), before)
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))
         self._sweep_channel.try_put(f"warnings/{self._trial.number}", self._warnings)
 
 
-def trial_from_config(config: Mapping[str, Any]) -> tuple[PlannedTrial, TakeoverRequest | None]:
-    """Read the trial, and its takeover if there is one, from Tune's configuration."""
-    values = config["trial"]
-    takeover = TakeoverRequest(**values["takeover"]) if values.get("takeover") else None
-    return PlannedTrial(values["number"], values["run_id"], dict(values["values"])), takeover
-
-
 def stop_trial(channel: KeyValueChannel, number: int) -> None:
     """Send the scheduler's request that the trial with this number stops for good."""
-    channel.try_put(_topic(number), STOPPED)  # sent again at the trial's next evaluation
+    channel.try_put(f"stop/{number}", STOPPED)  # sent again at the trial's next evaluation
 
 
 class TrialStopRequests(StopRequests):
@@ -217,7 +183,7 @@ class TrialStopRequests(StopRequests):
     message = ""
 
     def __init__(self, channel: KeyValueChannel, number: int) -> None:
-        self._channel, self._topics = channel, (_topic(number), "stop")
+        self._channel, self._topics = channel, (f"stop/{number}", "stop")
         self.known_reason = ""
         """Reason of the latest request; empty for none."""
 
@@ -236,7 +202,3 @@ class TrialStopRequests(StopRequests):
                     self.known_reason = str(reason)
                     break
         return self.known_reason
-
-
-def _topic(number: int) -> str:
-    return f"stop/{number}"

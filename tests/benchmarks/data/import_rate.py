@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="work of the plain loop in a round")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ray_session(None, 2) as ray:
-        rates = measure(Path(folder), arguments.rounds, arguments.seconds, RayExecutor(ray))
+    with tempfile.TemporaryDirectory() as folder, ray_session(None, 2):
+        rates = measure(Path(folder), arguments.rounds, arguments.seconds, RayExecutor())
     result = summarise(rates)
     for name, values in rates.items():
         print(f"{name:24s} median {statistics.median(values):7.1f} images/s", end="")

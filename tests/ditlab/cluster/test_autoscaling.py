@@ -12,13 +12,11 @@ import time
 import pytest
 
 from ditlab.cluster.capacity import (
-    AutoscalerLimits,
     CpuShare,
     Growth,
     NodeType,
     check_capacity,
     cpu_share,
-    growth_within,
     limits_of,
     waiting_message,
 )
@@ -35,22 +33,22 @@ GPU = {"CPU": 48.0, "GPU": 4.0}
 
 def test_what_cluster_yaml_may_add():
     limits = limits_of(cluster_file())
-    assert limits == AutoscalerLimits({"gpu_worker": ({}, 8)}, 8)
-    full = AutoscalerLimits({"gpu_worker": (GPU, 8)}, 8)
-    assert growth_within(full, [HEAD]) == Growth((NodeType("gpu_worker", GPU, 8),), 8)
-    assert growth_within(full, [HEAD, *[GPU] * 3]).nodes() == [GPU] * 5
-    assert growth_within(full, [HEAD, *[GPU] * 8]).nodes() == []
+    assert limits == Growth((NodeType("gpu_worker", {}, 8),), 8)
+    full = Growth((NodeType("gpu_worker", GPU, 8),), 8)
+    assert full.beside([HEAD]) == Growth((NodeType("gpu_worker", GPU, 8),), 8)
+    assert full.beside([HEAD, *[GPU] * 3]).nodes() == [GPU] * 5
+    assert full.beside([HEAD, *[GPU] * 8]).nodes() == []
 
 
 def test_one_limit_for_all_types_together():
     small = {"CPU": 8.0, "GPU": 1.0}
-    growth = growth_within(AutoscalerLimits({"small": (small, 6), "large": (GPU, 2)}, 4), [HEAD, small])
+    growth = Growth((NodeType("small", small, 6), NodeType("large", GPU, 2)), 4).beside([HEAD, small])
     assert growth.nodes() == [GPU, GPU, small]
     assert str(growth) == "may grow by 3 nodes of small (8 CPUs, 1 GPUs) or 2 nodes of large (48 CPUs, 4 GPUs)"
 
 
 def test_a_run_is_measured_by_what_the_cluster_may_become():
-    growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 2)}, 2), [HEAD])
+    growth = Growth((NodeType("gpu_worker", GPU, 2),), 2)
     eight = Resources(workers=8, gpus_per_worker=1)
     check_capacity(eight, [HEAD], growth=growth)
     nine = Resources(workers=9, gpus_per_worker=1)
@@ -64,13 +62,13 @@ def test_a_run_is_measured_by_what_the_cluster_may_become():
 
 
 def test_two_workers_with_a_gpu_each_want_one_node():
-    growth = growth_within(AutoscalerLimits({"gpu_worker": (GPU, 8)}, 8), [HEAD])
+    growth = Growth((NodeType("gpu_worker", GPU, 8),), 8)
     assert cpu_share(Resources(workers=2, gpus_per_worker=1), [HEAD], growth=growth) == CpuShare(12, 12.0)
     assert cpu_share(Resources(workers=2), [HEAD], growth=growth) == CpuShare(48, 48.0)
 
 
 def test_a_run_that_waits_names_the_missing_resources():
-    growth = growth_within(AutoscalerLimits({"small": ({"CPU": 1.0}, 2)}, 2), [HEAD])
+    growth = Growth((NodeType("small", {"CPU": 1.0}, 2),), 2)
     line = waiting_message(Resources(workers=2), CpuShare(1, 1.0), [HEAD], growth)
     assert line == (
         "waiting for the cluster: 2 workers need 1 CPU each; it has 0 CPUs, 0 GPUs and may grow by 2 nodes of small "

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from ditlab.cluster.session import WAIT_VARIABLE, _end_attempt, start_local_ray, start_wait, start_with_patience
+from ditlab.cluster.session import WAIT_VARIABLE, end_attempt, start_wait, start_with_patience
 from ditlab.errors import RunFailed, UserError
 
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup."
@@ -25,18 +25,20 @@ class Starts:
         if self.failures:
             raise self.failures.pop(0)
 
-    def run(self, wait=300.0):
-        def pause(seconds):
-            self.now += seconds
+    def monotonic(self):
+        return self.now
 
-        start_with_patience(
-            self.start, lambda: self.events.append("clean"), wait, self.said.append, lambda: self.now, pause
-        )
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def run(self, monkeypatch, wait=300.0):
+        monkeypatch.setattr("ditlab.cluster.session.time", self)
+        start_with_patience(self.start, lambda: self.events.append("clean"), wait, self.said.append)
 
 
-def test_slow_start_is_tried_again():
+def test_slow_start_is_tried_again(monkeypatch):
     starts = Starts(Exception(SLOW), RuntimeError("Failed to start GCS.  Last 0 lines of error files"))
-    starts.run()
+    starts.run(monkeypatch)
     assert starts.events == ["start", "clean", "start", "clean", "start"]
     assert starts.said == [
         "Ray has not started after 30 s, as this machine is busy; trying again for up to 270 s more "
@@ -46,10 +48,10 @@ def test_slow_start_is_tried_again():
     ]
 
 
-def test_start_that_is_slow_for_good_is_one_sentence():
+def test_start_that_is_slow_for_good_is_one_sentence(monkeypatch):
     starts = Starts(*[Exception(SLOW)] * 9)
     with pytest.raises(RunFailed) as failed:
-        starts.run(wait=60)
+        starts.run(monkeypatch, wait=60)
     assert starts.events == ["start", "clean"] * 2
     assert str(failed.value) == (
         f"Ray did not start on this machine within 62 s ({SLOW.rstrip('.')}); end other work, give it more time "
@@ -57,10 +59,10 @@ def test_start_that_is_slow_for_good_is_one_sentence():
     )
 
 
-def test_other_failures_are_not_tried_again():
+def test_other_failures_are_not_tried_again(monkeypatch):
     starts = Starts(OSError(28, "No space left on device"))
     with pytest.raises(RunFailed, match=r"cannot be started on this machine \(No space left on device\)"):
-        starts.run()
+        starts.run(monkeypatch)
     assert starts.events == ["start", "clean"] and not starts.said
 
 
@@ -71,7 +73,7 @@ def test_wait_of_the_environment(monkeypatch):
     for text in ("soon", "-1", "nan", "inf"):
         monkeypatch.setenv(WAIT_VARIABLE, text)
         with pytest.raises(UserError, match=f"DITLAB_RAY_WAIT={text} is no time in seconds"):
-            start_local_ray(None, {}, print)
+            start_wait()
 
 
 def test_processes_of_a_failed_start_end_and_others_stay(tmp_path):
@@ -85,7 +87,7 @@ def test_processes_of_a_failed_start_end_and_others_stay(tmp_path):
     ended = []
     try:
         ray = SimpleNamespace(__file__=str(script.with_name("__init__.py")), shutdown=lambda: ended.append(True))
-        _end_attempt(ray, before)
+        end_attempt(ray, before)
         assert left.poll() is not None and ended == [True]
         assert earlier.poll() is None and ours.poll() is None
     finally:

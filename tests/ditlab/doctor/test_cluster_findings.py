@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.allreduce import AllReduceResult, connection_error
+from ditlab.cluster.allreduce import AllReduceMember, AllReduceResult
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements
 from ditlab.doctor.cluster import (
@@ -134,12 +134,12 @@ def test_a_port_where_nobody_answers_is_found_in_time():
         for each in waiting:
             each.setblocking(False)
             each.connect_ex((host, port))
-        assert "timed out" in connection_error(host, port, 0.5)
+        assert "timed out" in AllReduceMember().connection_error(host, port, 0.5)
         for each in waiting:
             each.close()
     with socket.create_server(("127.0.0.1", 0)) as open_port:
-        assert connection_error(*open_port.getsockname(), 0.5) == ""
-    assert "refused" in connection_error(host, port, 0.5)
+        assert AllReduceMember().connection_error(*open_port.getsockname(), 0.5) == ""
+    assert "refused" in AllReduceMember().connection_error(host, port, 0.5)
 
 
 def test_cards_are_read_from_nvidia_smi(tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.errors import UserError
+from ditlab.reports.sweep_records import Trial
 from ditlab.storage.files import parse_json_line
-from ditlab.sweeps.folder import PlannedTrial, SweepFolder, find_record
+from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.tracking.records import create_run
 from support.sweeps import planned, started, sweep_of, trial_run
 
@@ -22,7 +23,7 @@ VALUES = {"optimizer.lr": 1 / 3, "objective.time": {"kind": "uniform"}, "optimiz
 
 def test_ledger_returns_the_planned_trials(folder, home):
     trials = [folder.plan_trial(home, number, {**VALUES, "seed": number}) for number in range(3)]
-    expected = [PlannedTrial(n, trials[n].run_id, {**VALUES, "seed": n}) for n in range(3)]
+    expected = [Trial(n, trials[n].run_id, {**VALUES, "seed": n}) for n in range(3)]
     assert folder.planned_trials() == trials == expected
     assert len({trial.run_id for trial in trials}) == 3
     assert SweepFolder(home.run(folder.sweep_id)).planned_trials() == trials

@@ -12,7 +12,7 @@ from ditlab.sweeps.start import (
     resume_sweep,
 )
 from ditlab.tracking.records import find_run, list_runs, update_record
-from support.sweeps import planned, prepared, started, sweep_of, trial_run
+from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
 
 
 def test_new_sweep_has_its_whole_ledger_before_the_first_trial(home):
@@ -20,7 +20,7 @@ def test_new_sweep_has_its_whole_ledger_before_the_first_trial(home):
     assert [(trial.number, trial.values) for trial in planned(one)] == [
         (trial.number, trial.values) for trial in one.prepared.trials
     ]
-    assert planned(one) == [past.trial for past in one.past] and len(planned(one)) == 5
+    assert planned(one) == one.past and len(planned(one)) == 5
     assert one.folder.load_sweep().to_dict() == one.sweep.to_dict()
     record = find_run(home, "rates").record
     assert (record.trials, record.step, record.family) == (5, 0, "dit")
@@ -47,7 +47,7 @@ def test_ended_trials_are_not_run_again(home):
     stored = find_stored_sweep(home, one.folder.sweep_id, None)
     again = resume_sweep(prepared(stored.sweep), stored.folder)
     assert [past.status for past in again.past] == ["finished", "stopped", "failed", "interrupted", "waiting"]
-    assert [past.values for past in again.past] == [(0.5,)] * 4 + [()]
+    assert [past.metrics for past in again.past] == [{METRIC: 0.5}] * 4 + [{}]
     assert again.num_remaining == 2
     assert planned(again) == trials
     assert "going on, 3 of 5 trials are done" in again.notes[-1] and len(again.notes) == 1

@@ -262,7 +262,7 @@ def ledger(prepared: PreparedSweep) -> Reader:
         past = read_past_trials(prepared, one.sweep)
         for note in one.sweep.damage(one.home):
             say(note)
-        takeovers = [read_takeovers(one.home.run(trial.trial.run_id)) for trial in past]
+        takeovers = [read_takeovers(one.home.run(trial.run_id)) for trial in past]
         return past, takeovers, one.sweep.load_elapsed()
 
     return read

@@ -154,8 +154,8 @@ def test_a_diverging_run_fails_with_one_sentence(go, home):
 def test_the_first_failure_of_a_group_is_kept(ray):
     """The other workers fail because the first one is gone, and record that after it."""
     channel = KeyValueChannel("a-launch")
-    channel.put_if_absent("failure", {"kind": "UserError"})
-    channel.put_if_absent("failure", {"kind": "crash"})
+    channel.put("failure", {"kind": "UserError"}, overwrite=False)
+    channel.put("failure", {"kind": "crash"}, overwrite=False)
     channel.child("group").put("outcome", {})
     assert channel.get("failure") == {"kind": "UserError"}
     channel.clear()
