@@ -271,9 +271,11 @@ class BackgroundSaver:
         """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
         tensors, size, digest = self._state.tensors, 0, hashlib.sha256()
 
-        def chunks() -> Iterator[bytes | memoryview]:
+        def chunks() -> Iterator[memoryview]:
             nonlocal size
-            for region in chain([encode_header(tensors)], (raw_bytes(tensor.cpu()) for _, tensor in tensors)):
+            for region in chain(
+                [memoryview(encode_header(tensors))], (raw_bytes(tensor.cpu()) for _, tensor in tensors)
+            ):
                 for start in range(0, len(region), CHUNK):
                     chunk = region[start : start + CHUNK]
                     digest.update(chunk)
