@@ -34,7 +34,7 @@ from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import metrics_by_part, part_objectives
+from ditlab.training.evaluation import metrics_by_part
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
@@ -133,7 +133,7 @@ def evaluate_run(
         rank = Rank(0, 1, 0, device)
         with torch.no_grad():
             held_out = metrics_by_part(
-                network, saved.objective(device, data.text), data, part_objectives(saved.experiment, data), inputs,
+                network, saved.objective(device, data.text), saved.experiment, data, inputs,
                 batch_size, num, rank, ControlChannel(rank), saved.progress,
             )  # fmt: skip
         found.metrics.update({f"held_out/{name}": value for name, value in held_out.items()})

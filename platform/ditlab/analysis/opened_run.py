@@ -99,7 +99,7 @@ class SavedRun(OpenedRun):
 
     def network(self, device: torch.device) -> nn.Module:
         """The network with averaged weights where the checkpoint has them, else with the weights themselves."""
-        return load_network(self.experiment.to_dict(), self.weights(), device)[1]
+        return load_network(self.experiment, self.weights(), device)
 
     def objective(self, device: torch.device, text: TextCodec | None) -> Any:
         """The objective with its own trained modules, averaged where the checkpoint has averages."""

@@ -18,7 +18,8 @@ import torch
 from torch import distributed
 
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.engine.distributed import current_rank, is_peer_loss, release_process_group
+from ditlab.engine.deepspeed_internals import release_process_group
+from ditlab.engine.distributed import current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for

@@ -17,6 +17,7 @@ from ditlab.engine.deepspeed_internals import import_deepspeed
 from ditlab.errors import UserError
 
 aten = torch.ops.aten
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
 _library = torch.library.Library("ditlab", "DEF")
 
 
@@ -33,7 +34,12 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             f"engine.compile compiles blocks, and the network {type(network).__name__} names none; give it a method "
             "`compiled_modules`, or set engine.compile to false."
         )
-    check_compiler()
+    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    if not any(shutil.which(name) for name in candidates):  # torch's generated kernels need one, on a GPU too
+        raise UserError(
+            f"engine.compile needs a C++ compiler, and this machine has no `{candidates[0]}`; install g++ (or point "
+            "CXX at a compiler), or set engine.compile to false."
+        )
     kinds: Mapping[str, Sequence[nn.Module]] = network.compiled_modules()
     # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.
     torch.fx.experimental._config.use_duck_shape = False
@@ -51,31 +57,18 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
         if not modules:
             continue  # as of the blocks before the last one in a network of one block
         assert len({type(module) for module in modules}) == 1, f"modules of kind {kind} are of several classes"
-        compiled = torch.compile(_own_copy(type(modules[0]).forward, kind), dynamic=True, options=options)
+        # A copy of the forward pass has a code object of its own, by which torch.compile keeps graphs, and their limit.
+        forward = type(modules[0]).forward
+        code = forward.__code__.replace(co_name=kind)
+        copy = FunctionType(code, forward.__globals__, kind, forward.__defaults__, forward.__closure__)
+        copy.__kwdefaults__ = forward.__kwdefaults__
+        compiled = torch.compile(copy, dynamic=True, options=options)
         for module in modules:
             if "forward" in vars(module):
                 continue
             module.forward = MethodType(compiled, module)
             if whole_gathers:
                 import_deepspeed().utils.set_z3_leaf_module(module, True)
-
-
-def check_compiler() -> None:
-    """Raise UserError where this machine has no C++ compiler; torch's generated kernels need one, on a GPU too."""
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
-    if not any(shutil.which(name) for name in candidates):
-        raise UserError(
-            f"engine.compile needs a C++ compiler, and this machine has no `{candidates[0]}`; install g++ (or point "
-            "CXX at a compiler), or set engine.compile to false."
-        )
-
-
-def _own_copy(function: Any, name: str) -> FunctionType:
-    """Copy a function with a code object of its own: torch.compile keeps graphs, and their limit, by code object."""
-    code = function.__code__.replace(co_name=name)
-    copy = FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
 
 
 # Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.
@@ -100,10 +93,17 @@ class FasterProducts(CustomGraphPass):
     """Pass over a graph that gives oneDNN the float32 products whose left operand is stored by rows."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        if not torch.backends.mkldnn.is_available():
+            return
+        node: Any
         for node in list(graph.nodes):
-            if (found := _operands(node)) is None:
+            if node.op != "call_function" or node.target not in _PRODUCTS or node.kwargs:
                 continue
-            left, right, bias = found
+            bias, left, right = (None, *node.args)[-3:]
+            value = left.meta["val"]
+            is_ours = value.dtype == torch.float32 and value.stride()[-1] == 1
+            if not is_ours or (bias is not None and bias.meta["val"].ndim != 1):
+                continue
             with graph.inserting_before(node):
                 weight = graph.call_function(aten.permute.default, (right, [1, 0]))
                 weight.meta["val"] = right.meta["val"].t()
@@ -115,21 +115,3 @@ class FasterProducts(CustomGraphPass):
     def uuid(self) -> Any:
         """Return a key for torch's cache of compiled graphs."""
         return get_hash_for_files((__file__,))
-
-
-def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None] | None:
-    """Return the left and right operand and the bias of a product that oneDNN is to compute."""
-    if node.op != "call_function" or node.kwargs:
-        return None
-    bias: Any = None
-    if node.target is aten.mm.default:
-        left, right = node.args
-    elif node.target is aten.addmm.default:
-        bias, left, right = node.args
-        if bias.meta["val"].ndim != 1:
-            return None
-    else:
-        return None
-    value = left.meta["val"]  # type: ignore[union-attr]
-    is_ours = value.dtype == torch.float32 and value.stride()[-1] == 1 and torch.backends.mkldnn.is_available()
-    return (left, right, bias) if is_ours else None  # type: ignore[return-value]

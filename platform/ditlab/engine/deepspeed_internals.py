@@ -1,23 +1,24 @@
 """Names of DeepSpeed that are no part of its interface: the one file that uses them.
 
-The import leaves out MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses (4 s of 9).
+The import leaves out MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses (4 s of 9). ZeRO
+flattens parameters into partitions whose layout depends on stage and number of workers. As slices `name[start:stop]` of
+flattened parameters, the state is the same for every layout, and a checkpoint of such slices loads into any other.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from threading import Lock
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,8 +46,12 @@ def import_deepspeed() -> Any:
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with _hidden("mlflow"):
-            deepspeed = importlib.import_module("deepspeed")
+        finder = _WithoutMlflow()
+        sys.meta_path.insert(0, finder)
+        try:
+            deepspeed: Any = importlib.import_module("deepspeed")
+        finally:
+            sys.meta_path.remove(finder)
         check_version(deepspeed.__version__)
         # Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled: nobody calls them.
         compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
@@ -55,6 +60,13 @@ def import_deepspeed() -> Any:
             importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
         finally:
             compiler.compile = compile_of
+    # Told that this machine has none of its extensions, it probes (by compiler runs) and builds nothing: they are a
+    # shared-memory all-reduce and its own optimisers, in whose place gloo and torch's fused AdamW serve.
+    vars(deepspeed.ops)["__compatible_ops__"] = {}
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.WARNING)
+    # It has not tested Muon on its partitions: our tests have.
+    logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
     return deepspeed
 
 
@@ -67,30 +79,16 @@ def check_version(version: str) -> None:
         )
 
 
-class _HiddenPackage(MetaPathFinder):
-    """Finder under which a package is not installed, for the imports of one thread."""
+class _WithoutMlflow(MetaPathFinder):
+    """Finder under which MLflow is not installed, for this thread's imports; another thread may import it meanwhile."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._thread = name, threading.get_ident()
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Raise ModuleNotFoundError for the package; leave all others to the next finder."""
-        if fullname == self._name and threading.get_ident() == self._thread:
+    def find_spec(self, fullname: str, *_: Any) -> None:
+        """Raise ModuleNotFoundError for MLflow; leave all others to the next finder."""
+        if fullname == "mlflow" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return None
-
-
-@contextmanager
-def _hidden(name: str) -> Iterator[None]:
-    """Hide a package from this thread's imports; another thread may import it meanwhile."""
-    finder = _HiddenPackage(name)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
@@ -126,7 +124,17 @@ def partitioned_linear() -> Iterator[None]:
 
 def release(module: nn.Module) -> None:
     """Drop gradients, and finish or drop the transfers of a pass that an exception interrupted."""
-    _leave_forward_pass(module)
+    import_deepspeed()
+    from deepspeed.runtime.zero import parameter_offload
+
+    # The stack of forward passes under way is a global list, where a root stays for good: without this the network of
+    # every closed ZeRO-3 engine would stay in memory.
+    own = set(module.modules())
+    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
+    for each in own:
+        parameters: Any = each._parameters
+        if isinstance(parameters, parameter_offload.ZeROOrderedDict):
+            parameters._in_forward = False  # or reading a parameter would gather it and look for the pass in the stack
     inflight: Any = getattr(module, "ds_inflight_param_registry", None)
     if inflight is not None:
         for handle in list(inflight.values()):
@@ -143,43 +151,14 @@ def release(module: nn.Module) -> None:
                 parameter.partition()
 
 
-def _leave_forward_pass(module: nn.Module) -> None:
-    """Remove the module from DeepSpeed's stack of forward passes under way, where a root stays for good.
-
-    It is a global list: the network of every closed ZeRO-3 engine would stay in memory.
-    """
-    import_deepspeed()
-    from deepspeed.runtime.zero import parameter_offload
-
-    own = set(module.modules())
-    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
-    for each in own:
-        parameters: Any = each._parameters
-        if isinstance(parameters, parameter_offload.ZeROOrderedDict):
-            parameters._in_forward = False  # or reading a parameter would gather it and look for the pass in the stack
-
-
-def skip_lone_reduction(engine: Any) -> None:
-    """Leave gradients where they are: a worker alone, at stage 0, has nobody to reduce them with."""
-    engine.enable_backward_allreduce = False
-
-
-def skip_probes(deepspeed: Any) -> None:
-    """Tell DeepSpeed which of its extensions this machine has: none, so that nothing is probed or built."""
-    vars(deepspeed.ops)["__compatible_ops__"] = {}
-
-
-def forget_process_group() -> bool:
-    """Destroy the process group by DeepSpeed's handle of it; False where DeepSpeed has none.
-
-    The next group of this process would be taken for the old one.
-    """
+def release_process_group() -> None:
+    """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
     comm: Any = sys.modules.get("deepspeed.comm.comm")  # only what imported DeepSpeed has a handle of its
-    if comm is None or comm.cdb is None:
-        return False
-    comm.destroy_process_group()
-    comm.cdb = None
-    return True
+    if comm is not None and comm.cdb is not None:
+        comm.destroy_process_group()
+        comm.cdb = None  # or the next group of this process would be taken for the old one
+    elif distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def scaler_state(engine: Any) -> dict[str, float]:
@@ -240,100 +219,135 @@ class GradientNorm:
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """Slice `name[start:stop]` of a flattened parameter, at `flats[flat][offset : offset + stop - start]`."""
+    """Slice `name[start:stop]` of a flattened parameter, at `offset` of a flat partition."""
 
     name: str
     start: int
     stop: int
-    flat: int
     offset: int
 
     def of(self, flat: Tensor) -> Tensor:
         return flat.view(-1)[self.offset : self.offset + self.stop - self.start]
 
 
-Layout = tuple[list[Tensor], list[list[str]], list[ParameterSlice]]
+class Partitions:
+    """This worker's partitions of float32 master weights and moments, as slices of named parameters.
 
-
-def lay_out(engine: Any, stage: int) -> Layout:
-    """Return the flat partitions of an engine's optimiser, the parameters that each is a part of, and their slices."""
-    names = {parameter: name for name, parameter in engine.module.named_parameters()}
-    return {0: _whole, 1: _sliced, 2: _sliced, 3: _sharded}[stage](engine.optimizer, names)
-
-
-def _whole(optimizer: Any, names: dict[Tensor, str]) -> Layout:
-    """Lay out stage 0: the parameters themselves, on every worker; each worker counts as the owner of all."""
-    flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    slices = [ParameterSlice(names[flat], 0, flat.numel(), index, 0) for index, flat in enumerate(flats)]
-    return flats, [[names[flat]] for flat in flats], slices
-
-
-def _sliced(optimizer: Any, names: dict[Tensor, str]) -> Layout:
-    """Lay out stages 1 and 2: each group is a flat buffer, cut into equal ranges, one a worker, across parameters.
-
-    A parameter's place in the buffer is read from its address, which holds whatever order and padding DeepSpeed chose.
+    `flats` stay the same tensor objects for the engine's life; where they are kept in files, those tensors are empty
+    except inside `resident`.
     """
-    flats, slices = list(optimizer.single_partition_of_fp32_groups), []
-    for index, (flat, buffer) in enumerate(zip(flats, optimizer.bit16_groups_flat, strict=True)):
-        rank = torch.distributed.get_rank(group=optimizer.real_dp_process_group[index])
-        low, high = rank * flat.numel(), (rank + 1) * flat.numel()
-        for parameter in optimizer.bit16_groups[index]:
-            begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
-            start, stop = max(begin, low), min(begin + parameter.numel(), high)
-            if start < stop:
-                slices.append(ParameterSlice(names[parameter], start - begin, stop - begin, index, start - low))
-    return flats, _members(optimizer.bit16_groups, names), slices
 
+    def __init__(self, engine: Any, stage: int, moments: Callable[[str], Sequence[str]]) -> None:
+        """Lay out an engine's partitions, and make the optimiser's state, `moments` of each parameter by its name.
 
-def _sharded(optimizer: Any, names: dict[Tensor, str]) -> Layout:
-    """Lay out stage 3: each parameter is cut into equal shards, one a worker, the last padded, stored end to end."""
-    flats, slices = list(optimizer.fp32_partitioned_groups_flat), []
-    rank = torch.distributed.get_rank()
-    for index, group in enumerate(optimizer.fp16_groups):
-        offset = 0
-        for parameter in group:
-            shard = parameter.partition_numel()
-            start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
-            if start < stop:
-                slices.append(ParameterSlice(names[parameter], start, stop, index, offset))
-            offset += shard
-    return flats, _members(optimizer.fp16_groups, names), slices
+        Parameters of one group of the optimiser have the same moments.
+        """
+        self._optimizer, self.stage = engine.optimizer, stage
+        self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
+        names = {parameter: name for name, parameter in engine.module.named_parameters()}
+        optimizer, rank = self._optimizer, distributed.get_rank()
+        self.flats: list[Tensor]
+        groups: Sequence[Sequence[Any]]
+        if stage == 0:  # the parameters themselves, on every worker; each worker counts as the owner of all
+            self.flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            groups = [[flat] for flat in self.flats]
+        elif stage == 3:
+            self.flats, groups = list(optimizer.fp32_partitioned_groups_flat), optimizer.fp16_groups
+        else:
+            self.flats, groups = list(optimizer.single_partition_of_fp32_groups), optimizer.bit16_groups
+        self.members = [[names[parameter] for parameter in group] for group in groups]
+        """Names of the parameters that each flat is a part of, alike on all workers."""
+        self.slices_of: list[list[ParameterSlice]] = [[] for _ in self.flats]
+        for index, (flat, group) in enumerate(zip(self.flats, groups, strict=True)):
+            offset = 0
+            for parameter in group:
+                if stage == 0:
+                    start, stop = 0, parameter.numel()
+                elif stage == 3:
+                    # Each parameter is cut into equal shards, one a worker, the last padded, stored end to end.
+                    shard = parameter.partition_numel()
+                    start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
+                else:
+                    # The group is a flat buffer, cut into equal ranges, one a worker, across parameters. A place in it
+                    # is read from an address, which holds whatever order and padding DeepSpeed chose.
+                    buffer = optimizer.bit16_groups_flat[index]
+                    low = distributed.get_rank(group=optimizer.real_dp_process_group[index]) * flat.numel()
+                    begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+                    start, stop = max(0, low - begin), min(parameter.numel(), low + flat.numel() - begin)
+                    offset = begin + start - low
+                if start < stop:
+                    self.slices_of[index].append(ParameterSlice(names[parameter], start, stop, offset))
+                if stage == 3:
+                    offset += shard
+        for index, flat in enumerate(self.flats):
+            # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
+            with self.resident(index, rewritten=True):
+                self.adam.state[flat] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=flat.device),
+                    **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
+                }
 
+    def tensors(self, index: int) -> dict[str, Tensor]:
+        """Return one flat's `master` and moments."""
+        state = self.adam.state[self.flats[index]]
+        return {"master": self.flats[index].detach(), **{name: state[name] for name in state if name != "step"}}
 
-def _members(groups: Sequence[Sequence[Tensor]], names: dict[Tensor, str]) -> list[list[str]]:
-    return [[names[parameter] for parameter in group] for group in groups]
+    @property
+    def clip_factor(self) -> float:
+        """Number that clipping divided the last step's gradient by; 1 for none."""
+        scale = getattr(self.adam, "grad_scale", None)
+        return 1.0 if scale is None else float(scale)
 
+    @property
+    def adam_step(self) -> int:
+        """Number of updates applied so far; a step that was left out does not count."""
+        return int(self.count_updates(self.flats)) if self.flats else 0
 
-def is_swapped(optimizer: Any, index: int) -> bool:
-    """Return True if a flat of ZeRO-3 and its moments are kept in files."""
-    return bool(optimizer._swappable_optimizer_subgroup(index))
+    @adam_step.setter
+    def adam_step(self, value: int) -> None:
+        for flat in self.flats:
+            self.adam.state[flat]["step"].fill_(value)
 
+    def count_updates(self, flats: Sequence[Tensor]) -> Tensor:
+        """Return the number of updates applied to some flats, 0-dim; at stage 0 frozen ones are never updated."""
+        return torch.stack([self.adam.state[flat]["step"] for flat in flats]).max()
 
-def swap_in(optimizer: Any, index: int) -> None:
-    """Read a flat and its moments from files."""
-    optimizer._optimizer_states_and_gradient_swap_in(index)
+    def swapped(self, index: int) -> bool:
+        """Return True if a flat and its moments are kept in files."""
+        return self.stage == 3 and bool(self._optimizer._swappable_optimizer_subgroup(index))
 
+    @contextmanager
+    def resident(self, index: int, rewritten: bool = False) -> Iterator[None]:
+        """Hold a flat and its moments in memory, and write them back where they are `rewritten` inside."""
+        swapped = self.swapped(index)
+        if swapped:
+            self._optimizer._optimizer_states_and_gradient_swap_in(index)
+        yield
+        if swapped and rewritten:
+            self._optimizer._optimizer_states_and_gradient_swap_out(index)
+        elif swapped:
+            self._optimizer._release_swap_buffers(index)
 
-def swap_out(optimizer: Any, index: int, rewritten: bool) -> None:
-    """Drop a flat and its moments from memory, written back where they were changed."""
-    if rewritten:
-        optimizer._optimizer_states_and_gradient_swap_out(index)
-    else:
-        optimizer._release_swap_buffers(index)
+    @contextmanager
+    def rewriting(self) -> Iterator[Iterator[int]]:
+        """Iterate over flats, in memory one at a time, whose master weights may be written.
 
+        At the end the weights that the network computes with are updated from them.
+        """
+        optimizer = self._optimizer
 
-@contextmanager
-def rewriting_masters(optimizer: Any, stage: int) -> Iterator[None]:
-    """Update the weights that the network computes with from master weights that are written inside."""
-    if stage == 3:
-        optimizer.checkpoint_event_prologue()
-    yield
-    if stage in (1, 2):
-        optimizer.update_lp_params()
-    elif stage == 3:
-        optimizer.checkpoint_event_epilogue()
+        def flats_in_memory() -> Iterator[int]:
+            for index in range(len(self.flats)):
+                with self.resident(index, rewritten=True):
+                    yield index
+                    if self.stage == 3:
+                        optimizer._reassign_or_swap_out_partitioned_parameters(index)
 
-
-def take_rewritten(optimizer: Any, index: int) -> None:
-    """Update the parameters of a flat of ZeRO-3 that was written."""
-    optimizer._reassign_or_swap_out_partitioned_parameters(index)
+        if self.stage == 3:
+            optimizer.checkpoint_event_prologue()
+        with torch.no_grad():
+            yield flats_in_memory()
+        if self.stage in (1, 2):
+            optimizer.update_lp_params()
+        elif self.stage == 3:
+            optimizer.checkpoint_event_epilogue()

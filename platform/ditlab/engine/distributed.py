@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
-from ditlab.engine.deepspeed_internals import forget_process_group
+from ditlab.engine.deepspeed_internals import release_process_group
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,6 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
         finally:
             release_process_group()
             sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
-
-
-def release_process_group() -> None:
-    """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
-    if not forget_process_group() and distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-def limit_collectives(timeout: float) -> None:
-    """Set the timeout of process groups that are created from now on.
-
-    DeepSpeed sets none for its own, and torch's is 30 minutes over gloo and 10 over NCCL.
-    """
-    limit = timedelta(seconds=timeout)
-    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
-        setattr(distributed.distributed_c10d, name, limit)  # no public way exists
 
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
@@ -101,14 +85,6 @@ class ControlChannel:
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         limit = timedelta(seconds=rank.timeout)
         self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
-
-    def all_reduce_max(self, *values: int) -> list[int]:
-        """Return the elementwise maximum over workers. All must call, with equally many values."""
-        if self.world_size == 1:
-            return list(values)
-        votes = torch.tensor(values)
-        distributed.all_reduce(votes, distributed.ReduceOp.MAX, group=self._group)
-        return votes.tolist()
 
     def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return every worker's numbers, in order of rank, by one reduction.

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch._tensor_str import printoptions
 
 from ditlab.averages import START
-from ditlab.engine.averages import PowerAverages, WeightAverage
+from ditlab.engine.averages import WeightAverages
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.deepspeed_internals import (
     GradientNorm,
     ParameterSlice,
+    Partitions,
     import_deepspeed,
     load_scaler,
     partitioned_linear,
     release,
     scaler_state,
-    skip_lone_reduction,
-    skip_probes,
     time_collectives,
     whole_shape,
 )
-from ditlab.engine.distributed import Rank, limit_collectives
+from ditlab.engine.distributed import Rank
 from ditlab.engine.memory import check_swapping, checkpoint_activations, kept_memory, swap_folder
-from ditlab.engine.optimizers import bind_matrices, build_optimizer, parameter_facts
-from ditlab.engine.partitions import Partitions
+from ditlab.engine.optimizers import MuonAdamW, build_optimizer, parameter_facts
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.update import Update
-from ditlab.engine.update_norms import UpdateNorms
 from ditlab.errors import UserError
 from ditlab.spec.compiling import compile_decision
-from ditlab.spec.engine import LARGEST_BUCKET, Zero
+from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.experiment import Experiment
 
 SliceReader = Callable[[str, str, int, int], Tensor]
@@ -110,17 +107,18 @@ class Engine:
             )
             self._engine = initialize(module, optimizer, config, rank)
             if self.stage == 0 and rank.world_size == 1:
-                skip_lone_reduction(self._engine)
+                self._engine.enable_backward_allreduce = False  # a worker alone has nobody to reduce gradients with
             time_collectives(self._engine, self.stage, self._clock)
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
             )
-            bind_matrices(optimizer, self.partitions, facts, rank.world_size, is_partitioned=self.stage > 0)
+            if isinstance(optimizer, MuonAdamW):
+                optimizer.bind(self.partitions, facts, rank.world_size)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
-            self._average = WeightAverage(self.partitions, self._update, experiment.training.ema)
-            lengths = experiment.training.averages.lengths if experiment.training.averages else ()
-            self.power_averages = PowerAverages(self.partitions, self._update, lengths)
+            training = experiment.training
+            lengths = training.averages.lengths if training.averages else ()
+            self.averages = WeightAverages(self.partitions, self._update, training.ema, lengths)
             self._held = held.pop_all()
 
     def forward_backward(
@@ -134,21 +132,14 @@ class Engine:
         """
         with self._clock.phase("forward"):
             total, components = self._engine("loss", batch, noise_source)
-        with self._clock.phase("backward"), self._zero_gradients() if weight == 0 else nullcontext():
+        with self._clock.phase("backward"), ExitStack() as hooks:
+            if weight == 0:  # every gradient is replaced by zero: 0 times a loss of NaN would be NaN
+                for each in self._module.parameters():
+                    hooks.callback(each.register_hook(torch.zeros_like).remove)
             self._engine.backward(total if weight == 1 else total * weight)
         if not last:
             self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary
         return {"loss": total.detach(), **{name: value.detach() for name, value in components.items()}}
-
-    @contextmanager
-    def _zero_gradients(self) -> Iterator[None]:
-        """Replace every parameter's gradient by zero, inside: 0 times a loss of NaN would be NaN."""
-        hooks = [each.register_hook(torch.zeros_like) for each in self._module.parameters()]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def step(self, step: int, lr: float, healthy: Tensor | None = None) -> Tensor:
         """Apply the accumulated gradients as optimiser step `step` (from 0).
@@ -163,7 +154,7 @@ class Engine:
         with torch.no_grad():
             norm = self._gradient_norm.measure()
             self._update.prepare(norm, healthy)
-        self._average.begin(step)
+        self.averages.begin(step)
         self._engine.step()
         return norm
 
@@ -171,38 +162,28 @@ class Engine:
         """Run the network's forward pass alone. With ZeRO-3 every worker must call it equally often."""
         return self._engine.module("network", *inputs, **named)
 
-    @contextmanager
-    def measuring_losses(self) -> Iterator[None]:
-        """Compute `losses` inside: evaluation mode with the trained weights, no gradients, no compiled blocks."""
-        self._engine.eval()
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            yield
-        self._engine.train()
-
     def losses(self, batch: Mapping[str, Tensor], noise_source: Any) -> dict[str, Tensor]:
-        """Return the components of a batch's loss, and `loss`, inside `measuring_losses`.
+        """Return the components of a batch's loss, and `loss`, inside `evaluating`.
 
         With ZeRO-3 every worker must call it equally often.
         """
         total, components = self._engine("loss", batch, noise_source)
         return {"loss": total, **components}
 
-    def update_norms(self) -> UpdateNorms:
-        """Return the measurement of gradient, update and weights around this engine's optimiser."""
-        return UpdateNorms(self.partitions, is_partitioned=self.stage > 0)
-
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Switch to averaged weights where there is an average, evaluation mode, no gradients and no compiled blocks.
+    def evaluating(self, averaged: bool = True) -> Iterator[None]:
+        """Switch to evaluation mode, no gradients, no compiled blocks and, `averaged`, the average if there is one.
 
         Each kind of block would be compiled once more for passes without gradients, and again for a sampler's sizes. An
         error inside ends the run, so no weight is put back: that takes every worker, and the others are elsewhere.
         """
         self._engine.eval()
-        self._average.exchange()
+        if averaged:
+            self.averages.exchange()
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             yield
-        self._average.exchange()
+        if averaged:
+            self.averages.exchange()
         self._engine.train()
 
     def state(self) -> Iterator[tuple[tuple[str, str, int], Tensor]]:
@@ -217,23 +198,22 @@ class Engine:
                     yield (field, part.name, part.start), values.clone() if copied else values
 
     def _slices(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
-        averages = {**self._average.tensors(index), **self.power_averages.tensors(index)}
-        for field, flat in {**self.partitions.tensors(index), **averages}.items():
+        for field, flat in {**self.partitions.tensors(index), **self.averages.tensors(index)}.items():
             for part in self.partitions.slices_of[index]:
                 yield field, part, part.of(flat)
 
     def scalars(self) -> dict[str, float]:
         """Return the state that is alike on all workers: counts of updates, the loss scale, statistics of clipping."""
         scale = {SCALE + key: value for key, value in scaler_state(self._engine).items()}
-        averages = self.power_averages.scalars()
-        return {"adam_step": float(self.partitions.adam_step), **scale, **self._update.state(), **averages}
+        counts = {"adam_step": float(self.partitions.adam_step)}
+        return {**counts, **scale, **self._update.state(), **self.averages.scalars()}
 
     def load_state(self, read: SliceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
         """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them.
 
         Averages of power-function profile begin again where the scalars do not say when they began.
         """
-        restarted = [] if START in scalars else self.power_averages.fields
+        restarted = {} if START in scalars else self.averages.exponents
         with self.partitions.rewriting() as indices:
             for index in indices:
                 for field, part, values in self._slices(index):
@@ -242,7 +222,7 @@ class Engine:
                     values.copy_(read("master" if is_new else field, part.name, part.start, part.stop))
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
-        self.power_averages.load(scalars)
+        self.averages.load(scalars)
         saved = {name.removeprefix(SCALE): int(value) for name, value in scalars.items() if name.startswith(SCALE)}
         load_scaler(self._engine, saved)
 
@@ -257,12 +237,24 @@ def configuration(
     experiment: Experiment, rank: Rank, micro_size: int, accumulation: int, swap: Path | None
 ) -> dict[str, Any]:
     """Build DeepSpeed's configuration, without clipping or norms of gradients: `engine.update` does both."""
-    precision, zero = experiment.training.precision, experiment.engine.zero
+    precision, spec, on_gpu = experiment.training.precision, experiment.engine.zero, rank.device.type == "cuda"
+    zero: dict[str, Any] = {"stage": spec.stage}
+    if spec.stage in (1, 2) and not on_gpu:
+        # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.
+        zero["contiguous_gradients"] = False
+    if spec.stage in (1, 2) and spec.offload == "none":
+        zero["compute_grad_norm"] = False  # it waits for the GPU
+    if spec.stage == 3:
+        zero["memory_efficient_linear"] = False  # it would stay for good: `partitioned_linear` puts it in place
+    for name, where in (("offload_optimizer", spec.offload), ("offload_param", spec.offload_parameters)):
+        if where != "none":
+            zero[name] = {"device": where, "pin_memory": on_gpu}
+        if where == "nvme":
+            zero[name]["nvme_path"] = str(swap)
     config: dict[str, Any] = {
         "train_batch_size": micro_size * accumulation * rank.world_size,
         "train_micro_batch_size_per_gpu": micro_size, "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": 0.0, "steps_per_print": None,
-        "zero_optimization": _zero(zero, rank, swap),
+        "gradient_clipping": 0.0, "steps_per_print": None, "zero_optimization": zero,
         "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
     }  # fmt: skip
     if precision == "bf16":
@@ -273,24 +265,6 @@ def configuration(
     return config
 
 
-def _zero(zero: Zero, rank: Rank, swap: Path | None) -> dict[str, Any]:
-    config: dict[str, Any] = {"stage": zero.stage}
-    on_gpu = rank.device.type == "cuda"
-    if zero.stage in (1, 2) and not on_gpu:
-        # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.
-        config["contiguous_gradients"] = False
-    if zero.stage in (1, 2) and zero.offload == "none":
-        config["compute_grad_norm"] = False  # it waits for the GPU
-    if zero.stage == 3:
-        config["memory_efficient_linear"] = False  # it would stay for good: `partitioned_linear` puts it in place
-    for name, where in (("offload_optimizer", zero.offload), ("offload_param", zero.offload_parameters)):
-        if where != "none":
-            config[name] = {"device": where, "pin_memory": on_gpu}
-        if where == "nvme":
-            config[name]["nvme_path"] = str(swap)
-    return config
-
-
 def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], rank: Rank) -> Any:
     """Create DeepSpeed's engine. Raises UserError for a precision or offload that this machine does not support."""
     deepspeed = import_deepspeed()
@@ -298,30 +272,21 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
         warnings.simplefilter("ignore")
         from deepspeed.accelerator import get_accelerator
 
-        logger = logging.getLogger("DeepSpeed")
-        logger.setLevel(logging.WARNING)
-        logger.addFilter(_is_of_use)
         if "fp16" in config and not get_accelerator().is_fp16_supported():
             raise UserError(
                 f"training.precision=fp16 is not supported on this {rank.device.type}; "
                 "set training.precision to bf16 or fp32."
             )
-        # Set, so that nothing is probed (compiler runs) or built: the extensions that DeepSpeed would look for here are
-        # a shared-memory all-reduce and its own optimisers; gloo and torch's fused AdamW do without.
-        skip_probes(deepspeed)
         if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
             check_swapping()
         # DeepSpeed allocates a bucket of this size whatever the network's: 2 GB at its default.
         num_parameters = sum(whole_shape(each).numel() for each in module.parameters())
         config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_parameters)
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
-        limit_collectives(rank.timeout)
+        # DeepSpeed sets no timeout for its own groups, and torch's is 30 minutes over gloo and 10 over NCCL.
+        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+            setattr(distributed.distributed_c10d, name, timedelta(seconds=rank.timeout))  # no public way exists
         # DeepSpeed formats every parameter's values for a message that it then does not print: half of the time taken
         # by small networks.
         with printoptions(threshold=0, edgeitems=0):
             return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
-
-
-def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return False for DeepSpeed's remark that it has not tested Muon on its partitions: our tests have."""
-    return "untested optimizer" not in record.getMessage()

@@ -10,9 +10,11 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
@@ -23,10 +25,8 @@ from ditlab.spec.engine import Zero
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_NEVER = -1
 _LARGE = 32 * 2**20
 """Bytes from which tensors still come from the system and go back to it: the most that glibc takes here."""
-INSTEAD = "or set engine.zero.offload to cpu"
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def kept_memory() -> Iterator[None]:
         yield
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
-    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
     try:
         yield
     finally:
@@ -54,22 +54,14 @@ def checkpoint_activations(modules: Iterable[nn.Module], recomputed: bool, offlo
     With both, the inputs of the recomputed modules are kept on the host. A module is changed once only.
     """
     for module in modules:
-        if not isinstance(module.forward, _CheckpointedForward):
-            module.forward = _CheckpointedForward(module.forward, recomputed, offloaded)
+        if getattr(module.forward, "func", None) is not _pass_with_less_memory:
+            module.forward = partial(_pass_with_less_memory, module.forward, recomputed, offloaded)
 
 
-class _CheckpointedForward:
-    """Forward pass of a module that recomputes or offloads its activations."""
-
-    def __init__(self, forward: Any, recomputed: bool, offloaded: bool) -> None:
-        self._forward, self._recomputed, self._offloaded = forward, recomputed, offloaded
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        pinned = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
-        with save_on_cpu(pinned) if self._offloaded else nullcontext():
-            if self._recomputed:
-                return checkpoint(self._forward, *inputs, use_reentrant=False, **named)
-            return self._forward(*inputs, **named)
+def _pass_with_less_memory(forward: Any, recomputed: bool, offloaded: bool, *inputs: Any, **named: Any) -> Any:
+    pinned = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
+    with save_on_cpu(pinned) if offloaded else nullcontext():
+        return checkpoint(forward, *inputs, use_reentrant=False, **named) if recomputed else forward(*inputs, **named)
 
 
 def check_swapping() -> None:
@@ -80,16 +72,13 @@ def check_swapping() -> None:
     import_deepspeed()  # its accelerator decides which builder it is
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    for program, package in (("c++", "g++"), ("ninja", "ninja-build")):
-        if shutil.which(program) is None:
-            raise UserError(
-                f"engine.zero.offload=nvme compiles an extension, and there is no `{program}` on this machine; "
-                f"install the Debian package {package}, {INSTEAD}."
-            )
-    if not AsyncIOBuilder().is_compatible(verbose=False):
+    missing = [package for program, package in (("c++", "g++"), ("ninja", "ninja-build")) if not shutil.which(program)]
+    if not missing and not AsyncIOBuilder().is_compatible(verbose=False):
+        missing = ["libaio-dev"]
+    if missing:
         raise UserError(
-            "engine.zero.offload=nvme needs the headers of libaio, which this machine lacks; "
-            f"install the Debian package libaio-dev, {INSTEAD}."
+            f"engine.zero.offload=nvme compiles an extension that needs Debian package {' and '.join(missing)}, and "
+            "this machine lacks it; install it, or set engine.zero.offload to cpu."
         )
 
 
@@ -105,21 +94,11 @@ def swap_folder(zero: Zero, own: Path | None) -> Path:
     try:
         base.mkdir(parents=True, exist_ok=True)
         for left in base.glob(f"swap-{host}-*-*"):
-            if not _alive(left.name.removeprefix(f"swap-{host}-").partition("-")[0]):
+            process = left.name.removeprefix(f"swap-{host}-").partition("-")[0]
+            if process.isdigit() and not psutil.pid_exists(int(process)):
                 shutil.rmtree(left, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=f"swap-{host}-{os.getpid()}-", dir=base)).absolute()
     except OSError as error:
         raise UserError(
             f"engine.zero.nvme_path={base} cannot be written to ({error.strerror}); name a folder on a local disk."
         ) from None
-
-
-def _alive(process: str) -> bool:
-    """Return True unless the process, given by its number, is dead."""
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, PermissionError):
-        return True  # another user's process, or no number
-    return True

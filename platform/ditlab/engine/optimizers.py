@@ -8,7 +8,7 @@ a time, which bounds the memory; each by one worker, and all get the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, distributed, nn
 from torch.optim.adamw import adamw
 
 from denoisers.parameters import ParameterRole, parameter_roles
-from ditlab.engine.partitions import Partitions
+from ditlab.engine.deepspeed_internals import Partitions
 from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -25,8 +25,6 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NUM_ITERATIONS = 5
 TINY = 1e-7
 """Added to the norm that a matrix is divided by; a matrix of zeros stays one."""
-Sizes = Sequence[Sequence[int]]
-"""Values of flat tensors, by the worker that they go to or come from."""
 
 
 @dataclass(frozen=True)
@@ -91,37 +89,6 @@ def build_optimizer(
     return torch.optim.AdamW(list(groups.values()), betas=spec.betas, eps=spec.eps, fused=True)
 
 
-def bind_matrices(
-    optimizer: Any, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int, is_partitioned: bool
-) -> None:
-    """Tell Muon which matrices the flat parameters of the partitions consist of; nothing for AdamW.
-
-    Every worker must call it, as each learns the others' slices.
-    """
-    if not isinstance(optimizer, MuonAdamW):
-        return
-    matrices = {}
-    for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
-        own = {part.name: part for part in slices}
-        offsets = [own[name].offset if name in own else 0 for name in members]
-        held = [own[name].stop - own[name].start if name in own else 0 for name in members]
-        sizes = _of_all_workers(held, num_workers, flat.device) if is_partitioned else [[each] for each in held]
-        matrices[id(flat)] = [
-            HeldMatrix(facts[name], flat, offset, num_held, by_worker)
-            for name, offset, num_held, by_worker in zip(members, offsets, held, sizes, strict=True)
-        ]
-    optimizer.bind(matrices, num_workers, is_partitioned)
-
-
-def _of_all_workers(counts: list[int], num_workers: int, device: torch.device) -> list[list[int]]:
-    """Return each worker's number, by rank, for each of this worker's numbers."""
-    own = torch.tensor(counts, device=device)
-    found = [torch.empty_like(own) for _ in range(num_workers)]
-    distributed.all_gather(found, own)
-    numbers: list[list[int]] = torch.stack(found, 1).tolist()
-    return numbers
-
-
 class MuonAdamW(torch.optim.Optimizer):
     """Muon for the groups that are orthogonalised, fused AdamW for the others.
 
@@ -132,18 +99,31 @@ class MuonAdamW(torch.optim.Optimizer):
     def __init__(self, groups: Sequence[dict[str, Any]], spec: Muon) -> None:
         super().__init__(groups, {"betas": spec.betas, "eps": spec.eps})
         self._spec = spec
-        self._matrices: Mapping[int, Sequence[HeldMatrix]] = {}
-        self._num_workers = 1
-        self._is_partitioned = False
+        self._matrices: dict[int, list[HeldMatrix]] = {}
+        """Matrices of each flat parameter, by its `id`, in an order that is equal on all workers."""
+        self._num_workers, self._is_partitioned = 1, False
         self.grad_scale: Tensor | None = None
         self.found_inf = torch.zeros(())
 
-    def bind(self, matrices: Mapping[int, Sequence[HeldMatrix]], num_workers: int, is_partitioned: bool) -> None:
-        """Set the matrices of each flat parameter, by its `id`, in an order that is equal on all workers.
+    def bind(self, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int) -> None:
+        """Set the matrices that the flat parameters of the partitions consist of.
 
-        `is_partitioned`: workers hold slices; else each holds all.
+        Every worker must call it, as each learns the others' slices.
         """
-        self._matrices, self._num_workers, self._is_partitioned = matrices, num_workers, is_partitioned
+        self._num_workers, self._is_partitioned = num_workers, partitions.stage > 0
+        for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
+            own = {part.name: part for part in slices}
+            offsets = [own[name].offset if name in own else 0 for name in members]
+            held = torch.tensor([own[name].stop - own[name].start if name in own else 0 for name in members])
+            sizes = held[:, None]  # (matrices, workers)
+            if self._is_partitioned:
+                of_workers = [torch.empty_like(held, device=flat.device) for _ in range(num_workers)]
+                distributed.all_gather(of_workers, held.to(flat.device))
+                sizes = torch.stack(of_workers, 1)
+            self._matrices[id(flat)] = [
+                HeldMatrix(facts[name], flat, *place)
+                for name, *place in zip(members, offsets, held.tolist(), sizes.tolist(), strict=True)
+            ]
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -164,13 +144,16 @@ class MuonAdamW(torch.optim.Optimizer):
         )  # fmt: skip
 
     def _step_muon(self, group: dict[str, Any]) -> None:
-        flats, lr = group["params"], group["lr"]
+        flats, lr, num_workers = group["params"], group["lr"], self._num_workers
         applied = 1 - self.found_inf.to(flats[0].device)
         kept = 1 - lr * group["weight_decay"] * applied
-        orthogonalised = by_one if self._num_workers == 1 else over_partitions if self._is_partitioned else over_copies
-        for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], self._num_workers):
-            for held, update in orthogonalised(shares, self._follow):
-                held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * self._factor(held.matrix))
+        over = self._over_partitions if self._is_partitioned and num_workers > 1 else self._over_copies
+        for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], num_workers):
+            for held, update in over(shares):
+                rows, columns = held.matrix.num_rows, held.matrix.num_columns
+                is_rms = self._spec.scale == "rms"
+                factor = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1.0, rows / columns))
+                held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
         for flat in flats:
             self.state[flat]["step"] += applied
 
@@ -186,10 +169,41 @@ class MuonAdamW(torch.optim.Optimizer):
         momentum.copy_(torch.where(is_left_out, momentum, followed))
         return torch.where(is_left_out, 0.0, update)
 
-    def _factor(self, matrix: ParameterFacts) -> float:
-        if self._spec.scale == "rms":
-            return 0.2 * math.sqrt(max(matrix.num_rows, matrix.num_columns))
-        return math.sqrt(max(1.0, matrix.num_rows / matrix.num_columns))
+    def _over_copies(self, shares: Shares) -> Updates:
+        """Orthogonalise a round where every worker holds all: each sends its results to the others."""
+        if len(shares) == 1:
+            for held in shares[0]:
+                yield held, held.matrix.orthogonalised(self._follow(held))
+            return
+        rank = distributed.get_rank()
+        own = _joined(shares, (held.matrix.orthogonalised(self._follow(held)) for held in shares[rank]))
+        for worker, share in enumerate(shares):
+            if worker != rank:
+                for held in share:
+                    self._follow(held)  # for its momentum
+            sizes = [held.matrix.numel for held in share]
+            results = own if worker == rank else own.new_empty(sum(sizes))
+            if share:
+                distributed.broadcast(results, worker)
+            yield from zip(share, results.split(sizes), strict=True)
+            del results
+
+    def _over_partitions(self, shares: Shares) -> Updates:
+        """Orthogonalise a round where workers hold slices, which go to the worker that takes the matrix, and back."""
+        rank, workers = distributed.get_rank(), range(len(shares))
+        own, matrices = shares[rank], [held for share in shares for held in share]
+        held_sizes = [[held.num_held for held in share] for share in shares]
+        own_sizes = [[held.sizes[worker] for held in own] for worker in workers]
+        slices = _exchange(_joined(shares, map(self._follow, matrices)), held_sizes, own_sizes)
+        results = [
+            held.matrix.orthogonalised(torch.cat([part[place] for part in slices])).split(list(held.sizes))
+            for place, held in enumerate(own)
+        ]
+        del slices
+        outgoing = _joined(shares, (parts[worker] for worker in workers for parts in results))
+        del results
+        for share, updates in zip(shares, _exchange(outgoing, own_sizes, held_sizes), strict=True):
+            yield from zip(share, updates, strict=True)
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -231,75 +245,29 @@ class HeldMatrix:
 
 Shares = Sequence[Sequence[HeldMatrix]]
 """Matrices of a round by the worker that orthogonalises them."""
-Follow = Callable[[HeldMatrix], Tensor]
-"""Takes this worker's gradient of a matrix into its momentum, and returns its slice of what is orthogonalised."""
 Updates = Iterator[tuple[HeldMatrix, Tensor]]
 """Matrices, and this worker's slice of each orthogonalised one. Every worker has to take all of them."""
 
 
 def share_out(matrices: Sequence[HeldMatrix], num_workers: int) -> Iterator[Shares]:
     """Cut into rounds of about `GATHERED_VALUES` a worker, each shared out by the work; the same on all workers."""
-    cut: list[HeldMatrix] = []
-    values = 0
+    rounds: list[list[HeldMatrix]] = []
+    values = math.inf
     for each in matrices:
-        if cut and values + each.matrix.numel > num_workers * GATHERED_VALUES:
-            yield _balanced(cut, num_workers)
-            cut, values = [], 0
-        cut.append(each)
+        if values + each.matrix.numel > num_workers * GATHERED_VALUES:
+            rounds.append([])
+            values = 0
+        rounds[-1].append(each)
         values += each.matrix.numel
-    if cut:
-        yield _balanced(cut, num_workers)
-
-
-def _balanced(matrices: Sequence[HeldMatrix], num_workers: int) -> Shares:
-    """Give the most laborious matrix that is left to the worker with the least work, until none is left."""
-    shares: list[list[HeldMatrix]] = [[] for _ in range(num_workers)]
-    work = [0] * num_workers
-    for each in sorted(matrices, key=lambda held: -held.matrix.work):
-        worker = work.index(min(work))
-        shares[worker].append(each)
-        work[worker] += each.matrix.work
-    return shares
-
-
-def by_one(shares: Shares, follow: Follow) -> Updates:
-    """Orthogonalise a round on the only worker there is."""
-    for held in shares[0]:
-        yield held, held.matrix.orthogonalised(follow(held))
-
-
-def over_copies(shares: Shares, follow: Follow) -> Updates:
-    """Orthogonalise a round where every worker holds all: each sends its results to the others."""
-    rank = distributed.get_rank()
-    own = _joined(shares, (held.matrix.orthogonalised(follow(held)) for held in shares[rank]))
-    for worker, share in enumerate(shares):
-        if worker != rank:
-            for held in share:
-                follow(held)  # for its momentum
-        sizes = [held.matrix.numel for held in share]
-        results = own if worker == rank else own.new_empty(sum(sizes))
-        if share:
-            distributed.broadcast(results, worker)
-        yield from zip(share, results.split(sizes), strict=True)
-        del results
-
-
-def over_partitions(shares: Shares, follow: Follow) -> Updates:
-    """Orthogonalise a round where workers hold slices, which go to the worker that takes the matrix, and back."""
-    rank, workers = distributed.get_rank(), range(len(shares))
-    own, matrices = shares[rank], [held for share in shares for held in share]
-    held_sizes = [[held.num_held for held in share] for share in shares]
-    own_sizes = [[held.sizes[worker] for held in own] for worker in workers]
-    slices = _exchange(_joined(shares, map(follow, matrices)), held_sizes, own_sizes)
-    results = [
-        held.matrix.orthogonalised(torch.cat([part[place] for part in slices])).split(list(held.sizes))
-        for place, held in enumerate(own)
-    ]
-    del slices
-    outgoing = _joined(shares, (parts[worker] for worker in workers for parts in results))
-    del results
-    for share, updates in zip(shares, _exchange(outgoing, own_sizes, held_sizes), strict=True):
-        yield from zip(share, updates, strict=True)
+    for cut in rounds:
+        shares: list[list[HeldMatrix]] = [[] for _ in range(num_workers)]
+        work = [0] * num_workers
+        # The most laborious matrix that is left goes to the worker with the least work.
+        for each in sorted(cut, key=lambda held: -held.matrix.work):
+            worker = work.index(min(work))
+            shares[worker].append(each)
+            work[worker] += each.matrix.work
+        yield shares
 
 
 def _joined(shares: Shares, flat: Iterable[Tensor]) -> Tensor:
@@ -308,8 +276,8 @@ def _joined(shares: Shares, flat: Iterable[Tensor]) -> Tensor:
     return torch.cat([nothing, *flat])
 
 
-def _exchange(outgoing: Tensor, sent: Sizes, received: Sizes) -> Sequence[Sequence[Tensor]]:
-    """Send a flat tensor's parts to the workers by rank, and return the parts that they send, by sender."""
+def _exchange(outgoing: Tensor, sent: list[list[int]], received: list[list[int]]) -> list[list[Tensor]]:
+    """Send a flat tensor's parts, of sizes by receiver, and return the parts of the others, of sizes by sender."""
     incoming = outgoing.new_empty(sum(map(sum, received)))
     distributed.all_to_all_single(incoming, outgoing, list(map(sum, received)), list(map(sum, sent)))
     parts = iter(incoming.split([size for sizes in received for size in sizes]))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
@@ -21,9 +21,6 @@ PHASES = ("data", "forward", "backward", "reduce", "update", "checkpoint", "eval
 """Phases of a step. `log` is the rest: metrics, progress, and whatever else the loop does between the others."""
 LOG = PHASES.index("log")
 _OWN_WORK = (PHASES.index("forward"), PHASES.index("backward"))
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,7 @@ class PhaseClock:
 
     def restart(self) -> None:
         """Begin here: drop the time since the last step's end, such as that of building an engine."""
-        for _, mark in self._open:
-            self._release(mark)
+        self._free += [mark for _, mark in self._open if self._new_event]
         self._open = [(-1, self._mark())]
 
     def end_step(self) -> None:
@@ -81,10 +77,11 @@ class PhaseClock:
         sums, num = [0.0] * len(PHASES), 0
         while self._steps and (self._new_event is None or self._steps[0][-1][1].query()):
             for phase, end in self._steps.popleft():
+                begin, self._begin = self._begin, end
                 if phase >= 0:
-                    sums[phase] += self._seconds(self._begin, end)
-                self._release(self._begin)
-                self._begin = end
+                    sums[phase] += end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
+                if self._new_event is not None:
+                    self._free.append(begin)
             num += 1
         return PhaseSeconds(num, tuple(sums))
 
@@ -96,11 +93,11 @@ class PhaseClock:
             self._steps[-1][-1][1].synchronize()
         return PhaseSeconds(num, self.read().seconds)
 
-    def reducing(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+    def reducing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a collective: its time within forward and backward passes is `reduce`, elsewhere the phase's own."""
 
         @wraps(function)
-        def timed(*inputs: _P.args, **named: _P.kwargs) -> _T:
+        def timed(*inputs: Any, **named: Any) -> Any:
             with self.phase("reduce") if self._current in _OWN_WORK else nullcontext():
                 return function(*inputs, **named)
 
@@ -120,15 +117,6 @@ class PhaseClock:
         event = self._free.pop() if self._free else self._new_event()
         event.record()
         return event
-
-    def _seconds(self, begin: Any, end: Any) -> float:
-        """Seconds between two marks that have passed."""
-        seconds: float = end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
-        return seconds
-
-    def _release(self, mark: Any) -> None:
-        if self._new_event is not None:
-            self._free.append(mark)
 
 
 def phase_clock(device: torch.device) -> PhaseClock:

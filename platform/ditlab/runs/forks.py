@@ -17,7 +17,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.records import RunRecord, find_training_run, read_record
-from ditlab.training.state import named_parameters, persistent_buffers
+from ditlab.training.state import named_tensors
 
 MOST_LISTED = 12
 """Tensors of other shapes that a message lists."""
@@ -155,7 +155,8 @@ def shape_differences(model: MetaModel, parent: Mapping[str, list[int]]) -> list
 def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
     """Return the shape of each parameter and buffer of a model."""
     owners: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
-    return {name: list(value.shape) for name, value in (*named_parameters(owners), *persistent_buffers(owners))}
+    parameters, buffers = named_tensors(owners)
+    return {name: list(value.shape) for name, value in (parameters | buffers).items()}
 
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:

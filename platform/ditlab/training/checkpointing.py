@@ -15,7 +15,7 @@ from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.shard import TensorKey
-from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
+from ditlab.checkpoints.start_point import kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
@@ -51,8 +51,7 @@ class CheckpointManager:
         """Path or URI of the last complete checkpoint."""
         self.num_pending = 0
         """Saves that were begun and not reported yet."""
-        self._is_complete = True
-        """True if the last save that was reported gave a checkpoint."""
+        self._is_complete = True  # the last save that was reported gave a checkpoint
         self.loaded_receipt: Mapping[str, str] = {}
         """Receipt of this run's checkpoint that was loaded last; {} where there was none."""
 
@@ -74,7 +73,10 @@ class CheckpointManager:
                     "overwrite them; restore one of them, or delete them all to start over."
                 )
             if self._start:
-                self._begin_fork(self._start, state)
+                checked = self._start.open() if self._rank.is_first else None
+                self._channel.barrier()  # until its shards are hashed
+                with checked or self._start.open(verify=False) as reader:
+                    self._begin_fork(reader, self._start.start.state, state)
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             self.load(reader, state)
@@ -92,27 +94,24 @@ class CheckpointManager:
         self.last, self.loaded_receipt = reader.location, manifest.receipt
         self._warn_of_versions(manifest)
 
-    def _begin_fork(self, point: StartPoint, state: TrainingState) -> None:
-        """Load what a fork takes over from its parent's checkpoint. Raises UserError as `StartPoint.open` does."""
-        checked = point.open() if self._rank.is_first else None
-        self._channel.barrier()  # until its shards are hashed
-        with checked or point.open(verify=False) as reader:
-            manifest = reader.manifest
-            if point.start.state != "all":
-                state.load_weights(reader, "ema" if point.start.state == "averaged" else "master")
-                return
-            goes_on = not order_changes(manifest.spec, self._experiment)
-            position = manifest.position if goes_on else 0
-            state.load(reader, kept_scalars(manifest, self._experiment), manifest.step, position)
-            state.draw_counts = {position: manifest.draws} if manifest.draws and goes_on else {}
-            self._warn_of_versions(manifest)
+    def _begin_fork(self, reader: CheckpointReader, kept: str, state: TrainingState) -> None:
+        """Load what a fork takes over from its parent's checkpoint."""
+        manifest = reader.manifest
+        if kept != "all":
+            state.load_weights(reader, "ema" if kept == "averaged" else "master")
+            return
+        goes_on = not order_changes(manifest.spec, self._experiment)
+        position = manifest.position if goes_on else 0
+        state.load(reader, kept_scalars(manifest, self._experiment), manifest.step, position)
+        state.draw_counts = {position: manifest.draws} if manifest.draws and goes_on else {}
+        self._warn_of_versions(manifest)
 
     def _warn_of_versions(self, manifest: CheckpointManifest) -> None:
         """Warn where other numbers than this version's, or than this run's blocks', wrote the checkpoint."""
-        of_numbers = version_warning(manifest.numerics, self._device_type)
-        warnings = (of_numbers, compiled_warning(manifest.blocks, self._blocks))
-        for warning in filter(None, warnings if self._rank.is_first else ()):
-            self._reporter.warn(warning)
+        numbers = version_warning(manifest.numerics, self._device_type)
+        for warning in filter(None, (numbers, compiled_warning(manifest.blocks, self._blocks))):
+            if self._rank.is_first:
+                self._reporter.warn(warning)
 
     def begin(self, state: TrainingState) -> None:
         """Prepare to save a state that was built or loaded: allocate the host memory for its copies.
@@ -172,17 +171,17 @@ class CheckpointManager:
                 self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
                 self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
 
-    def wait(self) -> bool:
-        """Wait for the save that is under way and report it; return True if the last one gave a checkpoint."""
+    def wait(self) -> None:
+        """Wait for the save that is under way and report it."""
         if self.snapshots:
             self.snapshots.saver.wait()
         self._saver.wait()
         self.report_finished()
-        return self._is_complete
 
     def finish(self) -> None:
         """Wait for the run's last checkpoint. Raises RunFailed where it could not be written."""
-        if not self.wait():
+        self.wait()
+        if not self._is_complete:
             raise RunFailed(
                 f"the last checkpoint could not be written; the last whole one is {self.last or 'none'}. Free disk "
                 "space or repair checkpoint.storage, then continue with --resume.",
@@ -223,21 +222,19 @@ def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]
     before = dict(_orders(saved["data"], "data"))
     for field, order in _orders(own["data"], "data"):
         if (found := before.get(field, order)) != order:
-            now, then = (
-                "{" + ", ".join(f"{key}: {value}" for key, value in each.items()) + "}" for each in (order, found)
-            )
             raise UserError(
-                f"{field}={now} is not the order in which the checkpoint of step {step} has taken its samples "
-                f"({then}); set {field} to that, or start a new run without --resume."
+                f"{field}={order} is not the order in which the checkpoint of step {step} has taken its samples "
+                f"({found}); set {field} to that, or start a new run without --resume."
             )
 
 
-def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the order of data and of each of its parts by its field; `full` where they have no such field."""
+def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, str]]:
+    """Yield the field and the order of data and of each of its parts; `full` where they have no such field."""
     for name, part in (data.get("parts") or {}).items():
         yield from _orders(part, f"{field}.parts.{name}")
     if not data.get("parts"):
-        yield f"{field}.order", data.get("order", {"kind": "full"})
+        order = data.get("order", {"kind": "full"})
+        yield f"{field}.order", "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}"
 
 
 class AverageSnapshots:
@@ -265,7 +262,7 @@ class AverageSnapshots:
         """
         assert self._spec
         self.saver.wait()
-        averages = state.engine.power_averages
+        averages = state.engine.averages
         is_new = averages.updates == 0
         self._due = set(snapshot_steps(averages.start, self._total_steps, self._spec.snapshots))
         if self._rank.is_first:
@@ -291,19 +288,16 @@ class AverageSnapshots:
     def report_finished(self) -> None:
         """Warn of each snapshot that could not be saved since the last call."""
         for outcome in self.saver.poll():
-            if not self._rank.is_first:
-                continue
-            if error := outcome.error:
+            if self._rank.is_first and (error := outcome.error):
                 self._reporter.warn(
                     f"the snapshot of averages of step {outcome.step} was not saved ({error.reason}); {error.remedy}. "
                     "Training goes on, and other lengths are rebuilt from the rest."
                 )
-            elif outcome.note:
+            elif self._rank.is_first and outcome.note:
                 self._reporter.warn(outcome.note)
 
     def tensors(self, state: TrainingState) -> Iterator[tuple[TensorKey, Tensor]]:
         """Iterate over this worker's share of the averages."""
-        engine: Any = state.engine
-        if engine.stage > 0 or self._rank.is_first:  # at stage 0 every worker has them all
-            for field, part, values in engine.power_averages.slices():
+        if state.engine.stage > 0 or self._rank.is_first:  # at stage 0 every worker has them all
+            for field, part, values in state.engine.averages.slices():
                 yield (field, part.name, part.start), values

@@ -37,7 +37,6 @@ class RunEvaluation:
         self._home, self._precision = run.home, run.experiment.training.precision
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
-        self._part_objectives = part_objectives(run.experiment, run.data)
         self._quality = QualityEvaluator(
             run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
         )
@@ -51,8 +50,8 @@ class RunEvaluation:
         at_once = max(batch_size, evaluation.samples)  # both are known to fit
         with state.engine.evaluating():
             found = metrics_by_part(
-                state.network, state.objective, self._data, self._part_objectives, self._inputs,
-                batch_size, evaluation.limit, rank, self._channel,
+                state.network, state.objective, self._experiment, self._data, self._inputs, batch_size,
+                evaluation.limit, rank, self._channel,
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
@@ -66,14 +65,14 @@ class RunEvaluation:
             self._reporter.marker.begin(state.step, "measuring samples")
             values |= self._quality.measure(drawn) if rank.is_first else {}
         if rank.is_first:
-            of_quality = (
-                self._quality.measurement(evaluation.quality, at_once, self._precision) if evaluation.quality else None
-            )
             # Tag the run with what its figures are measured with, where that is new.
             held_out = held_out_measurement(
                 self._experiment, self._data, evaluation.limit, self._precision, rank.device.type, self._home
             )
-            tags = measurement_tags({"eval": held_out} | ({"quality": of_quality} if of_quality else {}))
+            measurements = {"eval": held_out}
+            if evaluation.quality:
+                measurements["quality"] = self._quality.measurement(evaluation.quality, at_once, self._precision)
+            tags = measurement_tags(measurements)
             if tags != self._measurements:
                 self._reporter.tags(tags)
             self._measurements = tags
@@ -81,37 +80,28 @@ class RunEvaluation:
 
 
 def metrics_by_part(
-    network: nn.Module, objective: Any, data: DataSplits, objectives: Mapping[str, Any], inputs: ModelInputs,
+    network: nn.Module, objective: Any, experiment: Experiment, data: DataSplits, inputs: ModelInputs,
     batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
 ) -> dict[str, float]:  # fmt: skip
     """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
 
     Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
-    parts' weights, so that runs of other weights compare. `objectives` are `part_objectives`.
+    parts' weights, so that runs of other weights compare.
     """
     if data.mixture is None:
         return held_out_metrics(network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress)
     together: dict[str, float] = {}
     of_parts: dict[str, float] = {}
-    for part, num in data.mixture.measured(limit).items():
-        view = data.mixture.parts[part].held_out
-        sums = held_out_sums(network, objective, view, inputs, batch_size, num, rank, channel, progress)
-        for name, value in sums.items():
-            together[name] = together.get(name, 0.0) + value
-        found = summary_of(sums, objectives.get(part, objective))
-        of_parts |= {f"{part}/{name}": value for name, value in found.items()}
+    for name, num in data.mixture.measured(limit).items():
+        part, of_part = data.mixture.parts[name], objective
+        sums = held_out_sums(network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress)
+        for metric, value in sums.items():
+            together[metric] = together.get(metric, 0.0) + value
+        if part.text is not None:  # each part's tokens stand for bytes of its own
+            with torch.random.fork_rng(devices=[]):
+                of_part = experiment.family.build_objective(experiment.objective, experiment.model, part.text)
+        of_parts |= {f"{name}/{metric}": value for metric, value in summary_of(sums, of_part).items()}
     return summary_of(together, objective) | of_parts
-
-
-def part_objectives(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
-    """Return objectives for the summaries of text parts, by part: each part's tokens stand for bytes of its own."""
-    parts = data.mixture.parts.items() if data.mixture else ()
-    with torch.random.fork_rng(devices=[]):
-        return {
-            name: experiment.family.build_objective(experiment.objective, experiment.model, part.text)
-            for name, part in parts
-            if part.text is not None
-        }
 
 
 def held_out_metrics(

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,7 +27,7 @@ from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
 from ditlab.errors import UserError, first_line
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import check_installed, plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
@@ -41,14 +42,6 @@ MAX_TEXT_FILE = 256 * MIB
 METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
 
 _log = logging.getLogger("ditlab")
-
-
-class LoadedExport(NamedTuple):
-    """An export's network, ready to use."""
-
-    experiment: Experiment
-    network: nn.Module
-    """In evaluation mode."""
 
 
 def export_weights(
@@ -91,23 +84,18 @@ def write_export(
     return [weights, *beside]
 
 
-def load_network(
-    spec: Mapping[str, Any], weights: Mapping[str, torch.Tensor], device: torch.device
-) -> tuple[Experiment, nn.Module]:
-    """Build (experiment, network in evaluation mode) from a resolved spec and weights by name."""
-    experiment = class_for(spec).model_validate(dict(spec))
-    return experiment, _with_weights(experiment, weights, device)
-
-
-def _with_weights(experiment: Experiment, weights: Mapping[str, torch.Tensor], device: torch.device) -> nn.Module:
+def load_network(experiment: Experiment, weights: Mapping[str, torch.Tensor], device: torch.device) -> nn.Module:
+    """Build an experiment's network in evaluation mode, from weights by name."""
     network: Any = experiment.family.build_network(experiment.model)
     network.load_state_dict(dict(weights))
     built: nn.Module = network.to(device).eval()
     return built
 
 
-def load_export(folder: Path, device: torch.device, warn: Callable[[str], None] = _log.warning) -> LoadedExport:
-    """Load the experiment and the network from a folder that `export_weights` wrote.
+def load_export(
+    folder: Path, device: torch.device, warn: Callable[[str], None] = _log.warning
+) -> tuple[Experiment, nn.Module]:
+    """Load (experiment, network in evaluation mode) from a folder that `export_weights` wrote.
 
     `warn` is called for a spec.yaml that was changed since, and for weights that DiTLab did not write. Raises
     UserError for damaged or altered files, and where a package that the network needs is not installed here.
@@ -127,35 +115,32 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
             if name != SPEC_NAME:
                 raise UserError(f"{folder / name} was altered: its SHA-256 is not the export's; export the run again.")
             warn(f"{spec} was changed after the export (another SHA-256); the network is built as it says now.")
-    if not facts.is_ours:
+    if not facts.hashes:
         warn(f"{weights} was not written by DiTLab: nothing tells whether these are the weights of {spec}.")
     check_installed(facts.packages, f"the export {folder}")
     return facts
 
 
-def load_checked(folder: Path, device: torch.device) -> LoadedExport:
-    """Load an export whose files were checked. Raises UserError for weights that are not the network's."""
+def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
+    """Load an export whose files were checked, as `load_export` does.
+
+    Raises UserError for weights that are not the network's.
+    """
     experiment, path = load_experiment(folder / SPEC_NAME), folder / WEIGHTS_NAME
     with _reading(path):
         open_regular_file(path, follow=True).close()
         weights = load_file(path)
     with torch.device("meta"):  # a spec.yaml that asks for a huge network costs nothing yet
         network: Any = experiment.family.build_network(experiment.model)
-    expected, problem = network.state_dict(), ""
-    for name in sorted(expected.keys() | weights.keys()):
-        found, wanted = weights.get(name), expected.get(name)
-        if found is None or wanted is None:
-            problem = f"it holds no {name}" if found is None else f"it holds {name} besides"
-        elif found.shape != wanted.shape:
-            problem = f"{name} has the shape {tuple(found.shape)} and not {tuple(wanted.shape)}"
-        elif found.is_floating_point() != wanted.is_floating_point():
-            problem = f"{name} holds {found.dtype}"
-        if problem:
-            raise UserError(
-                f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or "
-                "export the run again."
-            )
-    return LoadedExport(experiment, _with_weights(experiment, weights, device))
+    try:
+        network.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        problem = shorten(str(error).splitlines()[1], 200, placeholder=" ...")
+        raise UserError(
+            f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or "
+            "export the run again."
+        ) from error
+    return experiment, load_network(experiment, weights, device)
 
 
 @dataclass(frozen=True)
@@ -167,9 +152,7 @@ class ExportFacts:
     packages: dict[str, str]
     """Packages of the network's parts, with versions."""
     hashes: dict[str, str]
-    """SHA-256 of each file beside the weights, by name."""
-    is_ours: bool
-    """False for weights that another program wrote, which have no hashes."""
+    """SHA-256 of each file beside the weights, by name; {} for weights that another program wrote."""
 
 
 def write_weights(
@@ -212,7 +195,7 @@ def read_facts(path: Path) -> ExportFacts:
         if any("data_offsets" not in entry for entry in header.values()):
             raise ValueError("its header describes something else than tensors")
         if not metadata.keys() & {"family", HASHES}:
-            return ExportFacts(0, {}, {}, is_ours=False)
+            return ExportFacts(0, {}, {})
         hashes = parse_json(metadata.pop(HASHES, "{}"))
         expected = hashes.pop(CONTENT, "")
         content = hashlib.sha256(_header(metadata, hashes, header))
@@ -220,7 +203,7 @@ def read_facts(path: Path) -> ExportFacts:
             content.update(chunk)
         if content.hexdigest() != expected:
             raise ValueError("it was altered: its SHA-256 differs from the one written with it")
-        return ExportFacts(int(metadata["step"]), parse_json(metadata.get("plugins", "{}")), hashes, is_ours=True)
+        return ExportFacts(int(metadata["step"]), parse_json(metadata.get("plugins", "{}")), hashes)
 
 
 def _file_hash(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Metrics of training steps: summed on the device, read once they have arrived on the host, checked and reported."""
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import NonFiniteMonitor
 from ditlab.training.reporting import Phase, Reporter, TrainingProgress
 from ditlab.training.timing import PhaseLog, ThroughputMeter
+
+PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class MetricLog:
         self.monitor = NonFiniteMonitor(run.experiment)
         self.latest: dict[str, float] = {}
         """Metrics of the last finite step and the last evaluation, under their MLflow names."""
+        self._reported = 0.0
         self.bad_step = 0
         """First non-finite step (from 1) that the run is to roll back from; 0 for none."""
 
@@ -141,7 +145,8 @@ class MetricLog:
                         times = self.phases.point()
                     self._update(times)
                 self._reporter.metrics(read.step, values | times)
-        if self.throughput.is_report_due(current_step == self._total_steps):
+        if current_step == self._total_steps or time.monotonic() - self._reported > PROGRESS_INTERVAL:
+            self._reported = time.monotonic()
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
         self._expose(current_step)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.orders import check_cache_room, training_order
-from ditlab.data.splits import DataSplits, Mixture
+from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule
 from ditlab.training.recovery import MemoryPlan
 
 
@@ -69,29 +69,26 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     if not isinstance(schedule, SteppedCosineRestartSchedule):
         length = schedule.warmup_steps(epoch_steps)
         if length and length >= total:
-            given = f"warmup_epochs={schedule.warmup_epochs:g}" if schedule.warmup_epochs else f"warmup={length}"
-            less = f"warmup to {total // 10}"
+            name, value, less = "warmup", f"{length}", f"{total // 10}"
             if schedule.warmup_epochs:
-                less = f"warmup_epochs to {total / epoch_steps / 10:.1g}"
+                name, value = "warmup_epochs", f"{schedule.warmup_epochs:g}"
+                less = f"{total / epoch_steps / 10:.1g}"
             raise UserError(
-                f"schedule.{given} leaves nothing of the run's {total} steps; set schedule.{less}, or to 0."
+                f"schedule.{name}={value} leaves nothing of the run's {total} steps; set schedule.{name} to {less}, "
+                "or to 0."
             )
     views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
     if data.mixture and data.mixture.draw == "sample":
         views = []  # no sample waits for a batch of its shape
     note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
-    mixture = describe_mixture(data.mixture, total * experiment.batch.size) if data.mixture else ""
+    mixture = ""
+    if data.mixture:
+        drawn, parts = total * experiment.batch.size, []
+        for name, share in data.mixture.shares.items():
+            num = len(data.mixture.parts[name].train)
+            parts.append(f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)")
+        mixture = f"mixture drawn by {data.mixture.draw}: {', '.join(parts)}; no epoch of the whole"
     return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture)
-
-
-def describe_mixture(mixture: Mixture, num_drawn: int) -> str:
-    """Return a line on the parts of a mixture of which so many samples are drawn."""
-    parts = [
-        f"{name} {share:.4g} of {len(mixture.parts[name].train):,} samples "
-        f"({share * num_drawn / max(1, len(mixture.parts[name].train)):.3g} passes)"
-        for name, share in mixture.shares.items()
-    ]
-    return f"mixture drawn by {mixture.draw}: {', '.join(parts)}; no epoch of the whole"
 
 
 def _never_trained(view: View, batch_size: int) -> str:
@@ -110,35 +107,20 @@ def _never_trained(view: View, batch_size: int) -> str:
 
 def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, epoch_steps: int) -> float:
     """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has `epoch_steps` steps."""
-    match schedule:
-        case ConstantSchedule():
-            return base * warmup(step, schedule.warmup_steps(epoch_steps))
-        case WarmupCosineSchedule():
-            return base * warmup_cosine(step, total, schedule.warmup_steps(epoch_steps), schedule.final)
-        case SteppedCosineRestartSchedule():
-            cycle = schedule.cycle or epoch_steps
-            return base * stepped_cosine_restart(step, cycle, schedule.valley, schedule.decay, schedule.floor)
-
-
-def warmup(step: int, length: int) -> float:
-    """Linear rise: 1/length at step 0, 1 from step length - 1 on."""
-    return min(1.0, (step + 1) / length) if length else 1.0
-
-
-def warmup_cosine(step: int, total: int, length: int, final: float) -> float:
-    """Linear warm-up over `length` steps, then half a cosine that reaches `final` at the last step."""
-    if step < length:
-        return warmup(step, length)
+    if isinstance(schedule, SteppedCosineRestartSchedule):
+        # Half a cosine from peak to valley in each cycle (SGDR, Loshchilov & Hutter 2017, arXiv:1608.03983), with peak
+        # 1 and `valley` both multiplied by `decay` from one cycle to the next and never below `floor`.
+        cycle = schedule.cycle or epoch_steps
+        number, place = divmod(step, cycle)
+        decay = schedule.decay**number
+        peak, low = max(schedule.floor, decay), max(schedule.floor, schedule.valley * decay)
+        return base * (low + (peak - low) * 0.5 * (1 + math.cos(math.pi * place / cycle)))
+    length = schedule.warmup_steps(epoch_steps)
+    if step < length or isinstance(schedule, ConstantSchedule):  # the warm-up rises from 1/length at step 0
+        return base * (min(1.0, (step + 1) / length) if length else 1.0)
+    # Half a cosine, which reaches `final` at the last step.
     progress = (step - length) / max(1, total - 1 - length)
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-
-
-def stepped_cosine_restart(step: int, cycle: int, valley: float, decay: float, floor: float) -> float:
-    """Half a cosine from peak to valley in each cycle (SGDR, Loshchilov & Hutter 2017, arXiv:1608.03983), with peak 1
-    and `valley` both multiplied by `decay` from one cycle to the next and never below `floor`."""
-    number, place = divmod(step, cycle)
-    peak, low = max(floor, decay**number), max(floor, valley * decay**number)
-    return low + (peak - low) * 0.5 * (1 + math.cos(math.pi * place / cycle))
+    return base * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
 @dataclass(frozen=True)

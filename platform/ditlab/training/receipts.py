@@ -7,7 +7,8 @@ import importlib.metadata
 import importlib.util
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -147,8 +148,12 @@ def processor_name() -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of Python, DiTLab and the libraries that a step's numbers come from."""
-    found = {"python": platform.python_version(), "ditlab": _version("ditlab")}
-    return found | {name: _version(name) for name in LIBRARIES}
+    found = {"python": platform.python_version()}
+    for name in ("ditlab", *LIBRARIES):
+        found[name] = ""
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @cache
@@ -159,31 +164,17 @@ def code_digest(packages: tuple[str, ...] = ()) -> str:
     """
     digest = hashlib.sha256()
     for name in (*OWN_PACKAGES, *packages):
-        for label, path in _sources(name):
-            digest.update(f"{name}/{label}\n".encode())
-            digest.update(hashlib.sha256(read_plain(path, 16 * MIB, follow=True)).digest())
+        sources: list[tuple[str, Path]] = []
+        if name in OWN_PACKAGES or name.startswith("denoisers/"):
+            spec = importlib.util.find_spec(name.replace("/", "."))
+            for folder in (spec and spec.submodule_search_locations) or []:
+                sources += [(path.relative_to(folder).as_posix(), path) for path in Path(folder).rglob("*.py")]
+        else:
+            with suppress(importlib.metadata.PackageNotFoundError):
+                files = importlib.metadata.files(name) or []
+                sources = [(str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py"]
+        for label, path in sorted(sources):
+            if path.is_file():
+                digest.update(f"{name}/{label}\n".encode())
+                digest.update(hashlib.sha256(read_plain(path, 16 * MIB, follow=True)).digest())
     return digest.hexdigest()
-
-
-def _sources(name: str) -> Iterable[tuple[str, Path]]:
-    """Yield the Python files of an import package or of an installed distribution, by path within it, sorted."""
-    if name in OWN_PACKAGES or name.startswith("denoisers/"):
-        spec = importlib.util.find_spec(name.replace("/", "."))
-        folders = list(spec.submodule_search_locations or []) if spec else []
-        found = [
-            (path.relative_to(folder).as_posix(), path) for folder in folders for path in Path(folder).rglob("*.py")
-        ]
-    else:
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            files = []
-        found = [(str(file), Path(str(file.locate()))) for file in files if str(file).endswith(".py")]
-    yield from sorted((label, path) for label, path in found if path.is_file())
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

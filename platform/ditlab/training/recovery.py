@@ -16,12 +16,12 @@ from ditlab.spec.experiment import Experiment
 _MESSAGES = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
 
 
+@dataclass(eq=False)
 class OutOfMemory(Exception):
     """A forward or backward pass of step `step` (from 0) did not fit into memory."""
 
-    def __init__(self, step: int, message: str) -> None:
-        super().__init__(step, message)
-        self.step, self.message = step, message
+    step: int
+    message: str
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -51,10 +51,10 @@ class TrainingState:
         self.module.register_forward_hook(lambda *_: marker.tick())
         self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
         self.network = RootedNetwork(self.engine, network, marker.tick)
-        owners = {"network": network, "objective": self.objective.modules or nn.Module()}
-        self.buffers = dict(persistent_buffers(owners))
-        named = [*named_parameters(owners), *self.buffers.items()]
-        self.shapes = {name: list(whole_shape(value)) for name, value in named}
+        parameters, self.buffers = named_tensors(
+            {"network": network, "objective": self.objective.modules or nn.Module()}
+        )
+        self.shapes = {name: list(whole_shape(value)) for name, value in (parameters | self.buffers).items()}
         self.step = 0
         """Optimiser steps done."""
         self.position = 0
@@ -65,24 +65,24 @@ class TrainingState:
     def tensors(self) -> Iterator[tuple[TensorKey, Tensor]]:
         """Iterate over this worker's share of all that is saved; together the workers' shares are the whole."""
         is_first = self._rank.is_first
-        slices = self.engine.state() if self.engine.stage > 0 or is_first else ()  # at stage 0 every worker has it all
-        buffers = self.buffers if is_first else {}
-        return chain(
-            slices, [(("buffer", name, 0), buffer.detach().float().view(-1)) for name, buffer in buffers.items()]
-        )
+        if self.engine.stage > 0 or is_first:  # at stage 0 every worker has it all
+            yield from self.engine.state()
+        if is_first:
+            yield from ((("buffer", name, 0), each.detach().float().view(-1)) for name, each in self.buffers.items())
 
     def load(self, saved: SavedState, scalars: dict[str, float], step: int, position: int) -> None:
         """Load a saved state, written by any number of workers at any ZeRO stage.
 
         Raises UserError for a state of another optimiser.
         """
-        if saved.has("momentum") != self.engine.partitions.has_moment("momentum"):
+        own = any("momentum" in moments for moments in self.engine.partitions.adam.state.values())
+        if saved.has("momentum") != own:
             written = "muon" if saved.has("momentum") else "adamw"
             raise UserError(
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
                 f"set optimizer.kind to {written}, or start a new run."
             )
-        if not all(saved.has(field) for field in self.engine.power_averages.fields):
+        if not all(saved.has(field) for field in self.engine.averages.exponents):
             scalars = {name: value for name, value in scalars.items() if name != START}  # they begin again
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         self._load_buffers(saved)
@@ -102,31 +102,36 @@ class TrainingState:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
 
-    def offload_to_host(self) -> HostState:
-        """Copy the whole state into host memory; for a single worker, which holds the whole."""
-        assert self._rank.world_size == 1
-        held = {key: values.detach().to("cpu", copy=True) for key, values in self.tensors()}
-        return HostState(held, self.engine.scalars(), self.step, self.position)
-
     def close(self) -> None:
         """Close the engine."""
         self.engine.close()
 
 
-class HostState:
-    """Copy of a training state in host memory, from which the next engine is loaded."""
+@dataclass(frozen=True)
+class CopiedState:
+    """Copy in host memory of all that one worker holds of a training state; at ZeRO stage 0 each holds the whole."""
 
-    def __init__(self, held: dict[TensorKey, Tensor], scalars: dict[str, float], step: int, position: int) -> None:
-        self._held = held
-        self.scalars, self.step, self.position = scalars, step, position
+    tensors: dict[TensorKey, Tensor]
+    """Values by (field, name, start): flat, float32, on the host."""
+    scalars: dict[str, float]
+    step: int
+    position: int
 
-    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Return values `start` to `stop` of a flattened tensor, float32."""
-        return self._held[kind, name, 0][start:stop]
+    @classmethod
+    def of(cls, state: TrainingState) -> CopiedState:
+        """Copy a state into host memory."""
+        tensors = {key: values.detach().to("cpu", copy=True) for key, values in state.engine.state()}
+        for name, buffer in state.buffers.items():
+            tensors["buffer", name, 0] = buffer.detach().float().reshape(-1).to("cpu", copy=True)
+        return cls(tensors, state.engine.scalars(), state.step, state.position)
 
     def has(self, kind: str) -> bool:
         """Return True if any slice of a field is there."""
-        return any(key[0] == kind for key in self._held)
+        return any(key[0] == kind for key in self.tensors)
+
+    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same layout asks."""
+        return self.tensors[kind, name, start][: stop - start]
 
 
 class RootedNetwork(nn.Module):
@@ -149,17 +154,13 @@ class RootedNetwork(nn.Module):
         return self._network.parameters(recurse)
 
 
-def named_parameters(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    """Yield `owner.path` and parameter, for every parameter of every owner."""
+def named_tensors(owners: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the parameters of all owners, and the buffers that belong into a checkpoint, by `owner.path`."""
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
     for prefix, owner in owners.items():
-        for name, parameter in owner.named_parameters():
-            yield f"{prefix}.{name}", parameter
-
-
-def persistent_buffers(owners: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
-    """Yield `owner.path` and buffer, for every buffer that belongs into a checkpoint."""
-    for prefix, owner in owners.items():
-        parameters = {name for name, _ in owner.named_parameters()}
-        for name, value in owner.state_dict(keep_vars=True).items():
-            if name not in parameters:
-                yield f"{prefix}.{name}", value
+        own = dict(owner.named_parameters())
+        parameters |= {f"{prefix}.{name}": value for name, value in own.items()}
+        state = owner.state_dict(keep_vars=True)
+        buffers |= {f"{prefix}.{name}": value for name, value in state.items() if name not in own}
+    return parameters, buffers

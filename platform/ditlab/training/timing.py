@@ -25,7 +25,6 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
 # Throughput
-PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 TIME_CONSTANT = 30.0
 """Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
 # Slow workers
@@ -57,7 +56,7 @@ class ThroughputMeter:
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._batch_size, self._clock = batch_size, clock
-        self._since, self._steps, self._reported = clock(), 0, 0.0
+        self._since, self._steps = clock(), 0
         self.samples_per_second = 0.0
         self.seconds_per_sample = 0.0
         """Average of which stretches fade within `TIME_CONSTANT`: what the time left is told from."""
@@ -76,13 +75,6 @@ class ThroughputMeter:
             self.seconds_per_sample += share * (elapsed / samples - self.seconds_per_sample)
             self.samples_per_second = samples / elapsed
             self._since, self._steps = self._clock(), 0
-
-    def is_report_due(self, force: bool) -> bool:
-        """Return True if the latest progress report is older than PROGRESS_INTERVAL, or with `force`."""
-        if force or self._clock() - self._reported > PROGRESS_INTERVAL:
-            self._reported = self._clock()
-            return True
-        return False
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -145,11 +137,6 @@ class StepWork:
     rate: float
     """Operations a second of a matrix product, of all workers together."""
 
-    def utilisation(self, step_seconds: float) -> dict[str, float]:
-        """Return `perf/mfu` (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) and `perf/hfu` of a step's time."""
-        done = self.rate * step_seconds
-        return {"perf/mfu": self.model / done, "perf/hfu": self.hardware / done} if done > 0 else {}
-
 
 def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> StepWork | None:
     """Count a step's operations and measure the rate of a matrix product: about half a second, once a run.
@@ -188,7 +175,6 @@ class PhaseLog(StepHook):
         self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
         self._waited, self._num_waits = 0.0, 0
-        self._memory_at = -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)
         self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
         """Seconds (worker, phase) and steps since the last logged point."""
@@ -207,9 +193,7 @@ class PhaseLog(StepHook):
     def read(self, is_over: bool = False) -> None:
         """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind the last one."""
         found = self.clock.read_rest() if is_over else self.clock.read()
-        if is_over:
-            self._memory_at = -INTERVAL
-        elif not found.num_steps:
+        if not found.num_steps and not is_over:
             return
         for phase, seconds in enumerate(found.seconds):
             self._own[phase] += round(seconds * _SECOND)
@@ -281,19 +265,19 @@ class PhaseLog(StepHook):
         if not self._is_counted and trained >= COUNTED_AFTER:
             self._is_counted = True
             self._work = self._measure(self._run, self._rank, self._reporter.warn)
-        if self._work:
-            values |= self._work.utilisation(step)
+        if self._work and step > 0:
+            # Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
+            done = self._work.rate * step
+            values["perf/mfu"], values["perf/hfu"] = self._work.model / done, self._work.hardware / done
         values["perf/memory"] = float(self.peaks.max())
         self._sums[:], self._steps[:] = 0.0, 0
         return values
 
     def _sent(self) -> list[int]:
         sent, self._own = self._own, [0] * _NUM_NUMBERS
-        if self._now() - self._memory_at >= INTERVAL:  # torch's statistics of a GPU take 0.1 ms
-            self._memory_at = self._now()
-            # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
-            if self._rank.device.type == "cuda":
-                sent[-1] = int(torch.cuda.max_memory_allocated(self._rank.device))
-            else:
-                sent[-1] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
+        if self._rank.device.type == "cuda":
+            sent[-1] = int(torch.cuda.max_memory_allocated(self._rank.device))
+        else:
+            sent[-1] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return sent

@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Self
 
 import torch
 
@@ -32,7 +34,7 @@ from ditlab.training.plan import TrainingRun, worker_share
 from ditlab.training.receipts import StepReceipts
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import Reporter, RunOutcome
-from ditlab.training.state import TrainingState
+from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.stepping import Stepper
 from ditlab.training.timing import PhaseLog
 
@@ -45,14 +47,9 @@ def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[Step
         OutOfMemory: a worker among several ran out of memory; `MemoryPlan.next_attempt` gives the next measure.
     """
     try:
-        trainer = Trainer(run, rank, reporter, hooks)
-        try:
+        with Trainer(run, rank, reporter, hooks) as trainer:
             trainer.resume()
-            outcome = trainer.train()
-        finally:
-            trainer.close()
-        trainer.release()
-        return outcome
+            return trainer.train()
     except Exception as error:
         if not is_out_of_memory(error) or isinstance(error, RunFailed):
             raise
@@ -64,16 +61,19 @@ def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[Step
         ) from error
 
 
+@dataclass(eq=False)
 class RollBack(Exception):
     """Step `step` (from 1) was not finite, and the policy is to return to the last checkpoint."""
 
-    def __init__(self, step: int) -> None:
-        super().__init__(step)
-        self.step = step
+    step: int
 
 
 class Trainer:
-    """One worker of a run, from the first weight to the last checkpoint."""
+    """One worker of a run, from the first weight to the last checkpoint.
+
+    As a context it ends training: it stops saving and frees the state, in whatever condition an exception left them.
+    After an orderly end the worker's process groups are destroyed too, for the next run of the process.
+    """
 
     state: TrainingState
     stepper: Stepper
@@ -103,7 +103,7 @@ class Trainer:
         saved = self.checkpoints.loaded_receipt
         while True:
             try:
-                return self._run_steps(saved)
+                return self.train_span(saves=True, saved=saved)
             except RollBack as request:
                 bad_step, failed_step = request.step, None
             except OutOfMemory as error:
@@ -118,22 +118,15 @@ class Trainer:
                 self._roll_back(bad_step)
                 saved = self.checkpoints.loaded_receipt
 
-    def train_span(self, last: int, saves: bool = False) -> RunOutcome:
-        """Train until step `last` is done, without recovery; save a checkpoint there, or none at all.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises RollBack, OutOfMemory and RunFailed as the steps do.
-        """
-        return self._run_steps({}, last, saves)
-
-    def close(self) -> None:
-        """Stop saving and free the state, in whatever condition an exception left them."""
+    def __exit__(self, kind: object, *_: object) -> None:
         self.checkpoints.close()
         self._free_state()
-
-    def release(self) -> None:
-        """Destroy the worker's process groups after an orderly end, for the next run of the process."""
-        self.checkpoints.release()
-        self.channel.close()
+        if kind is None:
+            self.checkpoints.release()
+            self.channel.close()
 
     def _build(self) -> None:
         """Build the training state, after freeing the old one: memory may hold one only."""
@@ -162,7 +155,7 @@ class Trainer:
         self.reporter.warn(message)
         self.reporter.tags({"ditlab.failure": "out_of_memory", "ditlab.out_of_memory": message})
         self.reporter.marker.begin(step, "rebuilding the engine", is_untimed=True)
-        host = self.state.offload_to_host()
+        host = CopiedState.of(self.state)
         self._build()
         self.state.load(host, host.scalars, host.step, host.position)
 
@@ -183,11 +176,13 @@ class Trainer:
             )
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
 
-    def _run_steps(self, saved: Mapping[str, str], until: int | None = None, saves: bool = True) -> RunOutcome:
-        """Train to the end of the plan, or until a stop request, and save the last checkpoint.
+    def train_span(
+        self, until: int | None = None, saves: bool = False, saved: Mapping[str, str] = MappingProxyType({})
+    ) -> RunOutcome:
+        """Train to the end of the plan, or until a stop request, without recovery.
 
-        `saved` is what the checkpoint that the state was loaded from holds of the hooks. With `until` the steps end
-        after that one, with no checkpoint before it; without `saves` no checkpoint is saved at all.
+        With `until` the steps end after that one, with no checkpoint before it; without `saves` no checkpoint is saved
+        at all. `saved` is what the checkpoint that the state was loaded from holds of the hooks.
 
         Raises:
             RollBack: a step was not finite, and the run is to return to its last checkpoint.
@@ -301,9 +296,10 @@ class Trainer:
         """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""
         while True:  # in rounds, as the others' wait in a collective has a limit
             waits = max((each(self.state.step, self.metrics.latest) for each in self.hooks.evaluated), default=False)
-            waits_still, stops = self.channel.all_reduce_max(waits, self.reporter.should_stop())
+            votes = self.channel.gather_numbers([waits, self.reporter.should_stop()])
+            waits_still, stops = (any(each) for each in zip(*votes, strict=True))
             if stops or not waits_still:
-                return bool(stops)
+                return stops
 
     def _retire_fields(self) -> bool:
         """Leave out batch fields that the loss does not read any more; return True if they changed."""

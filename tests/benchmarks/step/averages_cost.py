@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.engine import engine
-from ditlab.engine.averages import PowerAverages
+from ditlab.engine.averages import WeightAverages
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
@@ -35,27 +35,29 @@ WARM_UP = 4
 """Blocks that are not counted; snapshots are taken in them."""
 
 
-class SwitchedAverages(PowerAverages):
-    """Averages whose update can be off."""
+class SwitchedAverages(WeightAverages):
+    """Averages whose update of all but the exponential one can be off."""
 
     is_on = True
     kept_bytes = 0
     state_bytes = 0
     """Masters, moments and moving average."""
-    seconds: list[float] = []  # noqa: RUF012
-    """Of each update."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}  # noqa: RUF012
+    """Of each update, with the averages on and off."""
 
     def __init__(self, partitions: Any, *arguments: Any) -> None:
         super().__init__(partitions, *arguments)
-        flats = [flat for index in range(len(partitions.flats)) for flat in self.tensors(index).values()]
+        self._on = self.exponents
+        flats = [self._flats[field][index] for field in self.exponents for index in range(len(partitions.flats))]
         SwitchedAverages.kept_bytes = sum(flat.untyped_storage().nbytes() for flat in flats)
         SwitchedAverages.state_bytes = 4 * sum(flat.numel() * flat.element_size() for flat in partitions.flats)
 
     def _follow(self, *arguments: Any) -> None:
-        if self.is_on:
-            begin = time.perf_counter()
-            super()._follow(*arguments)
-            self.seconds.append(time.perf_counter() - begin)
+        self.exponents = self._on if self.is_on else {}
+        begin = time.perf_counter()
+        super()._follow(*arguments)
+        self.seconds[self.is_on].append(time.perf_counter() - begin)
+        self.exponents = self._on
 
 
 class TimedSnapshots(AverageSnapshots):
@@ -81,12 +83,10 @@ class Blocks(Reporter):
         self._rounds, self._block = rounds, block
         self._calls, self._since = 0, 0.0
         self.times: dict[bool, list[float]] = {True: [], False: []}
-        self.averaged_steps = 0
 
     def _count(self) -> bool:
         """Called by the step loop after each step."""
         self._calls += 1
-        self.averaged_steps += SwitchedAverages.is_on
         if self._calls % self._block:
             return False
         now, number = time.perf_counter(), self._calls // self._block
@@ -107,7 +107,7 @@ def measure(experiment: Experiment, rounds: int, block: int) -> None:
         shards = [path.stat().st_size for path in (home / "checkpoints" / "averages").glob("step-*/shard-*")]
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
     step, held_up = statistics.median(blocks.times[False]), statistics.median(TimedSnapshots.held_up)
-    update = sum(SwitchedAverages.seconds) / blocks.averaged_steps
+    update = statistics.fmean(SwitchedAverages.seconds[True]) - statistics.fmean(SwitchedAverages.seconds[False])
     kept, state = SwitchedAverages.kept_bytes, SwitchedAverages.state_bytes
     print(f"{experiment.name}: {step * 1e3:.2f} ms a step without averages; they take {kept / 2**20:.1f} MiB beside "
           f"{state / 2**20:.1f} MiB of masters, moments and moving average ({kept / state:.2f}); their "
@@ -129,7 +129,7 @@ def main() -> None:
     options = parser.parse_args()
     length = ["training.epochs=null", "training.steps=1000000", "evaluation.every=null", "checkpoint.every=null"]
     experiment = load_experiment(options.spec, [*length, "training.averages={}", *options.overrides])
-    engine.PowerAverages = SwitchedAverages  # type: ignore[misc]
+    engine.WeightAverages = SwitchedAverages  # type: ignore[misc]
     checkpointing.AverageSnapshots = TimedSnapshots  # type: ignore[misc]
     measure(experiment, options.rounds, options.block)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ditlab.engine.distributed import single_process
-from ditlab.engine.update import Ratio, ZScore, statistics
+from ditlab.engine.update import Ratio, ZScore
 from ditlab.spec.optimization import RatioZClip, ZClip
 from support.trainings.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
 from support.trainings.workers import tiny
@@ -48,9 +48,9 @@ def test_ratio_sets_the_limit_before_the_average_moves():
     assert clip.limit(100.0) == pytest.approx(19.9) and clip.mean == pytest.approx(0.99 * 7.96 + 0.01 * 19.9)
 
 
-@pytest.mark.parametrize("spec", [ZClip(warmup=3), RatioZClip()], ids=["zscore", "ratio"])
-def test_statistics_survive_json_exactly(spec):
-    one, two = statistics(spec), statistics(spec)
+@pytest.mark.parametrize(("kind", "spec"), [(ZScore, ZClip(warmup=3)), (Ratio, RatioZClip())], ids=["zscore", "ratio"])
+def test_statistics_survive_json_exactly(kind, spec):
+    one, two = kind(spec), kind(spec)
     norms = [float(x) for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9]
     for norm in norms[:6]:
         one.limit(norm)

@@ -1,11 +1,12 @@
 """The decision of `engine.compile: auto` is a function of spec, device type and torch's version alone."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ditlab.engine.compilation import check_compiler, compile_blocks
+from ditlab.engine.compilation import compile_blocks
 from ditlab.errors import UserError
 from ditlab.spec.compiling import compile_decision, compiled_warning
 from support.trainings.workers import tiny
@@ -35,16 +36,16 @@ def test_truth_table():
 
 def test_the_machine_decides_nothing(monkeypatch):
     """Not even a missing compiler: that is an error, whichever way compiled blocks were asked for."""
-    experiment = tiny(engine={"compile": "auto"})
+    experiment, blocks = tiny(engine={"compile": "auto"}), SimpleNamespace(compiled_modules=dict)
     decision = compile_decision(experiment, "cpu")
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("CXX", raising=False)
     assert compile_decision(experiment, "cpu") == decision
     with pytest.raises(UserError, match=r"^engine\.compile needs a C\+\+ compiler.*`g\+\+`; install g\+\+ .* to false"):
-        check_compiler()
+        compile_blocks(blocks, torch.device("cpu"), whole_gathers=False)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="`no-such-compiler`"):
-        check_compiler()
+        compile_blocks(blocks, torch.device("cpu"), whole_gathers=False)
 
 
 def test_a_network_without_blocks_is_refused():

@@ -36,7 +36,7 @@ def test_a_fresh_network_computes_the_same(checkpoint, tmp_path, averaged):
     reader = open_checkpoint(checkpoint)
     assert all(torch.equal(value, reader.weights(averaged)[name]) for name, value in load_file(weights).items())
     experiment, network = load_export(tmp_path / "out", CPU)
-    _, expected = load_network(reader.manifest.spec, reader.weights(averaged), CPU)
+    expected = load_network(experiment, reader.weights(averaged), CPU)
     assert torch.equal(outputs(network), outputs(expected)) and outputs(network).abs().max() > 0
     assert experiment.model == tiny().model
 

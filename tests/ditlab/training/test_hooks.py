@@ -107,12 +107,7 @@ def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(tmp_path, saves
     from ditlab.training.trainer import Trainer
 
     run = training_run(tiny(training__steps=6, checkpoint={"every": 1}), tmp_path, tmp_path / "checkpoints")
-    with single_process(use_gpu=False) as rank:
-        trainer = Trainer(run, rank, Recorder())
-        try:
-            assert trainer.train_span(3, saves).step == 3
-            assert trainer.train_span(4, saves).step == 4
-        finally:
-            trainer.close()
-        trainer.release()
+    with single_process(use_gpu=False) as rank, Trainer(run, rank, Recorder()) as trainer:
+        assert trainer.train_span(3, saves).step == 3
+        assert trainer.train_span(4, saves).step == 4
     assert run.checkpoints.steps() == ([3, 4] if saves else [])

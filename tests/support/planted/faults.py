@@ -139,7 +139,7 @@ FAULTS = (
     ),
     Fault(
         "bias correction off by one",
-        _one(ENGINE + "partitions.py", '"step": torch.zeros(', '"step": torch.ones('),
+        _one(ENGINE + "deepspeed_internals.py", '"step": torch.zeros(', '"step": torch.ones('),
         "moments, updates so far",
     ),
     Fault(
@@ -256,13 +256,14 @@ FAULTS = (
     ),
     Fault(
         "evaluation on training weights",
-        _one(ENGINE + "averages.py", "        if not self.fields:\n            return",
+        _one(ENGINE + "averages.py", "        if self._ema is None:\n            return",
              "        if True:\n            return"),
         "evaluation.*weights in training",
     ),
     Fault(
         "average left in place after evaluation",
-        _one(ENGINE + "engine.py", "            yield\n        self._average.exchange()", "            yield"),
+        _one(ENGINE + "engine.py", "            yield\n        if averaged:\n            self.averages.exchange()",
+             "            yield"),
         "evaluation.*after it",
     ),
     Fault(

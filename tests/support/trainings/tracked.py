@@ -93,7 +93,7 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
     optimizer = _distinct_bytes([each for tensors in whole for each in tensors.values()])
     if engine.stage == 0:  # whose master weights are the parameters
         optimizer -= parameters
-    average = sum(each.nbytes for index in range(len(whole)) for each in engine._average.tensors(index).values())
+    average = sum(each.nbytes for index in range(len(whole)) for each in engine.averages.tensors(index).values())
     engine.close()
     return TrackedStep(state, passes, tracker.peak, parameters, optimizer, average)
 

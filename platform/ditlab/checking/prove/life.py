@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from denoisers.contract import SampleRequest
 from ditlab.checking.prove.findings import Findings, ProofComparison, equal_values
-from ditlab.checking.prove.observing import CopiedState, RecordedStep, StepRecorder, WholeStep, join_slices
+from ditlab.checking.prove.observing import RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
 from ditlab.checking.prove.reference import (
     FLOAT32,
     PRECISIONS,
@@ -38,10 +38,10 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
-from ditlab.training.evaluation import metrics_by_part, part_objectives
+from ditlab.training.evaluation import metrics_by_part
 from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
-from ditlab.training.state import TrainingState
+from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
 
 FRESH, LATER, LOST = 4, 16, 2
@@ -133,8 +133,7 @@ class _RunProof:
     def run(self) -> list[str]:
         """Train, compare, and return what cannot be told."""
         stages, comparer, experiment = self._stages, self._comparer, self._run.experiment
-        trainer = self._trainer(process_seed=1)
-        try:
+        with self._trainer(process_seed=1) as trainer:
             trainer.resume()
             begun = CopiedState.of(trainer.state)
             masters = self._whole(begun, "master")
@@ -151,13 +150,9 @@ class _RunProof:
             saved = CopiedState.of(trainer.state)
             if stages.killed > stages.saved:
                 trainer.train_span(stages.killed)
-        finally:
-            trainer.close()
-        trainer.release()
         del trainer
         lost = dict(self._recorder.kept)
-        trainer = self._trainer(process_seed=2)
-        try:
+        with self._trainer(process_seed=2) as trainer:
             trainer.resume()
             if stages.killed > stages.saved:
                 self.findings.stage += 1
@@ -171,9 +166,6 @@ class _RunProof:
                 comparer.compare_slope(*self._slope)
             self._perturb(trainer.state, trainer.state.step)
             self._compare_evaluation(trainer)
-        finally:
-            trainer.close()
-        trainer.release()
         return comparer.compare_scales() if comparer else []
 
     def _trainer(self, process_seed: int) -> Trainer:
@@ -205,7 +197,7 @@ class _RunProof:
         experiment, clip = self._run.experiment, self._run.experiment.training.clip
         scalars = {"adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE}
         scalars |= {"clip.count": float(getattr(clip, "warmup", 1)), "clip.mean": 0.01, "clip.variance": 1e-6}
-        given = CopiedState.of(state).perturbed(experiment.seed, step, experiment.batch.size, scalars)
+        given = perturbed(CopiedState.of(state), experiment.seed, step, experiment.batch.size, scalars)
         state.load(given, given.scalars, step, given.position)
         self.findings.stage += 1
         self._compare_states(given, CopiedState.of(state), "after loading")
@@ -353,12 +345,11 @@ class EvaluationComparer:
         `trained`: the weights in training, whose metrics an evaluation under an average must not give.
         """
         alone = Rank(0, 1, 0, self._inputs.device)
-        objectives = part_objectives(self._run.experiment, self._run.data)
 
         def means(weights: Whole, dtype: torch.dtype) -> dict[str, float]:
             model = self._model(weights, dtype)
             values = metrics_by_part(
-                model.network, model.objective, self._run.data, objectives, self._inputs, self._pass_size,
+                model.network, model.objective, self._run.experiment, self._run.data, self._inputs, self._pass_size,
                 self._run.experiment.evaluation.limit, alone, ControlChannel(alone),
             )  # fmt: skip
             return {f"eval/{name}": value for name, value in values.items()}

@@ -18,62 +18,36 @@ from ditlab.engine.distributed import ControlChannel
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
-from ditlab.training.state import TrainingState
+from ditlab.training.state import CopiedState, TrainingState
 
 WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
 """Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
 
 
-@dataclass(frozen=True)
-class CopiedState:
-    """Copy of all that one worker holds of a training state; at ZeRO stage 0 each holds the whole."""
+def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars: Mapping[str, float]) -> CopiedState:
+    """Return `state` at a later step with nothing at zero and no two values alike.
 
-    tensors: dict[TensorKey, Tensor]
-    """Values by (field, name, start): flat, float32, on the host."""
-    scalars: dict[str, float]
-    step: int
-    position: int
-
-    @classmethod
-    def of(cls, state: TrainingState) -> CopiedState:
-        """Copy a state into host memory."""
-        tensors = {key: values.detach().to("cpu", copy=True) for key, values in state.engine.state()}
-        for name, buffer in state.buffers.items():
-            tensors["buffer", name, 0] = buffer.detach().float().reshape(-1).to("cpu", copy=True)
-        return cls(tensors, state.engine.scalars(), state.step, state.position)
-
-    def has(self, kind: str) -> bool:
-        """Return True if any slice of a field is there."""
-        return any(key[0] == kind for key in self.tensors)
-
-    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same layout asks."""
-        return self.tensors[kind, name, start][: stop - start]
-
-    def perturbed(self, seed: int, step: int, batch_size: int, scalars: Mapping[str, float]) -> CopiedState:
-        """Return a state of a later step with nothing at zero and no two values alike.
-
-        Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an average is all but
-        the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
-        """
-        found = dict(self.tensors)
-        for (kind, name, start), values in self.tensors.items():
-            drawn, moved = (
-                torch.randn(
-                    start + values.numel(),
-                    generator=torch.Generator().manual_seed(derived_seed(seed, "prove", each, name)),
-                )[start:]
-                for each in (kind, "master")
-            )
-            if kind == "exp_avg_sq":
-                found[kind, name, start] = GRADIENTS**2 * (0.5 + drawn.abs())
-            elif kind in ("exp_avg", "momentum"):
-                found[kind, name, start] = GRADIENTS * drawn
-            elif kind != "buffer":
-                masters = self.tensors["master", name, start] + WEIGHTS * moved
-                found[kind, name, start] = masters if kind == "master" else masters + AVERAGES * drawn
-        later = {name: scalars.get(name, value) for name, value in self.scalars.items()}
-        return CopiedState(found, later, step, step * batch_size)
+    Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an average is all but
+    the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
+    """
+    found = dict(state.tensors)
+    for (kind, name, start), values in state.tensors.items():
+        drawn, moved = (
+            torch.randn(
+                start + values.numel(),
+                generator=torch.Generator().manual_seed(derived_seed(seed, "prove", each, name)),
+            )[start:]
+            for each in (kind, "master")
+        )
+        if kind == "exp_avg_sq":
+            found[kind, name, start] = GRADIENTS**2 * (0.5 + drawn.abs())
+        elif kind in ("exp_avg", "momentum"):
+            found[kind, name, start] = GRADIENTS * drawn
+        elif kind != "buffer":
+            masters = state.tensors["master", name, start] + WEIGHTS * moved
+            found[kind, name, start] = masters if kind == "master" else masters + AVERAGES * drawn
+    later = {name: scalars.get(name, value) for name, value in state.scalars.items()}
+    return CopiedState(found, later, step, step * batch_size)
 
 
 @dataclass(frozen=True)
@@ -287,8 +261,7 @@ class StepRecorder(StepHook):
                     for part in partitions.slices_of[index]:
                         values = part.of(gradient).float().to("cpu", copy=True)
                         record.gradients["gradient", part.name, part.start] = values
-        scale = getattr(adam, "grad_scale", None)
-        record.divisor = 1.0 if scale is None else float(scale)
+        record.divisor = partitions.clip_factor
 
 
 def _stale(state: TrainingState, held: CopiedState) -> list[str]:

@@ -89,8 +89,7 @@ def replay_segment(rank: Rank, task: SegmentTask) -> dict[int, ReplayedStep]:
         Path(task.folder, "swap"), memory, start_point(experiment, home, task.run_id),
     )  # fmt: skip
     observer = StepObserver(task.shown, range(segment.first, segment.last + 1))
-    trainer = Trainer(run, rank, observer)
-    try:
+    with Trainer(run, rank, observer) as trainer:
         if task.source:
             with CheckpointStore.at(task.source).open(task.source_step, verify=False) as reader:
                 scalars = kept_scalars(reader.manifest, experiment) if segment.is_changed else None
@@ -98,9 +97,6 @@ def replay_segment(rank: Rank, task: SegmentTask) -> dict[int, ReplayedStep]:
         else:  # what the run itself began from
             trainer.checkpoints.load_newest(trainer.state)
         trainer.train_span(segment.last, saves=task.hands_over)
-    finally:
-        trainer.close()
-    trainer.release()
     return observer.seen
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ditlab.checking.replay.history import Execution
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
-from ditlab.engine.update_norms import ParameterNorms, UpdateNorms
+from ditlab.engine.update import ParameterNorms, UpdateNorms
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import ForwardPass
@@ -156,7 +156,7 @@ class StepObserver(Reporter):
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
         if step in self._shown:
             self.seen[step].samples = self._sample_losses(micro_batches, self.seen[step].rows)
-            self._norms = self._stepper.state.engine.update_norms()
+            self._norms = UpdateNorms(self._stepper.state.engine.partitions)
             self._watching.enter_context(self._norms.watching())
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
@@ -167,7 +167,7 @@ class StepObserver(Reporter):
         if norms := self._norms:
             self.attempt_ended()
             self.seen[step].norms = norms.read(self._stepper.rank.device)
-            self.seen[step].clip_factor = norms.clip_factor
+            self.seen[step].clip_factor = self._stepper.state.engine.partitions.clip_factor
 
     def attempt_ended(self) -> None:
         self._watching.close()
@@ -182,7 +182,7 @@ class StepObserver(Reporter):
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
         found = []
         stepper, state = self._stepper, self._stepper.state
-        with state.engine.measuring_losses(), _given_times(state.module.network) as times:
+        with state.engine.evaluating(averaged=False), _given_times(state.module.network) as times:
             for part in stepper.share.passes:
                 micro = micro_batches[part.number]
                 for start in range(part.start, part.stop):

@@ -13,7 +13,7 @@ from denoisers.processes.flow_sampling import FlowSampler
 from ditlab.checking.prove.findings import Findings, Proof, ProofComparison
 from ditlab.checking.prove.life import PASSES, ROWS, RunStages, compare_decisions
 from ditlab.checking.prove.steps import gradient_groups
-from ditlab.engine.averages import WeightAverage
+from ditlab.engine.averages import WeightAverages
 from ditlab.engine.engine import Engine
 from ditlab.engine.update import Update
 from ditlab.spec.optimization import AdamW
@@ -40,7 +40,7 @@ def wrapped(monkeypatch: Any, owner: Any, name: str, change: Callable[..., Any])
 
 
 def every_fifth_average(patch: Any) -> None:
-    wrapped(patch, WeightAverage, "begin", lambda begin, self, step: begin(self, step if step % 5 else step + 1))
+    wrapped(patch, WeightAverages, "begin", lambda begin, self, step: begin(self, step if step % 5 else step + 1))
 
 
 def every_seventh_clipping(patch: Any) -> None:
