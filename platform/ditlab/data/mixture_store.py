@@ -16,13 +16,11 @@ from torch import Tensor
 
 from denoisers.contract import ANY
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
-from ditlab.data.stores.block_index import BlockLayout, group_places
+from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import (
-    Source,
     StoredColumn,
     StoreManifest,
-    TextFacts,
     format_shape,
     merged_column,
 )
@@ -78,33 +76,25 @@ class JoinedStore(BucketedStore):
         if not common:
             raise UserError(next(iter(self.problems.values())))
         flat = [part for store in stores.values() for part in store.parts]
-        self.columns = {name: merged_column([part.columns[name] for part in flat]) for name in common}
         self.is_uniform = not several and not shape_problems(stores, common)
         """True if every column has one shape."""
         self.draw: Draw = draw if draw != "auto" else "sample" if self.is_uniform else "batch"
         self.parts = (StackedStore(flat, common),) if self.is_uniform else tuple(flat)
-        if self.is_uniform:
-            self.columns = dict(self.parts[0].columns)
+        self.columns = (
+            dict(self.parts[0].columns)
+            if self.is_uniform
+            else {name: merged_column([part.columns[name] for part in flat]) for name in common}
+        )
         manifests = [store.manifest for store in stores.values()]
         texts = [manifest.text for manifest in manifests if manifest.text is not None]
-        text: TextFacts | None = None
-        if len(texts) == len(stores):
-            sums = {
-                key: sum(getattr(text, key) for text in texts) for key in ("documents", "bytes", "tokens", "dropped")
-            }
-            text = texts[0].model_copy(update=sums)
-        self.fingerprint = joined_fingerprint({name: store.fingerprint for name, store in stores.items()})
-        facts: dict[str, Any] = {
-            "name": "mixture",
-            "description": " + ".join(manifest.description for manifest in manifests),
-            "rows": sum(map(len, stores.values())),
-            "shards": (),
-            "source": Source(kind="mixture"),
-            "text": text,
-            "attachments": dict(manifests[0].attachments),  # the first part's tokeniser is everyone's
-            "fingerprint": self.fingerprint,
-        }
-        # Written nowhere, without columns, blocks and index, which each part has of its own.
+        counts = ("documents", "bytes", "tokens", "dropped")
+        sums = {key: sum(getattr(text, key) for text in texts) for key in counts}
+        text = texts[0].model_copy(update=sums) if len(texts) == len(stores) else None
+        content = json.dumps([[name, stores[name].fingerprint] for name in sorted(stores)], separators=(",", ":"))
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        """SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
+        # Written nowhere, without rows, columns and blocks, which each part has of its own; one tokeniser is all's.
+        facts: dict[str, Any] = {"name": "mixture", "text": text, "attachments": dict(manifests[0].attachments)}
         self.manifest = StoreManifest.model_construct(**facts)  # type: ignore[assignment]
         self.size = sum(part.size for part in self.parts)
         self._ends = np.cumsum([len(part) for part in self.parts])
@@ -121,12 +111,6 @@ class JoinedStore(BucketedStore):
                 raise UserError(self.problems[name])
 
 
-def joined_fingerprint(fingerprints: Mapping[str, str]) -> str:
-    """Return the SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
-    content = [[name, fingerprints[name]] for name in sorted(fingerprints)]
-    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
-
-
 class StackedStore(Store):
     """Stores of one shape, whose rows are numbered store after store."""
 
@@ -138,14 +122,8 @@ class StackedStore(Store):
         for name in columns:
             parts = [store.columns[name] for store in stores]
             longest = max(column.shape[:1] for column in parts)  # the padded columns have several lengths
-            shape = (*longest, *parts[0].shape[1:])
-            merged[name] = merged_column(parts).model_copy(update={"shape": shape})
-        changes = {
-            "rows": sum(len(store) for store in stores),
-            "columns": merged,
-            "shards": tuple(shard for store in stores for shard in store.manifest.shards),
-            "source": Source(kind="mixture"),
-        }
+            merged[name] = merged_column(parts).model_copy(update={"shape": (*longest, *parts[0].shape[1:])})
+        changes = {"rows": sum(map(len, stores)), "columns": merged}  # not its shards, which are read from the stores
         super().__init__(stores[0].path, stores[0].manifest.model_copy(update=changes))
         self.size = sum(store.size for store in stores)
 
@@ -153,11 +131,6 @@ class StackedStore(Store):
         """Hash every file of every store. Raises UserError for the first one that was altered."""
         for store in self._stores:
             store.verify()
-
-    @cached_property
-    def layout(self) -> BlockLayout:
-        """Unused: blocks of several stores differ in size."""
-        raise NotImplementedError
 
     def expect(self, blocks: np.ndarray) -> None:
         """Take note that blocks will be read soon; they are numbered store after store."""

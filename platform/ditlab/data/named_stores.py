@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from ditlab.data.remote.copies import STORES, NodeCopies, Notify, describe_store, open_remote_store, write_to_stderr
+from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.home import Home
@@ -39,7 +39,7 @@ def open_named_store(
     if access == "auto":  # one that does not fit the disk, and of which no copy was begun
         with suppress(Unreachable):  # there may be a copy
             store = describe_store(option, name)
-            if not NodeCopies(home.node_cache / STORES, notify).place_of(store.manifest).exists():
+            if not copy_of(home.node_cache / STORES, store.manifest).exists():
                 home.node_cache.mkdir(parents=True, exist_ok=True)
                 is_streamed = store.size > COPY_SHARE * shutil.disk_usage(home.node_cache).free
     if is_streamed:

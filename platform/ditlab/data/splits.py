@@ -17,12 +17,11 @@ from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,
     hold_out_evenly,
-    hold_out_groups,
     hold_out_rows,
     hold_out_runs,
 )
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
-from ditlab.data.mixture_store import Draw, JoinedStore, joined_fingerprint, joined_views
+from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
@@ -152,10 +151,8 @@ def _split(
         train, held_out = hold_out_runs(len(store), hold_out)
     elif len(store.parts) > 1:
         train, held_out = hold_out_evenly([len(part) for part in store.parts], hold_out)
-    elif group > 1:
-        train, held_out = hold_out_groups(len(store), hold_out, group)
     else:
-        train, held_out = hold_out_rows(len(store), hold_out)
+        train, held_out = hold_out_rows(len(store), hold_out, group)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
     by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
     if len(held_out) and not by_blocks and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
@@ -196,7 +193,7 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
     return DataSplits(
         train,
         held_out,
-        joined_fingerprint({name: part.fingerprint for name, part in parts.items()}),
+        store.fingerprint,
         " + ".join(named),
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,

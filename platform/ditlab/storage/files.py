@@ -17,7 +17,7 @@ from typing import IO, Any, BinaryIO
 from zlib import crc32
 
 from ditlab.errors import UserError
-from ditlab.storage.plain_files import check_replaceable, open_for_append, parse_json, read_plain
+from ditlab.storage.plain_files import UnusableFile, open_for_append, parse_json, read_plain
 
 _STAMP = "# SHA-256 of the lines above: "
 _LENGTH = len(b',"crc":"12345678"}')
@@ -100,7 +100,9 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     body or the disk fails, the old file stays and nothing of the new one is left. Raises UnusableFile where `path` is a
     device, and OSError as the file system does.
     """
-    check_replaceable(path)
+    # a rename would deprive the machine of a device, as of /dev/null by root's habit; a link to one may go
+    if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
+        raise UnusableFile("a device, no plain file", path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:

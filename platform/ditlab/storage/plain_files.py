@@ -47,16 +47,6 @@ def open_regular_file(path: Path, limit: int | None = None, *, follow: bool = Fa
         raise
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise UnusableFile for a device, of which a rename would deprive the machine: root may rename over /dev/null."""
-    try:
-        kind = stat.S_IFMT(path.lstat().st_mode)
-    except OSError:
-        return
-    if kind in (stat.S_IFCHR, stat.S_IFBLK):
-        raise UnusableFile(f"{_KINDS[kind]}, no plain file", path)
-
-
 def open_for_append(path: Path) -> int:
     """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as for reading."""
     return _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
@@ -66,12 +56,14 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UnusableFile("a link in a circle" if follow else "a link, no plain file", path) from None
-        if error.errno == errno.EISDIR:
-            raise UnusableFile("a folder, no plain file", path) from None
-        if error.errno in (errno.ENXIO, errno.ENODEV):
-            raise UnusableFile("no plain file", path) from None
+        reasons = {
+            errno.ELOOP: "a link in a circle" if follow else "a link, no plain file",
+            errno.EISDIR: "a folder, no plain file",
+            errno.ENXIO: "no plain file",
+            errno.ENODEV: "no plain file",
+        }
+        if reason := reasons.get(error.errno or 0):
+            raise UnusableFile(reason, path) from None
         raise
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
@@ -83,9 +75,7 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, or if it grows meanwhile."""
     with open_regular_file(path, limit, follow=follow) as file:
-        content: bytes | None = file.read()
-    if content is None:  # some of /proc's files have nothing at first, and would be waited for
-        raise UnusableFile("nothing to read yet, no plain file", path)
+        content = file.read() or b""  # None: some of /proc's files have nothing at first
     if len(content) > limit:
         raise UnusableFile(f"more than {limit:,} bytes", path)
     return content
@@ -99,8 +89,12 @@ def check_plain(path: Path, limit: int | None = None) -> Path:
 
 def parse_json(content: bytes | str) -> Any:
     """Parse JSON. Raises ValueError for all that is none: also for nesting too deep, other encodings, NaN, Infinity."""
+
+    def refuse_constant(name: str) -> Any:
+        raise ValueError(f"{name} is no number of JSON")
+
     try:
-        return json.loads(content, parse_constant=_refuse_constant)
+        return json.loads(content, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -110,16 +104,11 @@ def read_json(path: Path, limit: int = MIB) -> Any:
     return parse_json(read_plain(path, limit))
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
-
-
 def stays_below(folder: Path, path: Path) -> bool:
     """Return True if a file or folder, and everything in it, lies in `folder` when its links are followed."""
     root = folder.resolve()
     try:
-        contents = [path, *(path.rglob("*") if path.is_dir() else ())]
-        return all(each.resolve().is_relative_to(root) for each in contents)
+        return all(each.resolve().is_relative_to(root) for each in (path, *path.rglob("*")))
     except (OSError, RuntimeError, ValueError):  # a loop of links; a name that no file can have
         return False
 
@@ -127,7 +116,7 @@ def stays_below(folder: Path, path: Path) -> bool:
 def holds_plain_files(path: Path) -> bool:
     """Return True if a file, or everything in a folder, can be read without waiting: no pipes, devices and sockets."""
     try:
-        modes = [each.stat().st_mode for each in [path, *(path.rglob("*") if path.is_dir() else ())]]
+        modes = [each.stat().st_mode for each in (path, *path.rglob("*"))]
     except (OSError, RuntimeError, ValueError):
         return False
     return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)

@@ -16,7 +16,7 @@ from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout, read_manifest_bytes
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout
 from ditlab.errors import UserError, first_line
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
@@ -131,7 +131,7 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
         sentence = f"{data.name} has the fingerprint {data.fingerprint[:12]}, and the run was trained on {theirs}"
         return None, VerifiedPart("data", "off", f"{sentence}; bring those data back.")
     for file in (path for folder in folders for path in sorted(folder.rglob("*.json"))):
-        if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(read_manifest_bytes(file)):
+        if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(file):
             sentence = f"{file} has its values, in another layout than it was written in: it was edited"
             return None, VerifiedPart("data", "off", f"{sentence}; bring the file back.")
     hashed = f"all {format_bytes(size)} of its files have their hashes"

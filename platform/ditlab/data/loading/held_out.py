@@ -42,13 +42,18 @@ WINDOW_BLOCKS = 64
 """Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
 
 
-def hold_out_rows(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training rows, held-out rows) of a store of `length` rows, int64.
+def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours are never parted.
 
     A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
     that the first few are a good sample. A share above 0 holds out at least one row.
     """
-    return _cut(keyed_permutation("ditlab.hold-out", length), share)
+    assert length % group == 0, (length, group)
+    train, held_out = _cut(keyed_permutation("ditlab.hold-out", length // group), share)
+    if group == 1:
+        return train, held_out
+    train, held_out = ((groups[:, None] * group + np.arange(group)).reshape(-1) for groups in (train, held_out))
+    return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
 def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -65,17 +70,6 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
     order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
     train, held_out = _cut(order, share)
-    return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
-
-
-def hold_out_groups(length: int, share: float, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows as `hold_out_rows` does, held out in groups of `group` neighbours, as of one digit in several
-    colours.
-    """
-    assert length % group == 0, (length, group)
-    train, held_out = (
-        (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in hold_out_rows(length // group, share)
-    )
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 

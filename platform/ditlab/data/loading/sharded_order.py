@@ -34,22 +34,6 @@ class ShardedUnits:
     def __len__(self) -> int:
         return int(self.starts[-1] - self.starts[0])
 
-    @classmethod
-    def of_part(cls, rows: ComputedRows, part: int, layout: BlockLayout, lanes: int, window: int) -> ShardedUnits:
-        """Cut a part of a view into units: runs of blocks, the least power of two with at most MOST_UNITS units.
-
-        Blocks are never parted, so that each is fetched once, unless there are hardly any.
-        """
-        blocks, cut = 1, layout
-        while -(-layout.num_blocks // blocks) > MOST_UNITS:
-            blocks *= 2
-        if layout.num_blocks < 2 * lanes:
-            while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
-                cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
-        begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
-        starts = rows.first_of[part] + rows.parts[part].num_before(begins)
-        return cls(part, starts, window * blocks * layout.block_rows)
-
 
 class ShardedOrder(Order):
     """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
@@ -84,11 +68,23 @@ class ShardedOrder(Order):
 
     @classmethod
     def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> ShardedOrder:
-        """Return the order of a view's samples, which must be computed rows. `window`: units of a lane."""
-        rows = view.rows
+        """Return the order of a view's samples, which must be computed rows. `window`: units of a lane.
+
+        Units are runs of blocks, of the least power of two with at most MOST_UNITS of them in a part. Blocks are never
+        parted, so that each is fetched once, unless there are hardly any.
+        """
+        rows, units = view.rows, []
         assert isinstance(rows, ComputedRows), "lanes are of computed rows"
-        layouts = [part.layout for part in view.store.parts]
-        units = (ShardedUnits.of_part(rows, part, layout, lanes, window) for part, layout in enumerate(layouts))
+        for part, layout in enumerate(part.layout for part in view.store.parts):
+            blocks, cut = 1, layout
+            while -(-layout.num_blocks // blocks) > MOST_UNITS:
+                blocks *= 2
+            if layout.num_blocks < 2 * lanes:
+                while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
+                    cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
+            begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
+            starts = rows.first_of[part] + rows.parts[part].num_before(begins)
+            units.append(ShardedUnits(part, starts, window * blocks * layout.block_rows))
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:

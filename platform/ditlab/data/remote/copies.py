@@ -14,9 +14,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,11 @@ class StoreFile:
 
 
 @dataclass(frozen=True)
-class RootManifest:
-    """Manifest in a store's own folder, and the bytes that it was read from."""
+class PlacedManifest:
+    """Manifest of a store or a bucket, and the bytes that it was read from."""
 
+    folder: str
+    """Folder of the bucket; empty: the store's own."""
     name: str
     content: bytes
     manifest: AnyManifest
@@ -93,45 +95,32 @@ class RootManifest:
 
 @dataclass(frozen=True)
 class StoreContents:
-    """Manifests and files of a store.
+    """Files and manifests of a store, which are placed in this order: it is whole once the last of them is there."""
 
-    They are placed in this order: files, the buckets' manifests, the root manifest. A store is whole once the last is
-    there.
-    """
-
-    root: RootManifest
-    parts: tuple[tuple[str, bytes, StoreManifest], ...]
-    """Folder, manifest bytes and manifest of each bucket of a bucketed store."""
     files: tuple[StoreFile, ...]
+    manifests: tuple[PlacedManifest, ...]
+    """Those of the buckets of a bucketed store, and the store's own at the end."""
 
     @property
     def size(self) -> int:
         """Bytes of all files whose size a manifest has."""
         return sum(file.size or 0 for file in self.files)
 
-    @property
-    def manifests(self) -> Iterator[tuple[str, str, bytes]]:
-        """Folder, name and content of each manifest, in the order in which they are placed."""
-        for folder, content, _ in self.parts:
-            yield folder, MANIFEST_NAME, content
-        yield "", self.root.name, self.root.content
 
-
-def read_root(read: ReadFile, place: str) -> RootManifest | None:
-    """Read the root manifest of a store; None where there is none. Raises UserError where it was altered."""
+def read_root(read: ReadFile, place: str) -> PlacedManifest | None:
+    """Read a store's own manifest; None where there is none. Raises UserError where it was altered."""
     kinds: dict[str, Any] = {MANIFEST_NAME: StoreManifest, BUCKETS_NAME: BucketsManifest}
     for name, kind in kinds.items():
         with suppress(FileNotFoundError):
             content = read("", name)
-            manifest: AnyManifest = parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN)
-            return RootManifest(name, content, manifest)
+            return PlacedManifest("", name, content, parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN))
     return None
 
 
-def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreContents:
-    """List the store with this root manifest. Raises UserError where a bucket's manifest is missing or altered."""
+def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreContents:
+    """List the store with this manifest. Raises UserError where a bucket's manifest is missing or altered."""
     if isinstance(root.manifest, StoreManifest):
-        return StoreContents(root, (), tuple(StoreFile("", *file) for file in root.manifest.stored_files))
+        return StoreContents(tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,))
     parts, files = [], [StoreFile("", name) for name in root.manifest.files.values()]
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
@@ -142,13 +131,13 @@ def read_contents(read: ReadFile, root: RootManifest, place: str) -> StoreConten
         manifest = parse_manifest(content, StoreManifest, f"{place}: {name}", UPLOAD_AGAIN)
         if (manifest.fingerprint, manifest.rows) != (bucket.fingerprint, bucket.rows):
             raise UserError(f"{place}: {name} is not the store that {root.name} names; {UPLOAD_AGAIN}.")
-        parts.append((bucket.folder, content, manifest))
+        parts.append(PlacedManifest(bucket.folder, MANIFEST_NAME, content, manifest))
         files.extend(StoreFile(bucket.folder, *file) for file in manifest.stored_files)
-    return StoreContents(root, tuple(parts), tuple(files))
+    return StoreContents(tuple(files), (*parts, root))
 
 
-def open_root(knob: str, uri: str) -> tuple[RemoteFiles, RootManifest]:
-    """Open the files below a URI, and read the root manifest of the store there.
+def open_root(knob: str, uri: str) -> tuple[RemoteFiles, PlacedManifest]:
+    """Open the files below a URI, and read the store's own manifest there.
 
     Raises UserError as `open_files` does, for a place without a store and for an altered manifest; Unreachable where
     the place does not answer.
@@ -180,9 +169,10 @@ def describe_store(knob: str, uri: str) -> AnyStore:
     files, root = open_root(knob, uri)
     with files.translating_errors("cannot be read", READ_REMEDY):
         contents = read_contents(files.read, root, f"{knob}={uri}")
-    if isinstance(root.manifest, StoreManifest):
-        return Store(Path(uri), root.manifest)
-    return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for _, _, manifest in contents.parts])
+    if isinstance(root.manifest, BucketsManifest):
+        parts = [part.manifest for part in contents.manifests if isinstance(part.manifest, StoreManifest)]
+        return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for manifest in parts])
+    return Store(Path(uri), root.manifest)
 
 
 def open_remote_store(
@@ -194,113 +184,110 @@ def open_remote_store(
     damaged copy is repaired. Raises UserError, naming the knob, for a place that holds no store or an altered one,
     cannot be reached, or does not fit the disk.
     """
-    copies = NodeCopies(home.node_cache / STORES, notify)
-    folder = copies.fetch(knob, uri)
+    copies = home.node_cache / STORES
+    folder = fetch_copy(copies, knob, uri, notify)
     try:
         return open_store(folder, verify)
     except UserError:
         notify(f"{knob}={uri}: the copy in {folder} was damaged; the files that differ are fetched again.")
-        return open_store(copies.fetch(knob, uri, repair=True), verify)
+        return open_store(fetch_copy(copies, knob, uri, notify, repair=True), verify)
 
 
-class NodeCopies:
-    """Copies below a folder, `NAME-FINGERPRINT` each, and `.places`, the copy of each URI."""
+def copy_of(folder: Path, manifest: AnyManifest) -> Path:
+    """Return the folder of a store's copy among those in a folder; it may not exist."""
+    return folder / f"{manifest.name[:40]}-{manifest.fingerprint[:12]}"
 
-    def __init__(self, folder: Path, notify: Notify, is_copied: Callable[[StoreFile], bool] = lambda file: True):
-        """Open the copies below a folder; `is_copied` chooses files beside the manifests."""
-        self.folder, self._notify, self._is_copied = folder, notify, is_copied
 
-    def place_of(self, manifest: AnyManifest) -> Path:
-        """Return the folder of a store's copy, which may not exist."""
-        return self.folder / f"{manifest.name[:40]}-{manifest.fingerprint[:12]}"
+def fetch_copy(
+    folder: Path,
+    knob: str,
+    uri: str,
+    notify: Notify,
+    is_copied: Callable[[StoreFile], bool] = lambda file: True,
+    repair: bool = False,
+) -> Path:
+    """Return the copy of the store at a URI among those in a folder, made now if there is none.
 
-    def fetch(self, knob: str, uri: str, repair: bool = False) -> Path:
-        """Return the copy of the store at a URI, made now if there is none; `repair` compares and mends its files."""
-        place, record = f"{knob}={uri}", self.folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
+    The folder also has `.places`, the name of each URI's copy. `is_copied` chooses files beside the manifests; `repair`
+    compares and mends them.
+    """
+    place, record = f"{knob}={uri}", folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
+    try:
+        files, root = open_root(knob, uri)
+    except Unreachable as error:
+        with suppress(OSError):
+            name = read_plain(record, MIB).decode(errors="replace")
+            if not repair and re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", name) and holds_store(folder / name):
+                notify(f"{error} Using the copy that this node has in {folder / name}.")
+                return folder / name
+        raise
+    copy = copy_of(folder, root.manifest)
+
+    def is_whole() -> bool:
+        """Return True if the copy's manifest, which is placed last, equals the one behind the URI."""
         try:
-            files, root = open_root(knob, uri)
-        except Unreachable as error:
-            recorded: Path | None = None
-            with suppress(OSError):
-                name = read_plain(record, MIB).decode(errors="replace")
-                if re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", name) and holds_store(self.folder / name):
-                    recorded = self.folder / name
-            if recorded is None or repair:
-                raise
-            self._notify(f"{error} Using the copy that this node has in {recorded}.")
-            return recorded
-        copy = self.place_of(root.manifest)
+            return read_plain(copy / root.name, MANIFEST_BYTES) == root.content
+        except OSError:
+            return False
 
-        def is_whole() -> bool:
-            """Return True if the copy's manifest, which is placed last, equals the one behind the URI."""
-            try:
-                return read_plain(copy / root.name, MANIFEST_BYTES) == root.content
-            except OSError:
-                return False
-
-        if repair or not is_whole():
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with self._locked(copy, place):
-                    if repair or not is_whole():
-                        self._copy(files, root, copy)
-            except OSError as error:
-                raise UserError(
-                    f"{place} cannot be copied to {copy} ({error.strerror or error}); make room there, or point "
-                    "DITLAB_CACHE at a larger disk of this node."
-                ) from error
-        with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
-            if not record.exists() or read_plain(record, MIB) != copy.name.encode():
-                record.parent.mkdir(exist_ok=True)
-                write_durably(record, copy.name.encode())
-        return copy
-
-    @contextmanager
-    def _locked(self, copy: Path, place: str) -> Iterator[None]:
-        """Hold a copy's lock among the processes of a node; the lock of a killed process ends with it."""
-        descriptor = open_for_append(self.folder / f".{copy.name}.lock")
+    if repair or not is_whole():
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._notify(f"{place}: another process copies it to {copy}; waiting for it to finish.")
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _copy(self, files: RemoteFiles, root: RootManifest, copy: Path) -> None:
-        """Fetch the files that a copy lacks, then place the manifests.
-
-        A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is
-        continued. Raises UserError for files that are missing there or differ, OSError where the disk refuses.
-        """
-        place, started = f"{files.knob}={files.location}", time.monotonic()
-        with files.translating_errors("cannot be read", READ_REMEDY):
-            contents = read_contents(files.read, root, place)
-        contents = replace(contents, files=tuple(filter(self._is_copied, contents.files)))
-        size, where = format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
-        if contents.size >= ANNOUNCED_BYTES:
-            self._notify(f"{place}: copying {size} to {where} ...")
-        for below in {"", *(below for below, _, _ in contents.parts)}:
-            (copy / below).mkdir(parents=True, exist_ok=True)
-        missing = [file for file in contents.files if not _is_there(copy / file.path, file)]
-        needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(copy).free
-        if needed > free:
+            folder.mkdir(parents=True, exist_ok=True)
+            # the lock of a killed process ends with it
+            with os.fdopen(open_for_append(folder / f".{copy.name}.lock"), "rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    notify(f"{place}: another process copies it to {copy}; waiting for it to finish.")
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                if repair or not is_whole():
+                    _copy(files, root, copy, notify, is_copied)
+        except OSError as error:
             raise UserError(
-                f"{place} needs {format_bytes(needed)} in {copy}, where {format_bytes(free)} are free; make room "
-                "there, or point DITLAB_CACHE at a larger disk of this node."
-            )
-        stop = threading.Event()
-        with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-            try:
-                list(pool.map(lambda file: _fetch_file(files, file, copy / file.path, stop), missing))
-            finally:
-                stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
-        for below, name, content in contents.manifests:
-            sync_folder(copy / below)
-            write_durably(copy / below / name, content)
-        self._notify(f"{place}: {size} copied to {where} in {time.monotonic() - started:.1f} s.")
+                f"{place} cannot be copied to {copy} ({error.strerror or error}); make room there, or point "
+                "DITLAB_CACHE at a larger disk of this node."
+            ) from error
+    with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
+        if not record.exists() or read_plain(record, MIB) != copy.name.encode():
+            record.parent.mkdir(exist_ok=True)
+            write_durably(record, copy.name.encode())
+    return copy
+
+
+def _copy(
+    files: RemoteFiles, root: PlacedManifest, copy: Path, notify: Notify, is_copied: Callable[[StoreFile], bool]
+) -> None:
+    """Fetch the files that a copy lacks, then place the manifests.
+
+    A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is continued.
+    Raises UserError for files that are missing there or differ, OSError where the disk refuses.
+    """
+    place, started = f"{files.knob}={files.location}", time.monotonic()
+    with files.translating_errors("cannot be read", READ_REMEDY):
+        contents = read_contents(files.read, root, place)
+    contents = replace(contents, files=tuple(filter(is_copied, contents.files)))
+    size, where = format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
+    if contents.size >= ANNOUNCED_BYTES:
+        notify(f"{place}: copying {size} to {where} ...")
+    for part in contents.manifests:
+        (copy / part.folder).mkdir(parents=True, exist_ok=True)
+    missing = [file for file in contents.files if not _is_there(copy / file.path, file)]
+    needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(copy).free
+    if needed > free:
+        raise UserError(
+            f"{place} needs {format_bytes(needed)} in {copy}, where {format_bytes(free)} are free; make room there, or "
+            "point DITLAB_CACHE at a larger disk of this node."
+        )
+    stop = threading.Event()
+    with ThreadPoolExecutor(PARALLEL_FILES) as pool:
+        try:
+            list(pool.map(lambda file: _fetch_file(files, file, copy / file.path, stop), missing))
+        finally:
+            stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
+    for part in contents.manifests:
+        sync_folder(copy / part.folder)
+        write_durably(copy / part.folder / part.name, part.content)
+    notify(f"{place}: {size} copied to {where} in {time.monotonic() - started:.1f} s.")
 
 
 def _is_there(path: Path, file: StoreFile) -> bool:

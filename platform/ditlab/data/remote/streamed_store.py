@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ditlab.data.remote.block_cache import BlockCache
 from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
-from ditlab.data.remote.copies import NodeCopies, Notify, open_root
+from ditlab.data.remote.copies import Notify, copy_of, fetch_copy, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
@@ -138,13 +138,14 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     place does not answer.
     """
     files, top = open_root(knob, uri)
-    copies = NodeCopies(
+    is_new = not copy_of(home.node_cache / MANIFESTS, top.manifest).exists()
+    folder = fetch_copy(
         home.node_cache / MANIFESTS,
+        knob,
+        uri,
         notify=lambda message: None,  # copied manifests are no news
         is_copied=lambda file: file.size is None and bool(file.sha256),  # what the columns need: the tokeniser
     )
-    is_new = not copies.place_of(top.manifest).exists()
-    folder = copies.fetch(knob, uri)
     disk = shutil.disk_usage(home.node_cache)
     room = int(disk.free - FREE_SHARE * disk.total)
     if room < cache_bytes:  # what the cache has already is room, too

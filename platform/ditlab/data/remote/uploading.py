@@ -6,7 +6,6 @@ from typing import Literal
 
 from ditlab.data.remote.copies import PARALLEL_FILES, READ_REMEDY, StoreFile, open_files, read_contents, read_root
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.manifest import MANIFEST_NAME
 from ditlab.errors import UserError
 from ditlab.storage.local import LocalFiles
 
@@ -41,14 +40,14 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
                 f"{KNOB}={uri} holds another store ({there.manifest.name}, fingerprint "
                 f"{there.manifest.fingerprint[:12]}); name an empty place, or delete that store first."
             )
-        sizes = {folder: remote.sizes(folder) for folder in {"", *(folder for folder, _, _ in contents.parts)}}
+        sizes = {part.folder: remote.sizes(part.folder) for part in contents.manifests}
 
     def is_there(file: StoreFile) -> bool:
         # Without the store's manifest there, only a name that holds its content's hash, as a shard's does, vouches.
         size = sizes[file.folder].get(file.name)
         return size is not None and file.size in (None, size) and bool(there or file.sha256[:12] in file.name)
 
-    parts = [StoreFile(folder, MANIFEST_NAME, len(content)) for folder, content, _ in contents.parts]
+    parts = [StoreFile(part.folder, part.name, len(part.content)) for part in contents.manifests[:-1]]
     missing = [file for file in (*contents.files, *parts) if not is_there(file)]
     if there and not missing:
         return UploadResult("unchanged", 0, contents.size)
@@ -57,6 +56,6 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
         with ThreadPoolExecutor(PARALLEL_FILES) as pool:
             chunks = [local.chunks(file.folder, file.name) for file in missing]
             list(pool.map(lambda file, content: remote.write(file.folder, file.name, content), missing, chunks))
-        for folder, name, content in contents.manifests:
-            remote.replace(folder, name, content)
+        for part in contents.manifests:
+            remote.replace(part.folder, part.name, part.content)
     return UploadResult("uploaded", len(missing), contents.size)

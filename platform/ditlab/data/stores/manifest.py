@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -259,7 +259,7 @@ class StoreManifest(ManifestRecord):
     attachments: dict[PlainName, str] = Field(default_factory=dict)
     """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
     fingerprint: str
-    """Fingerprint of the contents: see `content_fingerprint`."""
+    """Fingerprint of the contents: see `computed_fingerprint`."""
     checksum: str = ""
     """Checksum of all other keys: see `format_manifest`."""
 
@@ -271,30 +271,22 @@ class StoreManifest(ManifestRecord):
         yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
 
     def computed_fingerprint(self) -> str:
-        """Return the fingerprint that belongs to its columns."""
-        return content_fingerprint(self.rows, self.columns, self.attachments)
-
-
-def content_fingerprint(
-    rows: int, columns: Mapping[str, StoredColumn], attachments: Mapping[str, str] | None = None
-) -> str:
-    """Return the SHA-256 (hex) of all that training can see of a store: rows, attachments, and of each column its hash,
-    dtype, shape, value range, number of classes and names, by which rows can be held out.
-    """
-    visible = {
-        name: {
-            "dtype": column.dtype,
-            "shape": list(column.shape),
-            "value_range": None if column.value_range is None else [float(v) for v in column.value_range],
-            "num_classes": column.num_classes,
-            "sha256": column.sha256,
-            **({"names": list(column.names)} if column.names else {}),
+        """Return the SHA-256 (hex) of all that training can see: rows, attachments, and of each column its hash, dtype,
+        shape, value range, number of classes and names, by which rows can be held out.
+        """
+        visible = {
+            name: {
+                "dtype": column.dtype,
+                "shape": list(column.shape),
+                "value_range": None if column.value_range is None else [float(v) for v in column.value_range],
+                "num_classes": column.num_classes,
+                "sha256": column.sha256,
+                **({"names": list(column.names)} if column.names else {}),
+            }
+            for name, column in self.columns.items()
         }
-        for name, column in columns.items()
-    }
-    content = {"rows": rows, "columns": visible, **({"attachments": dict(attachments)} if attachments else {})}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+        attached = {"attachments": self.attachments} if self.attachments else {}
+        return _digest({"rows": self.rows, "columns": visible, **attached})
 
 
 class Bucket(ManifestRecord):
@@ -333,13 +325,13 @@ class BucketsManifest(ManifestRecord):
     files: dict[str, PlainName] = Field(default_factory=dict)
     """Lists for people beside this file: the name of the file that holds each, by the list's name."""
     fingerprint: str
-    """Fingerprint of the contents: see `buckets_fingerprint`."""
+    """Fingerprint of the contents: see `computed_fingerprint`."""
     checksum: str = ""
     """Checksum of all other keys: see `format_manifest`."""
 
     def computed_fingerprint(self) -> str:
-        """Return the fingerprint that belongs to its buckets."""
-        return buckets_fingerprint(self.buckets)
+        """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order."""
+        return _digest([[bucket.height, bucket.width, bucket.fingerprint] for bucket in self.buckets])
 
     @property
     def rows(self) -> int:
@@ -365,12 +357,6 @@ def format_shape(shape: tuple[int, ...]) -> str:
 def size_name(height: int, width: int) -> str:
     """Return a size as text: `256x192`."""
     return f"{height}x{width}"
-
-
-def buckets_fingerprint(buckets: Iterable[Bucket]) -> str:
-    """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order."""
-    content = [[bucket.height, bucket.width, bucket.fingerprint] for bucket in buckets]
-    return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
 def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
@@ -404,23 +390,19 @@ ManifestType = TypeVar("ManifestType", StoreManifest, BucketsManifest)
 def format_manifest(manifest: AnyManifest) -> bytes:
     """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
     content = manifest.model_dump(mode="json", exclude={"checksum"})
-    return _laid_out({**content, "checksum": _checksum(content)})
+    return _laid_out({**content, "checksum": _digest(content)})
 
 
-def has_own_layout(content: bytes) -> bool:
+def has_own_layout(file: Path) -> bool:
     """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
+    content = read_plain(file, MANIFEST_BYTES)
     return content == _laid_out(json.loads(content))
 
 
 def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
     """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest` does."""
-    return parse_manifest(read_manifest_bytes(file), kind, str(file))
-
-
-def read_manifest_bytes(file: Path) -> bytes:
-    """Read a manifest's bytes. Raises UserError where there is none."""
     try:
-        return read_plain(file, MANIFEST_BYTES)
+        return parse_manifest(read_plain(file, MANIFEST_BYTES), kind, str(file))
     except OSError as error:
         raise UserError(
             f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
@@ -447,7 +429,7 @@ def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy:
             problem = f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'].removeprefix('Value error, ')}"
         problem = re.sub(r"[^ -~]", "?", problem)  # keys of the file may hold anything
         raise UserError(f"{place} is not a store's manifest ({problem}); {remedy}.") from error
-    if keys.pop("checksum", "") != _checksum(keys):
+    if keys.pop("checksum", "") != _digest(keys):
         raise UserError(f"{place} was altered: its content does not give its checksum; {remedy}.")
     if manifest.computed_fingerprint() != manifest.fingerprint:
         raise UserError(f"{place} was altered: its content does not give its fingerprint; {remedy}.")
@@ -458,5 +440,5 @@ def _laid_out(keys: dict[str, Any]) -> bytes:
     return json.dumps(keys, indent=1).encode()
 
 
-def _checksum(keys: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -27,7 +27,6 @@ from ditlab.data.stores.manifest import (
     StoreManifest,
     StoreShard,
     TextFacts,
-    content_fingerprint,
     format_manifest,
     plain_name,
 )
@@ -324,8 +323,9 @@ def finish_store(
         source=source,
         text=text,
         attachments=hashes,
-        fingerprint=content_fingerprint(rows, stored, hashes),
+        fingerprint="",
     )
+    manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
     files = {manifest.index.file: index, **attached, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)

@@ -24,7 +24,6 @@ from ditlab.data.stores.manifest import (
     Column,
     Source,
     TextFacts,
-    buckets_fingerprint,
     format_manifest,
     merged_column,
     read_manifest,
@@ -151,8 +150,9 @@ def place_buckets(
             file: f"{PurePath(file).stem}-{hashlib.sha256(content).hexdigest()[:8]}{PurePath(file).suffix}"
             for file, content in (files or {}).items()
         },
-        fingerprint=buckets_fingerprint(buckets),
+        fingerprint="",
     )
+    manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
     with writing_into(path):
         has_moved = False
         for (_, store), bucket in zip(ordered, buckets, strict=True):

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from ditlab.data.builtin import COLOURS, DIGITS
 from ditlab.data.images.captions import cut, decode_captions, encode_captions
-from ditlab.data.loading.held_out import hold_out_groups
+from ditlab.data.loading.held_out import hold_out_rows
 from ditlab.data.splits import open_data
 from ditlab.data.stores.store import Store
 from ditlab.home import Home
@@ -71,13 +71,13 @@ def test_a_size_that_is_no_multiple_of_8_is_refused():
 
 
 def test_groups_are_held_out_whole_and_larger_shares_hold_out_more():
-    small, large = (hold_out_groups(300, share, 3) for share in (0.1, 0.3))
+    small, large = (hold_out_rows(300, share, 3) for share in (0.1, 0.3))
     for (train, held_out), groups in ((small, 10), (large, 30)):
         assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(300))
         assert np.array_equal(train, np.sort(train)) and len(held_out) == 3 * groups
         assert len(np.unique(held_out // 3)) == groups
     assert set(small[1]) < set(large[1])
-    assert [len(part) for part in hold_out_groups(300, 0.0, 3)] == [300, 0]
+    assert [len(part) for part in hold_out_rows(300, 0.0, 3)] == [300, 0]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.held_out import hold_out_evenly, hold_out_groups, hold_out_rows, hold_out_runs
+from ditlab.data.loading.held_out import hold_out_evenly, hold_out_rows, hold_out_runs
 
 lengths = st.lists(st.integers(1, 60), min_size=2, max_size=6)
 shares = st.floats(0, 0.5)
@@ -40,7 +40,7 @@ def test_held_out_rows_of_old_runs_are_unchanged():
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5])
 def test_groups_are_held_out_whole(share):
-    train, held_out = hold_out_groups(70, share, 7)
+    train, held_out = hold_out_rows(70, share, 7)
     assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(70))
     groups = set(held_out // 7)
     assert len(held_out) == 7 * len(groups) == 7 * (max(1, round(10 * share)) if share else 0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from denoisers.contract import ANY
-from ditlab.data.mixture_store import JoinedStore, joined_fingerprint, joined_views
+from ditlab.data.mixture_store import JoinedStore, joined_views
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
@@ -54,7 +54,7 @@ def test_rows_are_numbered_part_after_part(make_store):
 def test_the_fingerprint_is_of_names_and_contents(make_store):
     one, two = make_store(rows=20, name="one"), make_store(rows=15, name="two", seed=1)
     joined = JoinedStore({"a": one, "b": two}).fingerprint
-    assert joined == joined_fingerprint({"b": two.fingerprint, "a": one.fingerprint})
+    assert joined == JoinedStore({"b": two, "a": one}).fingerprint
     assert (
         len({joined, *(JoinedStore(parts).fingerprint for parts in ({"a": two, "b": one}, {"a": one, "c": two}))}) == 3
     )

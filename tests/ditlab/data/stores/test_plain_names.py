@@ -11,11 +11,11 @@ from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,
     Bucket,
+    BucketsManifest,
     Column,
     Source,
     StoredColumn,
-    buckets_fingerprint,
-    content_fingerprint,
+    StoreManifest,
     plain_name,
 )
 from ditlab.data.stores.writer import StoreWriter
@@ -46,9 +46,11 @@ def edit(file: Path, change) -> None:
     change(record)
     if file.name == MANIFEST_NAME:
         columns = {name: StoredColumn(**column) for name, column in record["columns"].items()}
-        record["fingerprint"] = content_fingerprint(record["rows"], columns, record["attachments"])
+        manifest = StoreManifest.model_construct(**record | {"columns": columns})
     else:
-        record["fingerprint"] = buckets_fingerprint(Bucket.model_construct(**each) for each in record["buckets"])
+        buckets = [Bucket.model_construct(**each) for each in record["buckets"]]
+        manifest = BucketsManifest.model_construct(**record | {"buckets": buckets})
+    record["fingerprint"] = manifest.computed_fingerprint()
     write_manifest(file, record)
 
 
