@@ -91,9 +91,9 @@ def block_bytes(total: int) -> int:
     return min(MOST_BYTES, max(LEAST_BYTES, total // BLOCKS))
 
 
-def group_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
-    """Group whole files in their order to blocks of about `block_bytes`; a larger file is a group of its own."""
-    most_bytes = block_bytes(sum(file.size for file in files))
+def group_files(files: Sequence[SourceFile], most_bytes: int | None = None) -> Iterator[tuple[SourceFile, ...]]:
+    """Group whole files in their order to about `most_bytes` (None: `block_bytes`); larger ones stay by themselves."""
+    most_bytes = most_bytes or block_bytes(sum(file.size for file in files))
     group: list[SourceFile] = []
     size = 0
     for file in files:

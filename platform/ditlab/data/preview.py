@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
 
     Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of its own.
     """
-    image = next((name for name, column in store.columns.items() if is_image(column)), None)
+    image = _image_column(store.columns)
     if image is None:
         return None
     parts, grids = store.parts, []
@@ -47,19 +47,21 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
 
 
+def _image_column(columns: Mapping[str, StoredColumn]) -> str | None:
+    """Return the first column of grey or coloured images with a value range."""
+    images = (name for name, each in columns.items() if each.value_range and each.shape[:-2] in ((1,), (3,)))
+    return next(images, None)
+
+
 def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
-    """Return images shrunk and in [0, 1], (num, height, width) if grey, else (num, height, width, 3)."""
+    """Return images in [0, 1], (num, height, width) if grey, else with 3 channels; large ones averaged over squares."""
     low, high = column.value_range or (0.0, 1.0)
-    values = (shrunk(images) - low) / (high - low)
-    return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
-
-
-def shrunk(images: np.ndarray) -> np.ndarray:
-    """Return float64 (num, channels, height, width), large images averaged over squares of pixels."""
     factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
     height, width = (side // factor for side in images.shape[2:])
     whole = images[:, :, : height * factor, : width * factor].astype(np.float64)
-    return whole.reshape(*images.shape[:2], height, factor, width, factor).mean(axis=(3, 5))
+    small = whole.reshape(*images.shape[:2], height, factor, width, factor).mean(axis=(3, 5))
+    values = (small - low) / (high - low)
+    return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
 
 
 def sample_text(store: AnyStore, num: int) -> dict[int, str]:
@@ -77,14 +79,9 @@ def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 
-def is_image(column: StoredColumn) -> bool:
-    """Return True for a column of grey or coloured images with a value range."""
-    return len(column.shape) == 3 and column.shape[0] in (1, 3) and column.value_range is not None
-
-
 def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title: str) -> ImageGrid | None:
     """Make a grid of a view's rows; None where no column holds images. Large images are shrunk."""
-    image = next((name for name, column in view.columns.items() if is_image(column)), None)
+    image = _image_column(view.columns)
     if image is None or not len(indices):
         return None
     pictures = _pictures(view.padded(image, indices).numpy(), view.columns[image])
@@ -93,19 +90,18 @@ def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title
 
 def row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[str]:
     """Return a line about each row: its text or caption, its class, its chromosome; empty where it has none."""
-    lines: list[list[str]] = [[] for _ in indices]
     if not len(indices):
         return []
+    parts: list[list[str]] = []
     if text is not None and "tokens" in view.columns:
-        for line, ids in zip(lines, view.padded("tokens", indices).tolist(), strict=True):
-            line.append(repr(text.decode(ids)[:LONGEST_TEXT]))
+        tokens = view.padded("tokens", indices).tolist()
+        parts.append([repr(text.decode(ids)[:LONGEST_TEXT]) for ids in tokens])
     elif CAPTION in view.columns:
-        for line, caption in zip(lines, decode_captions(view.padded(CAPTION, indices).numpy()), strict=True):
-            line.append(repr(caption[:LONGEST_TEXT]))
+        captions = decode_captions(view.padded(CAPTION, indices).numpy())
+        parts.append([repr(caption[:LONGEST_TEXT]) for caption in captions])
     for name, column in view.columns.items():
-        if column.shape:
-            continue
-        for line, value in zip(lines, view.padded(name, indices).tolist(), strict=True):
-            shown = column.names[int(value)] if column.names and column.num_classes else value
-            line.append(f"{name} {shown}")
-    return [", ".join(line) for line in lines]
+        if not column.shape:
+            names = column.names if column.num_classes else ()
+            values = view.padded(name, indices).tolist()
+            parts.append([f"{name} {names[int(value)] if names else value}" for value in values])
+    return [", ".join(line) for line in zip(*parts, strict=True)] or [""] * len(indices)

@@ -111,23 +111,13 @@ class SourceFile:
         return Path(self.root) / self.name
 
 
-@dataclass(frozen=True)
-class SourceListing:
-    """Files of a source, in the order of their names."""
-
-    source: str
-    """Source as it was given."""
-    root: str
-    """Folder, or URI of one, that the files lie below."""
-    files: Sequence[SourceFile]
-
-    def of(self, *suffixes: str) -> list[SourceFile]:
-        """Return the files whose names end so, whatever the case of letters."""
-        return [file for file in self.files if file.suffix.lower() in suffixes]
+def with_suffix(files: Sequence[SourceFile], *suffixes: str) -> list[SourceFile]:
+    """Return the files whose names end so, whatever the case of letters."""
+    return [file for file in files if file.suffix.lower() in suffixes]
 
 
-def list_source(option: str, source: str, beside: Sequence[str] = (), whole: bool = False) -> SourceListing:
-    """List a file, a folder searched to its depth, or the files that a pattern such as `shards/*/train-*.tar` matches.
+def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) -> list[SourceFile]:
+    """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in the order of names.
 
     Names that begin with a dot are left out; links to folders are not followed, links to files are. In a pattern, `**`
     stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. `whole`: the
@@ -138,25 +128,23 @@ def list_source(option: str, source: str, beside: Sequence[str] = (), whole: boo
     if is_uri(source):
         parts = urlsplit(source.replace("#", "%23"))
         base, pattern = (parts.path, "") if whole else _parts(parts.path)
-        root, files = _list_uri(option, source, urlunsplit(parts._replace(path=base or "/")), beside, whole)
+        files = _list_uri(source, urlunsplit(parts._replace(path=base or "/")), beside, whole)
     elif Path(base).is_dir() or pattern:
-        root = os.path.abspath(base)  # noqa: PTH100  for processes in other folders; links stay
-        files = list(_walk(root, "", whole))
+        files = list(_walk(os.path.abspath(base), "", whole))  # noqa: PTH100  for processes elsewhere; links stay
     elif not os.path.lexists(source):
-        raise UserError(f"{option}={source}{_MISSING}")
+        raise UserError(f"--source={source}{_MISSING}")
     elif whole:
-        raise UserError(f"{option}={source}{_NO_FOLDER}")
+        raise UserError(f"--source={source}{_NO_FOLDER}")
     else:
         path = Path(source)
-        root = os.path.abspath(path.parent)  # noqa: PTH100
         files = [local_file(each) for each in {path, *map(path.with_suffix, beside)} if os.path.lexists(each)]
     files.sort(key=lambda file: file.name.split("/"))
     if pattern:
         matches = _expression(pattern).match
         files = [file for file in files if matches(file.name)]
         if not files:
-            raise UserError(f"{option}={source} matches no file; correct the pattern, and quote it for the shell.")
-    return SourceListing(source, root, files)
+            raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
+    return files
 
 
 def source_name(source: str) -> str:
@@ -192,22 +180,22 @@ def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
                 yield _listed(root, f"{below}{entry.name}", entry)
 
 
-def _list_uri(option: str, source: str, root: str, beside: Sequence[str], whole: bool) -> tuple[str, list[SourceFile]]:
-    """Return the URI of the folder of the files at the URI `root`, a file or a folder, and these files."""
+def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> list[SourceFile]:
+    """List the files at the URI `root`, a file or a folder."""
     from pyarrow.fs import FileSelector, FileType
 
     from ditlab.storage.remote import RemoteFiles
 
-    files = RemoteFiles.open(option, root)
+    files = RemoteFiles.open("--source", root)
     with files.translating_errors("cannot be listed", _ACCESS):
         system, above = files.filesystem, files.path
         (info,) = system.get_file_info([above])
         if info.type == FileType.NotFound:
-            raise UserError(f"{option}={source}{_MISSING}")
+            raise UserError(f"--source={source}{_MISSING}")
         if info.type != FileType.File:
             infos = system.get_file_info(FileSelector(above, recursive=True))
         elif whole:
-            raise UserError(f"{option}={source}{_NO_FOLDER}")
+            raise UserError(f"--source={source}{_NO_FOLDER}")
         else:
             parts = urlsplit(root)
             root = urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0] or "/"))
@@ -220,7 +208,7 @@ def _list_uri(option: str, source: str, root: str, beside: Sequence[str], whole:
         name = each.path.strip("/").removeprefix(above.strip("/")).strip("/")
         if each.type == FileType.File and (whole or "/." not in f"/{name}"):
             found.append(SourceFile(root, name, each.size or 0, str(each.mtime_ns or "")))
-    return root, found
+    return found
 
 
 def _parts(source: str) -> tuple[str, str]:

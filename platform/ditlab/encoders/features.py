@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,51 +81,44 @@ class FeatureExtractor:
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
-        self._spec, self._device, self._downloads, self._warn = spec, device, downloads, warn
-        self._options: dict[str, Any] = {"cache": spec.cache, "compile": spec.compile, "downloads": downloads}
-        known = {field.name: field for field in fields}
-        self.has_text = bool(spec.text) and TEXT[0] in known
+        self._spec, self._downloads, self._warn = spec, downloads, warn
+        self._options: dict[str, Any] = {
+            "device": device,
+            "dtype": DTYPES[spec.precision],
+            "cache": spec.cache,
+            "compile": spec.compile,
+            "downloads": downloads,
+        }
+        self._fields = {field.name: field for field in fields}
+        self.has_text = bool(spec.text) and TEXT[0] in self._fields
         """True if an encoder of captions is named, and the model takes its features."""
-        self.has_image = bool(spec.image) and IMAGE in known
+        self.has_image = bool(spec.image) and IMAGE in self._fields
         """True if an encoder of images is named, and the loss takes its features."""
-        if self.has_text:
-            self._text_width, self._text_length = known[TEXT[0]].shape[-1], known[TEXT[0]].at_most or 0
-        if self.has_image:
-            self._image_width, self._patch = known[IMAGE].shape[-1], known["image"].multiple_of
-        self._text: FrozenTextEncoder | None = None
-        self._image: FrozenImageEncoder | None = None
         self._warned_at = 0  # captions that were cut by the last warning
 
     def check(self, text: bool, image: bool) -> None:
         """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
         if text and self.has_text:
-            FrozenTextEncoder.check(self._spec.text or "", self._text_width, downloads=self._downloads)
+            FrozenTextEncoder.check(self._spec.text or "", self._fields[TEXT[0]].shape[-1], downloads=self._downloads)
         if image and self.has_image:
-            FrozenImageEncoder.check(self._spec.image or "", self._image_width, self._patch, downloads=self._downloads)
+            width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
+            FrozenImageEncoder.check(self._spec.image or "", width, patch, downloads=self._downloads)
 
+    @cached_property
     def text(self) -> FrozenTextEncoder:
-        """Return the encoder of captions. Raises UserError where it cannot be opened."""
-        assert self.has_text, "encoders.text is not named, or its features are not used"
-        if self._text is None:
-            place, dtype = self._spec.text or "", DTYPES[self._spec.precision]
-            self._text = FrozenTextEncoder.open(
-                place, self._text_width, self._text_length, self._device, dtype, **self._options
-            )
-        return self._text
+        """Encoder of captions. Raises UserError where it cannot be opened."""
+        field = self._fields[TEXT[0]]
+        return FrozenTextEncoder.open(self._spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
 
+    @cached_property
     def image(self) -> FrozenImageEncoder:
-        """Return the encoder of images. Raises UserError where it cannot be opened."""
-        assert self.has_image, "encoders.image is not named, or its features are not used"
-        if self._image is None:
-            place, dtype = self._spec.image or "", DTYPES[self._spec.precision]
-            self._image = FrozenImageEncoder.open(
-                place, self._image_width, self._patch, self._device, dtype, **self._options
-            )
-        return self._image
+        """Encoder of images. Raises UserError where it cannot be opened."""
+        width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
+        return FrozenImageEncoder.open(self._spec.image or "", width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""
-        encoder = self.text()
+        encoder = self.text
         features = encoder.encode(texts)
         if encoder.num_truncated >= max(1, 10 * self._warned_at):
             self._warned_at = encoder.num_truncated
@@ -137,4 +131,4 @@ class FeatureExtractor:
 
     def free_image(self) -> None:
         """Free the encoder of images and its cached features. It is opened again at its next use."""
-        self._image = None
+        self.__dict__.pop("image", None)

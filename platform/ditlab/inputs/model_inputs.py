@@ -122,9 +122,9 @@ class ModelInputs:
     def open(self) -> None:
         """Open the encoders that `prepare_batch` will use. Raises UserError where that fails."""
         if self._extractor is not None and self._encoded.keys() & {*TEXT}:
-            self._extractor.text()
+            _ = self._extractor.text
         if self._extractor is not None and IMAGE in self._encoded:
-            self._extractor.image()
+            _ = self._extractor.image
 
     def check_encoders(self) -> None:
         """Raise UserError for an encoder that `open` could not open, as far as its files without weights show."""
@@ -178,7 +178,7 @@ class ModelInputs:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
             assert self._extractor is not None
-            features[IMAGE] = self._extractor.image().encode(batch["image"], raw["image"])
+            features[IMAGE] = self._extractor.image.encode(batch["image"], raw["image"])
         for name, field in self._encoded.items():
             batch[name] = features[name].to(device, getattr(torch, field.dtype))
         return batch

@@ -209,14 +209,14 @@ def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     for _ in range(12):
         assert inputs.prepare_batch(taken, view.columns)["text"].shape[1] == 3
-    assert inputs._extractor.text().num_truncated == 12 * (cut := inputs._extractor.text().num_truncated // 12)
+    assert inputs._extractor.text.num_truncated == 12 * (cut := inputs._extractor.text.num_truncated // 12)
     assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
     assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
 
 
 def test_a_retired_encoder_is_freed(raw, folders):
     inputs, _ = rows(experiment(raw, folders))
-    (network,) = (inputs._extractor.image().network,)  # type: ignore[union-attr]
+    (network,) = (inputs._extractor.image.network,)  # type: ignore[union-attr]
     held = weakref.ref(network)
     del network
     assert not inputs.retire(()) and held() is not None

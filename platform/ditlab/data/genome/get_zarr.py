@@ -55,23 +55,13 @@ def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> tuple[np
         columns.append((np.array(own, np.int32)[coded.indices.to_numpy()], start, end))
         seen += len(part)
     peaks, chromosomes = make_peaks(*(np.concatenate(column) for column in zip(*columns, strict=True))), tuple(numbers)
-    begins = np.flatnonzero(np.diff(peaks["chromosome"], prepend=-1))
-    runs = peaks["chromosome"][begins]
-    remedy = "sort the peaks by chromosome and start."
-    if len(runs) > len(chromosomes):
-        again = int(np.argmax(runs != np.arange(len(runs))))  # chromosomes are numbered as they come
-        before = int(begins[np.flatnonzero(runs[:again] == runs[again])[-1] + 1]) - 1
-        raise UserError(
-            f"{origin} holds peaks of {chromosomes[runs[again]]} in two places: "
-            f"{peak_name(chromosomes, peaks[before])} (peak {before:,}) and again "
-            f"{peak_name(chromosomes, peaks[begins[again]])} (peak {begins[again]:,}); {remedy}"
-        )
-    falls = (np.diff(peaks["start"]) < 0) & (np.diff(peaks["chromosome"]) == 0)
+    chromosome, start = np.diff(peaks["chromosome"]), np.diff(peaks["start"])
+    falls = (chromosome < 0) | ((chromosome == 0) & (start < 0))  # chromosomes are numbered as they come
     if falls.any():
         bad = int(np.argmax(falls))
         raise UserError(
             f"{origin} holds {peak_name(chromosomes, peaks[bad])} (peak {bad:,}) before "
-            f"{peak_name(chromosomes, peaks[bad + 1])}, which starts earlier; {remedy}"
+            f"{peak_name(chromosomes, peaks[bad + 1])}; sort the peaks by chromosome and start."
         )
     return peaks, chromosomes
 

@@ -165,7 +165,7 @@ def encoded_blocks(
             file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
             blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
     folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source("encoder", place).files] for place in folders}
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place)] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
     columns = {part: rules.columns(store.columns) for part, store in parts.items()}
     with imported_blocks(

@@ -19,11 +19,11 @@ from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
     BadRecord,
     SourceFile,
-    SourceListing,
     list_source,
     open_source,
     read_source,
     visible_name,
+    with_suffix,
 )
 from ditlab.data.sources.records import read_records, record_blocks, record_files
 from ditlab.data.sources.tables import parquet_rows
@@ -76,9 +76,9 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
     """
     source = options.source
-    listing = list_source("--source", source, beside=(".txt",))
-    images, tars = listing.of(*IMAGE_SUFFIXES), listing.of(".tar")
-    tables = [each for each in record_files("--source", listing) if each.kind in TABLES]
+    files = list_source(source, beside=(".txt",))
+    images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
+    tables = [each for each in record_files(source, files) if each.kind in TABLES]
     found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
     held = [kind for kind, files in found.items() if files]
     if not held:
@@ -92,7 +92,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     (kind,) = held
     annotations = _annotations(options, kind)
     if kind == "images":
-        return _image_files(listing, images, annotations, options)
+        return _image_files(files, annotations, options)
     if kind == "tar":
         labels: set[str] = set()
         if annotations.label is not None:
@@ -130,19 +130,18 @@ def _annotations(options: ImagesOptions, kind: str) -> Annotations:
     return Annotations(caption, options.label_from, captions, remedy, damaged)
 
 
-def _image_files(
-    listing: SourceListing, images: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions
-) -> ImageSource:
+def _image_files(files: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions) -> ImageSource:
+    images = with_suffix(files, *IMAGE_SUFFIXES)
     # refuses images outside all folders before one is decoded
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
     lines, names = annotations.lines, {file.shown for file in images}
     if unknown := [visible_name(name) for name in lines if name not in names]:
         more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
         raise UserError(
-            f"--caption-from={options.caption_from} names {unknown[0]}{more}, which --source={listing.source} does not "
+            f"--caption-from={options.caption_from} names {unknown[0]}{more}, which --source={options.source} does not "
             "hold; correct the paths, which begin below --source, or remove the lines."
         )
-    texts = {file.stem: file for file in listing.of(".txt")} if annotations.caption == "txt" else {}
+    texts = {file.stem: file for file in with_suffix(files, ".txt")} if annotations.caption == "txt" else {}
     blocks: list[InputBlock] = []
     for group in group_files(images):
         stems = dict.fromkeys(file.stem for file in group)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
-from ditlab.data.import_blocks import MOST_FILES, InputBlock
-from ditlab.data.source_files import BadRecord, SourceFile, SourceListing, read_json
+from ditlab.data.import_blocks import InputBlock, group_files
+from ditlab.data.source_files import BadRecord, SourceFile, read_json
 from ditlab.data.sources.lines import lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, batch_places, parquet_batches, parquet_rows
@@ -43,27 +43,26 @@ class RecordFile:
     """Its shard of an MDS index, as values of JSON."""
 
 
-def record_files(option: str, listing: SourceListing, kinds: Sequence[str] = KINDS) -> list[RecordFile]:
+def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str] = KINDS) -> list[RecordFile]:
     """Return the files of some kinds, a folder at a time in the order of their names, an index's in the index's.
 
     Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
-    files = {file.name: file for file in listing.files}
+    files = {file.name: file for file in listing}
     content = read_json(files[SPLITS]) if SPLITS in files else None
     names = content.get("splits") if isinstance(content, dict) else None
     if isinstance(names, list) and names:
-        one = f"{option}={listing.source.rstrip('/')}/{names[0]}"
-        listed = ", ".join(map(str, names))
-        raise UserError(f"{option}={listing.source} holds splits ({listed}); name one of them, such as {one}.")
+        one, listed = f"{source.rstrip('/')}/{names[0]}", ", ".join(map(str, names))
+        raise UserError(f"--source={source} holds splits ({listed}); name one of them, such as --source={one}.")
     indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
     owned: set[str] = set()
-    for file in sorted(listing.files, key=lambda each: each.name.count("/")):
+    for file in sorted(listing, key=lambda each: each.name.count("/")):
         if (found := _of_index(file, files)) is not None:
             # those of an index above are the same: the library merges the indices of folders into one over them
             indexed[file.name] = [each for each in found if each.file.name not in owned]
             owned.update(each.file.name for each in found)
     chosen: list[RecordFile] = []
-    for file in sorted(listing.files, key=lambda each: each.name.split("/")):
+    for file in sorted(listing, key=lambda each: each.name.split("/")):
         kind = file.suffix.removeprefix(".")
         if file.name in indexed:
             chosen += indexed[file.name]
@@ -97,21 +96,17 @@ def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlo
     with ThreadPoolExecutor(_THREADS) as pool:
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
     blocks: list[InputBlock] = []
-    group: list[RecordFile] = []
-    last: tuple[RecordFile | None, list[tuple[int, int, int]]] = (None, [])
-    for each, parts in [*zip(files, ranges, strict=True), last]:
-        size = sum(file.file.size for file in group) + (each.file.size if each else 0)
-        if group and (
-            each is None or parts or each.kind != group[0].kind or size > most_bytes or len(group) == MOST_FILES
-        ):
-            detail = [each.detail for each in group] if group[0].detail is not None else None
-            blocks.append(InputBlock(len(blocks), tuple(each.file for each in group), group[0].kind, detail=detail))
-            group = []
-        if each and not parts:
-            group.append(each)
-        for start, stop, first_row in parts:
-            assert each is not None
-            blocks.append(InputBlock(len(blocks), (each.file,), each.kind, start, stop, first_row))
+    cut = zip(files, ranges, strict=True)
+    for (kind, is_cut), run in groupby(cut, lambda pair: (pair[0].kind, bool(pair[1]))):
+        if is_cut:
+            for each, parts in run:
+                blocks += [InputBlock(len(blocks) + n, (each.file,), kind, *part) for n, part in enumerate(parts)]
+            continue
+        whole = [each for each, _ in run]
+        details = iter(each.detail for each in whole)
+        for group in group_files([each.file for each in whole], most_bytes):
+            own = [next(details) for _ in group]
+            blocks.append(InputBlock(len(blocks), group, kind, detail=None if own[0] is None else own))
     return blocks
 
 

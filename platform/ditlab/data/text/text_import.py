@@ -267,12 +267,12 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
 
 def open_text_source(source: str) -> list[InputBlock]:
     """List a source's files of documents, and cut them into blocks. Raises UserError where there are none."""
-    listing = list_source("--source", source)
-    files = record_files("--source", listing, TEXT_KINDS)
+    listing = list_source(source)
+    files = record_files(source, listing, TEXT_KINDS)
     if files:
         return record_blocks(files, block_bytes(sum(each.file.size for each in files)))
     known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
-    if len(listing.files) == 1 and not Path(source).is_dir():
+    if len(listing) == 1 and not Path(source).is_dir():
         raise UserError(f"--source={source} is no {known}; rename it, or name another.")
     raise UserError(f"--source={source} holds no {known}; name a file, or a folder that holds some.")
 

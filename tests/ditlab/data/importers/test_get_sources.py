@@ -45,7 +45,7 @@ def rename(peak: int, name: str) -> Callable[[GetSource], None]:
         (rename(6, "chr2:5000-5400"), ["chr2:5010-5410 (peak 5) before chr2:5000-5400", "sort the peaks"]),
         (
             rename(33, "chr2:99999-100100"),
-            ["chr2 in two places: chr2:22010-22410 (peak 22) and again chr2:99999-100100 (peak 33)"],
+            ["before chr2:99999-100100; sort the peaks by chromosome and start"],
         ),
     ],
 )

@@ -49,7 +49,7 @@ WRITERS = {"parquet": write_parquet, "jsonl": write_jsonl, "mds": write_shards, 
 
 
 def blocks_of(source, most_bytes=10**9):
-    return record_blocks(record_files("--source", list_source("--source", str(source))), most_bytes)
+    return record_blocks(record_files(str(source), list_source(str(source))), most_bytes)
 
 
 def read(source, columns=COLUMNS, most_bytes=10**9):
