@@ -99,7 +99,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         output.print_line(escape_line(line), as_json)
     for result in results:
         if result.sent or result.left or which:
-            output.say(f"{result.run_id}: {result.sent:,} records sent, {result.left:,} left")
+            output.say(f"{result.run_id}: records sent: {result.sent:,}, left: {result.left:,}")
     faults = [result.fault for result in results if result.fault]
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
@@ -200,7 +200,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
     steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
     checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
-    queued = f"{found.unsent:,} records wait for MLflow" if found.unsent else "nothing: MLflow has every record"
+    queued = f"records that wait for MLflow: {found.unsent:,}" if found.unsent else "nothing: MLflow has every record"
     return {
         "kind": kind,
         "status": status,
@@ -276,7 +276,7 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
     output.console(as_json).print(table)
     for each in plan.runs:
         if each.unsent:
-            output.say(f"run {each.folder.run_id}: {each.unsent:,} records that MLflow lacks will be lost.")
+            output.say(f"run {each.folder.run_id}: records that MLflow lacks are lost with it: {each.unsent:,}")
         if each.checkpoints:
             output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
     for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):

@@ -186,7 +186,7 @@ def test_records_and_checkpoints_elsewhere_are_said(runs, new_run, ditlab, tmp_p
     journal.append("tags", values={"a": "b"})
     journal.close()
     said = ditlab("runs", "rm", "one", "--yes")
-    assert f"run {one.run_id}: 1 records that MLflow lacks will be lost.\n" in said.err
+    assert f"run {one.run_id}: records that MLflow lacks are lost with it: 1\n" in said.err
     assert f"run {one.run_id}: its checkpoints at {tmp_path}/far/{one.run_id} stay.\n" in said.err
 
 

@@ -64,7 +64,7 @@ def test_a_run_is_shown(run, ditlab, monkeypatch):
         "spec         seed: 3\n             data.kind: digits\n             optimizer.lr: 0.01\n",
         "checkpoints  400",
         "size         3.0 MiB (checkpoints 3.0 MiB, journal ",
-        "queued       309 records wait for MLflow",
+        "queued       records that wait for MLflow: 309",
         "metric      last value  step\neval/a             0.5   400",
         "train/loss   0.0033333   300",
         "and 1 more metric, which --json shows",
