@@ -5,7 +5,7 @@ import posixpath
 import re
 from pathlib import Path
 
-from ditlab.reports.rendering.description import read_description
+from ditlab.reports.page import read_description
 
 FOLDER = "images/figures"
 """Folder of the pictures below docs/, named FAMILY-KIND."""

@@ -34,8 +34,7 @@ from denoisers.figures import Bars, Diagram, Figure, Lines, Points
 from ditlab.analysis.evaluation import CheckpointEvaluation
 from ditlab.analysis.figures import FigureSet
 from ditlab.analysis.plot import Plot
-from ditlab.reports.rendering.description import png_texts
-from ditlab.reports.rendering.render import save_formats, to_svg
+from ditlab.reports.rendering.render import png_texts, save_formats, to_svg
 
 FOLDER = CHECKOUT / "docs" / "images" / "figures"
 EXPERIMENTS = CHECKOUT / "experiments"

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from denoisers.figures import Curve, Figure, ImageGrid, Lines
-from ditlab.reports.rendering.description import read_description
+from ditlab.reports.page import read_description
 from ditlab.spec.files import load_experiment
 from support.documents import CHECKOUT
 

@@ -22,7 +22,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.access import redact, resolve_tracking_uri
 from ditlab.tracking.records import RunList, find_run, scan_runs
-from ditlab.tracking.sync import num_unsent
+from ditlab.tracking.upload import num_unsent
 
 _REMOVED = ".removed"
 """Folder beside the runs, to which a run is renamed before its files are deleted."""

@@ -260,9 +260,10 @@ class Run:
         if metrics:
             parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
         if times := run_time(content):
-            rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
             sentences = Markup("").join(map(paragraph, times.sentences()))
-            parts.append(fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], rows) + sentences))
+            parts.append(
+                fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], times.rows()) + sentences)
+            )
         with noted("the spec"):
             parts.append(fold("spec", differing_fields(self.spec)))
         parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]

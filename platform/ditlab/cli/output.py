@@ -134,8 +134,8 @@ def time_lines(summary: TimeSummary) -> list[str]:
     """Return the lines of the table: a heading, a line a phase, then utilisation, speed and memory."""
     width = max(len("phase"), *map(len, summary.seconds))
     lines = [summary.heading(), f"  {'phase':<{width}}  {'seconds':>10}  {'share':>6}  {'ms a step':>9}"]
-    for each in summary.shares():
-        lines.append(f"  {each.name:<{width}}  {each.seconds:>10,.2f}  {each.share:>6.1%}  {each.step_ms:>9,.2f}")
+    for name, seconds, share, milliseconds in summary.rows():
+        lines.append(f"  {name:<{width}}  {seconds:>10,.2f}  {share:>6}  {milliseconds:>9,.2f}")
     for text in summary.sentences():
         lines += wrap(text, MOST_COLUMNS, initial_indent="  ", subsequent_indent="  ")
     return lines

@@ -75,7 +75,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     from ditlab.cli.progress import ProgressBars
     from ditlab.tracking.records import find_run, record_remarks, scan_runs
     from ditlab.tracking.refill import refill, refill_reason
-    from ditlab.tracking.sync import sync_runs
+    from ditlab.tracking.upload import sync_runs
 
     home, filled = Home.from_environment(), None
     reason = "" if tracking else refill_reason(home)
@@ -133,15 +133,8 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
     from ditlab.tracking.mlflow_runs import list_mlflow_runs
 
-    names = ("run_id", "mlflow_run_id", "name", "family", "experiment", "status")
-    return [
-        {
-            **{name: getattr(run, name) for name in names},
-            "created": datetime.fromtimestamp(run.started / 1000).astimezone().isoformat(timespec="milliseconds"),
-            "train_loss": output.finite(run.metrics.get("train/loss")),
-        }
-        for run in list_mlflow_runs(tracking, home, num)
-    ]
+    rows = list_mlflow_runs(tracking, home, num)
+    return [{**row, "train_loss": output.finite(row["train_loss"])} for row in rows]
 
 
 @click.command(short_help="Show one run.")

@@ -174,10 +174,7 @@ class AxisScale:
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
     def ticks(self) -> list[Tick]:
-        """Ticks at round numbers: multiples of 1, 2 or 5 times a power of ten, or such powers.
-
-        A logarithmic range of less than 5 has the former.
-        """
+        """Ticks at multiples of 1, 2 or 5 times a power of ten; on a wide logarithmic scale at powers alone."""
         if self.is_log and self.high > 5 * self.low:
             lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))

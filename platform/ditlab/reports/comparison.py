@@ -1,7 +1,4 @@
-"""Records of a comparison: its runs, their samples, their curves, and which of their metrics are comparable.
-
-Curves are a run's metrics over steps, samples and seconds of training, and their values at an equal budget.
-"""
+"""Records of a comparison: runs, samples, curves over steps, samples and seconds, which metrics are comparable."""
 
 from __future__ import annotations
 
@@ -198,21 +195,9 @@ class Comparison:
             sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
         return " ".join(sentences)
 
-    @property
-    def has_one_objective(self) -> bool:
-        """True if all runs have one objective, a mixture's weights included: their training losses are comparable."""
-        decisive = ("objective.", "data.weights.")
-        first, *others = [
-            {path: value for path, value in run.spec.items() if path.startswith(decisive)} for run in self.runs
-        ]
-        return all(other == first for other in others)
-
     @cached_property
     def budgets(self) -> list[EqualBudget]:
-        """The main metric at equal steps, samples and training time, where known; values in `evaluated`'s order.
-
-        Empty where held-out metrics cannot be compared.
-        """
+        """The main metric at equal steps, samples and time, in `evaluated`'s order; empty with an obstacle."""
         if self.obstacle or self.main is None:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +27,13 @@ from ditlab.reports.comparison import (
     RunSamples,
     smoothed,
 )
-from ditlab.reports.formatting import Cell, format_cell, format_duration, format_number
+from ditlab.reports.formatting import Cell, format_duration, format_number
 from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
 
 LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""
-_LISTED_RUNS = 4
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
 MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
@@ -64,10 +65,7 @@ _COUNTING = (
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write `comparison.html`, `comparison.md` and their pictures into `folder`; return all files, the page first.
-
-    Raises OSError where the disk refuses.
-    """
+    """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError as the disk does."""
     runs, curves = comparison.runs, _curves(comparison, folder)
     specs: Table | Paragraphs = Paragraphs("The specs differ in nothing but names and places.")
     if different := _differences(runs):
@@ -116,7 +114,11 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
             "Training loss over steps, samples seen and training time. Pale: as logged. Strong: running median over "
             f"1/{WINDOWS} of the run's points."
         )
-        if not comparison.has_one_objective:
+        objectives = [
+            {path: value for path, value in run.spec.items() if path.startswith(("objective.", "data.weights."))}
+            for run in comparison.runs
+        ]
+        if any(objective != objectives[0] for objective in objectives):
             caption += " The runs' objectives differ: heights of these curves are not comparable."
         draw({TRAIN_LOSS: "training loss"}, "training-loss.png", caption)
     if not comparison.common:
@@ -244,19 +246,11 @@ def summary_text(comparison: Comparison) -> str:
     """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
     sentences = [fork_sentence(comparison, run) for run in comparison.runs if run.line]
     sentences += [_ranking(comparison), *(comparison.measured_apart(group) for group in ("eval", "quality"))]
-    if len(comparison.runs) > _LISTED_RUNS:
-        small, large = (pick(comparison.runs, key=lambda run: run.parameters) for pick in (min, max))
-        sentences.append(
-            f"Parameters go from {small.parameters:,} ({comparison.label(small)}) to {large.parameters:,} "
-            f"({comparison.label(large)})."
-        )
-    else:
-        sizes = []
-        for run in comparison.runs:
-            speed = run.samples_per_second or 0.0
-            pace = f" and trained at {format_cell(round(speed) if speed >= 100 else speed)} samples/s" if speed else ""
-            sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
-        sentences.append(f"{'; '.join(sizes)}.")
+    sizes = []
+    for run in comparison.runs:
+        pace = f" and trained at {format_number(run.samples_per_second)} samples/s" if run.samples_per_second else ""
+        sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
+    sentences.append(f"{'; '.join(sizes)}.")
     others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
     sentences += [f"Not finished: {', '.join(others)}."] if others else []
     return " ".join(filter(None, sentences))
@@ -280,7 +274,7 @@ def _ranking(comparison: Comparison) -> str:
     by_winner: dict[str | None, list[EqualBudget]] = {}
     for budget in comparison.budgets:
         if not (budget.axis == "samples" and equals_steps):
-            by_winner.setdefault(_winner(comparison, budget), []).append(budget)
+            by_winner.setdefault(_lowest(comparison, budget)[0], []).append(budget)
     if not by_winner:
         return "Which run is better cannot be said: the runs were evaluated at no common step."
     has_many = len(comparison.evaluated) > 2
@@ -288,7 +282,7 @@ def _ranking(comparison: Comparison) -> str:
     for winner, budgets in by_winner.items():
         values_at = []
         for budget in budgets:
-            lowest = [format_number(budget.values[place]) for place in _order(budget)[:2]]
+            lowest = map(format_number, _lowest(comparison, budget)[1])
             values = (", the next " if has_many else " against ").join(lowest) or "no numbers"
             kind = "time" if budget.axis == "seconds" else budget.axis
             values_at.append(f"{values} at equal {kind} ({amount(budget)})")
@@ -302,21 +296,12 @@ def _ranking(comparison: Comparison) -> str:
     return f"Held-out error ({comparison.main}): {'; '.join(clauses)}.{without}"
 
 
-def _winner(comparison: Comparison, budget: EqualBudget) -> str | None:
-    """Label of the run with the lowest value; None where the two lowest are level, or no value is finite."""
-    order = _order(budget)
-    if not order:
-        return None
-    if len(order) > 1:
-        first, second = budget.values[order[0]], budget.values[order[1]]
-        if second - first < LEVEL * abs(first):
-            return None
-    return comparison.label(comparison.evaluated[order[0]])
-
-
-def _order(budget: EqualBudget) -> list[int]:
-    """Indices of the runs by value, the lowest first, without NaN and infinities."""
-    return [int(i) for i in np.argsort(budget.values) if np.isfinite(budget.values[i])]
+def _lowest(comparison: Comparison, budget: EqualBudget) -> tuple[str | None, list[float]]:
+    """Label of the run with the lowest value, None where the two lowest are level or none is finite; the two values."""
+    order = [int(place) for place in np.argsort(budget.values) if np.isfinite(budget.values[place])][:2]
+    values = [budget.values[place] for place in order]
+    is_level = not values or (len(values) == 2 and values[1] - values[0] < LEVEL * abs(values[0]))
+    return None if is_level else comparison.label(comparison.evaluated[order[0]]), values
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -324,26 +309,28 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _across(comparison: Comparison, rows: Iterable[tuple[str, Callable[[ComparedRun], Cell]]], caption: str) -> Table:
-    """Build a table with a column a run and a row a property, without rows that are empty for all runs."""
-    cells = [[name, *(value(run) for run in comparison.runs)] for name, value in rows]
-    kept = [row for row in cells if any(cell not in (None, "") for cell in row[1:])]
-    return Table(["", *comparison.labels], kept, caption)
+def _rows(items: Sequence[Any], cells: Mapping[str, Callable[[Any], Cell]]) -> list[list[Cell]]:
+    """A row a property with a cell an item, without rows that are empty for all items."""
+    rows = [[name, *(None if each is None else value(each) for each in items)] for name, value in cells.items()]
+    return [row for row in rows if any(cell not in (None, "") for cell in row[1:])]
 
 
 def runs_tables(comparison: Comparison) -> list[Table]:
     """Tables of the runs' properties and cost, and of the last values of their metrics."""
-    rows: list[tuple[str, Callable[[ComparedRun], Cell]]] = [
-        ("run", lambda run: run.run_id),
-        ("name", lambda run: run.name),
-        ("family", lambda run: run.family),
-        ("status", lambda run: run.status),
-        ("step", lambda run: run.step),
-        ("samples seen", lambda run: run.samples),
-        ("training time", lambda run: None if run.seconds is None else format_duration(run.seconds)),
-        ("samples/s (median)", lambda run: run.samples_per_second),
-        ("parameters", lambda run: run.parameters),
-    ]
+    rows = _rows(
+        comparison.runs,
+        {
+            "run": lambda run: run.run_id,
+            "name": lambda run: run.name,
+            "family": lambda run: run.family,
+            "status": lambda run: run.status,
+            "step": lambda run: run.step,
+            "samples seen": lambda run: run.samples,
+            "training time": lambda run: None if run.seconds is None else format_duration(run.seconds),
+            "samples/s (median)": lambda run: run.samples_per_second,
+            "parameters": lambda run: run.parameters,
+        },
+    )
     time_note = (
         "Training time is the sum of the intervals between training metrics in each run's journal, on the machine that "
         "it ran on. An interval that holds an evaluation or a resume, or one longer than a minute and than "
@@ -365,7 +352,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
         shown = [run.measurement.shown if run.measurement else None for run in comparison.runs]
         metrics.append(["measurement", *shown])
         loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
-    tables = [_across(comparison, rows, time_note)]
+    tables = [Table(["", *comparison.labels], rows, time_note)]
     return [*tables, Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else tables
 
 
@@ -378,7 +365,7 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
     rows: list[list[Cell]] = [
         ["training time" if budget.axis == "seconds" else budget.axis, amount(budget), *budget.values,
-         _winner(comparison, budget) or "level"]
+         _lowest(comparison, budget)[0] or "level"]
         for budget in budgets
     ]  # fmt: skip
     note = (
@@ -399,30 +386,24 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     drawn = [(run, run.drawn) for run in comparison.runs if run.drawn is not None]
     if not drawn:
         return []
-
-    def of(pick: Callable[[RunSamples], Cell]) -> Callable[[ComparedRun], Cell]:
-        return lambda run: None if run.drawn is None else pick(run.drawn)
-
-    def quality(name: str) -> Callable[[ComparedRun], Cell]:
-        return of(lambda drawn: drawn.quality.get(name))
-
     names = list(dict.fromkeys(name for _, each in drawn for name in each.quality))
-    rows = [
-        ("weights of step", of(lambda drawn: drawn.step)),
-        ("samples", of(lambda drawn: drawn.num)),
-        ("sampling", of(lambda drawn: drawn.settings)),
-        ("network evaluations a sample", of(lambda drawn: drawn.evaluations)),
-        ("seconds a sample", of(lambda drawn: drawn.seconds)),
-        *((name, quality(name)) for name in names),
-        ("measurement", of(lambda drawn: drawn.measurement.shown if drawn.measurement else None)),
-    ]
+    cells: dict[str, Callable[[RunSamples], Cell]] = {
+        "weights of step": lambda drawn: drawn.step,
+        "samples": lambda drawn: drawn.num,
+        "sampling": lambda drawn: drawn.settings,
+        "network evaluations a sample": lambda drawn: drawn.evaluations,
+        "seconds a sample": lambda drawn: drawn.seconds,
+    }
+    cells |= {name: partial(lambda name, drawn: drawn.quality.get(name), name) for name in names}
+    cells["measurement"] = lambda drawn: drawn.measurement.shown if drawn.measurement else None
+    rows = _rows([run.drawn for run in comparison.runs], cells)
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
     note += _READING_AGREEMENT if "quality/agreement" in names else ""
     caption = (
         f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
         f"on {comparison.device}.{note}"
     )
-    parts: list[Table | Paragraphs] = [_across(comparison, rows, caption)]
+    parts: list[Table | Paragraphs] = [Table(["", *comparison.labels], rows, caption)]
     if apart := comparison.measured_apart("quality"):
         parts.append(Paragraphs(f"{MEASUREMENT_NOTE} {apart}"))
     if len({run.data for run, each in drawn if each.quality}) > 1:

@@ -1,7 +1,4 @@
-"""Thinned and smoothed curves: a million points draw as a few hundred, and no peak is lost.
-
-Thinned to stretches of equally many points, a curve has the median and the range of each; smoothed, a running median.
-"""
+"""Curves thinned to the median and range of equally long stretches, so that no peak is lost; running medians."""
 
 from __future__ import annotations
 

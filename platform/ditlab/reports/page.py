@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import mimetypes
 import os
@@ -11,21 +12,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 from ditlab.reports.charts import Chart
 from ditlab.reports.formatting import Cell, escape_markdown, format_cell, is_numeric, markdown_fence
-from ditlab.reports.rendering.description import read_description
 from ditlab.storage.files import write_whole
+from ditlab.storage.plain_files import MIB, read_plain
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _TEMPLATES = Path(__file__).parent / "templates"
 _IN_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+_LARGEST_PICTURE = 64 * MIB
+_MOST_CHARACTERS = 1000
+_DESC = re.compile(r"<desc>([^<]*)</desc>")
 TOP = "top"
 """Key of a page's head among its sections."""
 
@@ -65,6 +71,21 @@ class ImageFile:
     def data_uri(self) -> str:
         """Content of the file as a data URI; raises OSError where it cannot be read."""
         return data_uri(self.path.read_bytes(), self.path.name)
+
+
+def read_description(path: Path) -> str:
+    """Read a picture's alternative text, an SVG's `<desc>` or a PNG's `Description`; "" where none can be read."""
+    text, suffix = "", path.suffix.lower()
+    try:
+        content = read_plain(path, _LARGEST_PICTURE)
+        if suffix == ".svg" and (found := _DESC.search(content[:MIB].decode(errors="replace"))):
+            text = html.unescape(found[1])
+        elif suffix == ".png":
+            with Image.open(BytesIO(content)) as image:  # reads what stands before the pixels
+                text = str(image.info.get("Description", ""))
+    except (OSError, ValueError, SyntaxError):  # Pillow raises all three for damaged files
+        return ""
+    return " ".join(text.split())[:_MOST_CHARACTERS]
 
 
 def data_uri(content: bytes, name: str) -> str:
@@ -242,28 +263,33 @@ class Page:
         return [section.key or f"section-{number}" for number, section in enumerate(self.sections, start=1)]
 
 
-def render_html(page: Page) -> str:
+def render_html(page: Page, interval: float | None = None) -> str:
     """Render a page as one self-contained document: pictures as data URIs, style and script included, nothing fetched.
 
-    Escapes every text; the page's policy lets no other script run than its own. Raises OSError where a picture cannot
-    be read.
+    With an `interval`, in seconds, the page asks its server for changes as often; see `render_sections`. Escapes every
+    text; the page's policy lets no other script run than its own. Raises OSError where a picture cannot be read.
     """
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_script()[1]}"
-    return _render(page, policy, None, {})
-
-
-def render_live_html(page: Page, interval: float) -> str:
-    """Render a page that asks its server for changes every `interval` seconds; see `render_sections`."""
-    digests = {key: digest_of(html) for key, html in render_sections(page).items()}
-    return _render(page, live_policy(), round(1000 * interval), digests)
-
-
-def live_policy() -> str:
-    """Content security policy of a live page: its own script, and requests to its own server alone."""
+    is_live = interval is not None
     return (
-        f"default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; connect-src 'self'; "
-        f"script-src {_script()[1]}; base-uri 'none'; form-action 'none'"
+        _environment(html=True)
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            policy=content_policy(is_live),
+            live=round(1000 * interval) if interval is not None else None,
+            digests={key: digest_of(html) for key, html in render_sections(page).items()} if is_live else {},
+            script=Markup(_script()[0]),
+        )
+        .lstrip()
     )
+
+
+def content_policy(is_live: bool) -> str:
+    """Content security policy of a page: its own script, and of a live one requests to its own server alone."""
+    images, rest = "data:", f"style-src 'unsafe-inline'; script-src {_script()[1]}"
+    if is_live:
+        images, rest = "'self' data:", f"{rest}; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; img-src {images}; {rest}"
 
 
 def render_sections(page: Page) -> dict[str, str]:
@@ -281,10 +307,7 @@ def digest_of(html: str) -> str:
 
 
 def write_html(page: Page, path: Path) -> Path:
-    """Write `page` as `render_html` renders it, makes folders as needed and replaces the file atomically.
-
-    Returns `path`; raises OSError where a picture cannot be read or the disk refuses.
-    """
+    """Write `render_html(page)` atomically, make folders as needed, return `path`. Raises OSError as the disk does."""
     return write_text(render_html(page), path)
 
 
@@ -307,12 +330,6 @@ def write_text(text: str, path: Path) -> Path:
     return write_whole(path, (_printable(text).strip() + "\n").encode())
 
 
-def _render(page: Page, policy: str, live: int | None, digests: dict[str, str]) -> str:
-    template = _environment(html=True).get_template("page.html.j2")
-    script = Markup(_script()[0])
-    return template.render(page=page, policy=policy, live=live, digests=digests, script=script).lstrip()
-
-
 def _printable(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
@@ -330,12 +347,10 @@ def _environment(html: bool) -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": _json}
+
+    def to_json(value: Any) -> Markup:  # inside a script element, which no text in it can end
+        return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPTS))
+
+    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": to_json}
     environment.tests["instance"] = lambda part, kind: type(part).__name__ == kind
     return environment
-
-
-def _json(value: Any) -> Markup:
-    """JSON inside a script element, which no text in it can end."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Markup(text.translate(_IN_SCRIPTS))

@@ -1,7 +1,4 @@
-"""Axes of a sweep's plots, and the importance of each axis for the metric.
-
-Positions of its trials are between 0 and 1, with ticks.
-"""
+"""Axes of a sweep's plots, on which trials have positions from 0 to 1, and the importance of each for the metric."""
 
 from __future__ import annotations
 
@@ -67,11 +64,7 @@ class PlotAxis:
 
 
 def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
-    """Place trials on an axis of the search space.
-
-    An axis with values other than numbers becomes categorical; a log axis with values that are not positive becomes
-    linear.
-    """
+    """Place trials on an axis: categorical for values that are no numbers, linear where a logarithm has none."""
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
     numeric = all(
         isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) for value in values.values()
@@ -192,10 +185,7 @@ def importance(summary: SweepSummary) -> Importance:
 
 
 def _features(axis: PlotAxis, numbers: list[int]) -> np.ndarray:
-    """Feature columns (trials, columns): the value or its logarithm, or one column a category; and one for unused.
-
-    An axis that is the same everywhere has no columns.
-    """
+    """Feature columns (trials, columns) of an axis: its value or a column a category, and unused; constant ones go."""
     raw = np.array([axis.raw.get(number, np.nan) for number in numbers])
     used = ~np.isnan(raw)
     if axis.scale == "category":

@@ -1,7 +1,4 @@
-"""Figures of a sweep's metric: by trial, by step, against its second metric, and against each axis.
-
-Places on an axis are between 0 and 1, as `sweep_axes` makes them. Darker lines are better trials.
-"""
+"""Figures of a sweep's metric by trial, by step, against another and each axis. Darker lines are better trials."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records that a sweep's report is made of, and the ranking of its trials. Imports nothing heavy.
-
-A ranking is the order, the Pareto front and the best one.
-"""
+"""Records that a sweep's report is made of, and the ranking of its trials by fronts. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -126,10 +123,7 @@ def pareto(summary: SweepSummary) -> list[Trial]:
 
 
 def best(summary: SweepSummary) -> Trial | None:
-    """Return the first of `rank` if it has a finite value of every metric, else None.
-
-    Before any trial has finished it is an unfinished one; see its status.
-    """
+    """Return the first of `rank`, even unfinished, if it has a finite value of every metric, else None."""
     first = next(iter(rank(summary)), None)
     return first if first is not None and objectives(summary, first) is not None else None
 

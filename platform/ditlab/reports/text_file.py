@@ -19,10 +19,7 @@ _LONGEST_LABEL = 3
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
-    """Write a figure's texts to `path` (UTF-8), each under its number; write nothing and return None if it has none.
-
-    Raises OSError where the disk refuses.
-    """
+    """Write a figure's numbered texts in UTF-8; returns None if it has none. Raises OSError where the disk refuses."""
     parts = []
     for panel in figure.panels:
         if isinstance(panel, Text):

@@ -19,18 +19,6 @@ _PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "token
 
 
 @dataclass(frozen=True)
-class PhaseShare:
-    """Time of one phase."""
-
-    name: str
-    seconds: float
-    share: float
-    """Share of all phases' time, 0 to 1."""
-    step_ms: float
-    """Milliseconds a step."""
-
-
-@dataclass(frozen=True)
 class TimeSummary:
     """Time of a run's logged steps, over all its attempts; several workers count with their mean."""
 
@@ -51,10 +39,10 @@ class TimeSummary:
         """Seconds of all phases."""
         return sum(self.seconds.values())
 
-    def shares(self) -> list[PhaseShare]:
-        """Time of each phase, in the order of a step."""
+    def rows(self) -> list[tuple[str, float, str, float]]:
+        """Each phase in the order of a step: its name, seconds, share of all phases' time, milliseconds a step."""
         return [
-            PhaseShare(name, seconds, seconds / self.total, 1000 * seconds / self.num_steps)
+            (name, seconds, f"{seconds / self.total:.1%}", 1000 * seconds / self.num_steps)
             for name, seconds in self.seconds.items()
         ]
 

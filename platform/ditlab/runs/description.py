@@ -26,7 +26,7 @@ from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import FoundRun, RunRecord, list_runs
-from ditlab.tracking.sync import num_unsent
+from ditlab.tracking.upload import num_unsent
 
 _ESSENTIALS = (
     "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.reports.page import Page, digest_of, live_policy, render_live_html, render_sections
+from ditlab.reports.page import Page, content_policy, digest_of, render_html, render_sections
 from ditlab.runs.page import RunContent, run_page
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
 from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
@@ -34,7 +34,7 @@ class LivePage(LoopbackServer):
 
     headers: ClassVar[Mapping[str, str]] = {
         **HEADERS,
-        "Content-Security-Policy": live_policy() + "; frame-ancestors 'none'",
+        "Content-Security-Policy": content_policy(is_live=True) + "; frame-ancestors 'none'",
     }
 
     def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ class LivePage(LoopbackServer):
         address = urlsplit(path)
         with self._lock:
             if address.path == "/":
-                html = render_live_html(self._refresh(), INTERVAL)
+                html = render_html(self._refresh(), INTERVAL)
                 return Answer(html.encode(), "text/html; charset=utf-8")
             if address.path == "/update":
                 pairs = parse_qs(address.query).get("have", [""])[0].split(",")

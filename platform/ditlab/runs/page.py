@@ -372,11 +372,9 @@ def _speed(run: RunContent) -> html.Section:
             facts.append(html.Fact("a step takes", milliseconds, f"{run.batch_size:,} samples"))
         parts.append(html.Facts(facts))
     if times := time_summary(run.metrics, run.tags.get(STRAGGLER_TAG, "")):
-        rows: list[list[str | float | None]]
-        rows = [[each.name, each.seconds, f"{each.share:.1%}", each.step_ms] for each in times.shares()]
         heading = times.heading()
         caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
-        parts.append(html.Table(["phase", "seconds", "share", "ms a step"], rows, caption))
+        parts.append(html.Table(["phase", "seconds", "share", "ms a step"], times.rows(), caption))
     parts += _plain_charts(run, "speed", [SPEED, _DATA_WAIT])
     folded = [("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
               ("Seconds a step by phase", _plain_charts(run, "phases", run.named("time/")))]  # fmt: skip

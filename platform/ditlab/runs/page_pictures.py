@@ -13,8 +13,7 @@ import numpy as np
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.formatting import shorten
-from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri
-from ditlab.reports.rendering.description import read_description
+from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri, read_description
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent

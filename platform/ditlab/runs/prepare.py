@@ -49,8 +49,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
     resumed: RunFolder | None = None
     if resume == "auto":
-        unfinished = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
-        resumed = unfinished.folder if unfinished else None
+        resumed = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
     elif resume is not None:
         resumed = find_training_run(home, resume).folder
     if resumed:

@@ -25,7 +25,6 @@ from ditlab.tracking.review import (
     log_model,
     log_overview,
     renew_note,
-    sample_tags,
 )
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import export_weights
@@ -149,7 +148,8 @@ class TrackedReporter(Reporter):
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
         self._tracker.log_image("samples", step, picture)
-        self._tracker.set_tags(sample_tags(step))
+        unsaved = {"ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""}  # until a checkpoint is complete
+        self._tracker.set_tags({"ditlab.samples.step": str(step), **unsaved})
         if text:
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)

@@ -25,9 +25,9 @@ from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import final_values, metric_history
 from ditlab.tracking.names import flatten
-from ditlab.tracking.notes import SweepNote
+from ditlab.tracking.notes import SweepNote, number
 from ditlab.tracking.records import update_record
-from ditlab.tracking.review import STATUS_TAG, end_run, log_best
+from ditlab.tracking.review import STATUS_TAG, end_run
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 LOSS = "train/loss"
@@ -171,7 +171,7 @@ class ParentRun:
         values = {f"best/{name}": found.metrics[name] for name in self._metrics if found and name in found.metrics}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
         if (first := values.get(f"best/{self._metrics[0]}")) is not None:
-            log_best(self._tracker, len(ended), first)
+            self._tracker.journal.log_overview(len(ended), {"run/best_eval": float(number(first))})
 
     def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
         """Log the ranking, the best trial and the report's files, and end the run."""

@@ -1,7 +1,4 @@
-"""Tracking addresses: their forms, their checks, and a probe before a client is made. Imports no mlflow.
-
-The probe tells whether an address answers, and accepts this process's credentials.
-"""
+"""Tracking addresses: forms, checks, and a probe of answer and credentials before a client. Imports no mlflow."""
 
 import base64
 import configparser
@@ -70,10 +67,7 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
-    """Resolve null to DITLAB_HOME's database and paths to absolute ones: workers have other working directories.
-
-    Raises UserError as `validate_tracking_uri` does.
-    """
+    """Resolve null to DITLAB_HOME's database and paths to absolute ones. Raises UserError for a malformed address."""
     if uri is None:
         return f"sqlite:///{home.mlflow_database}"
     parts = urlsplit(validate_tracking_uri(uri))
@@ -103,10 +97,7 @@ def redact(uri: str) -> str:
 
 
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
-    """Reason why nothing answers at `uri` within `timeout` seconds; None if something answers.
-
-    A server that answers with an error answers. A SQLite file must exist, as opening it would make it.
-    """
+    """Reason why nothing answers at `uri` in time; None for any answer, an error too. A SQLite file must exist."""
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
     if uri == "databricks" or scheme == "databricks" or scheme in BACKENDS:
@@ -135,10 +126,7 @@ def access_fault(uri: str, remedy: str) -> str:
 
 
 def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
-    """A sentence, without its full stop, if the server at `uri` refuses this process's name or password.
-
-    None if it accepts them or does not answer, and where the address is no server's.
-    """
+    """A clause if the server at `uri` refuses this process's name or password; None if not, and for no server."""
     if urlsplit(uri).scheme not in ("http", "https") or any(os.environ.get(name) for name in _OTHER_WAYS):
         return None
     return refusal_message(uri, probe_status(uri, _authorization(), timeout))

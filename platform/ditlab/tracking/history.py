@@ -1,7 +1,4 @@
-"""History of a run from its journal: every point of its metrics, its results so far, and facts beside the metrics.
-
-Results are, for each metric of the evaluations, the first value, the newest, the lowest and the highest.
-"""
+"""History of a run from its journal: points of its metrics, results of its evaluations, and other facts."""
 
 from __future__ import annotations
 

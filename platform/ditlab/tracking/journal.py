@@ -136,14 +136,6 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
         begin = end
 
 
-def read_records(path: Path) -> Iterator[JournalRecord]:
-    """Every whole record, in order. Raises OSError where there is no journal."""
-    with open_regular_file(path, LARGEST_JOURNAL) as file:
-        for line in read_journal(file):
-            if line.record is not None:
-                yield line.record
-
-
 def read_lines(path: Path, begin: int, end: int = LARGEST_JOURNAL) -> Iterator[JournalLine]:
     """Every whole line between two offsets, in bytes. Raises OSError where there is no journal."""
     with open_regular_file(path, LARGEST_JOURNAL) as file:
@@ -151,12 +143,6 @@ def read_lines(path: Path, begin: int, end: int = LARGEST_JOURNAL) -> Iterator[J
             if not line.is_whole or line.end > end:
                 return
             yield line
-
-
-def read_record_at(path: Path, offset: int) -> JournalRecord | None:
-    """The record of the line that begins at an offset; None for a damaged line."""
-    with open_regular_file(path, LARGEST_JOURNAL) as file:
-        return next((line.record for line in read_journal(file, offset)), None)
 
 
 def count_lines(path: Path, begin: int) -> int:

@@ -139,6 +139,8 @@ class JournalWriter:
         with self._lock:
             if self._write(encode_record(kind, fields)):
                 self.facts.add({"kind": kind, **fields})
+                if kind == "image":
+                    self._images.add((fields["key"], fields["step"]))
         if kind in _DURABLE:
             self.sync()
 
@@ -173,15 +175,6 @@ class JournalWriter:
         if new:
             self.append("overview", step=step, values=encode_values(new))
 
-    def log_image(self, key: str, step: int, path: Path) -> None:
-        """Record an image file of a step, unless the journal holds one of this key and step."""
-        with self._lock:
-            if (key, step) not in self._images and self._write(
-                encode_record("image", {"key": key, "step": step, "path": self.relative_path(path)})
-            ):
-                self._images.add((key, step))
-                self.facts.add({"kind": "image", "key": key, "step": step})
-
     def has_image(self, key: str, step: int) -> bool:
         """Return True if an image of this key and step is recorded."""
         with self._lock:
@@ -193,11 +186,7 @@ class JournalWriter:
         return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
 
     def sync(self) -> int:
-        """Flush every record so far to the disk; returns how many bytes of the journal are there.
-
-        Raises nothing: the first refusal of the disk is logged as a warning, and the bytes stay those of the last
-        success.
-        """
+        """Flush records to the disk; returns how many bytes are there. A refusal is a warning, and raises nothing."""
         try:
             with self._lock:
                 size = os.fstat(self._file).st_size if self._file is not None else 0

@@ -136,10 +136,7 @@ class MlflowBackend(TrackingBackend):
                 self._send_entries(each[start : start + most])
 
     def send(self, record: JournalRecord) -> None:
-        """Send a record of any other kind; one that MLflow refuses is dropped with a warning.
-
-        So is one whose file is gone, unreadable or outside the run's folder.
-        """
+        """Send a record of another kind; a refused one, or one with an unusable file, is dropped with a warning."""
         path = self.folder.path
         if "path" in record:
             path /= record["path"]

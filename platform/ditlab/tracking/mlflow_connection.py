@@ -1,4 +1,4 @@
-"""Connection to MLflow: its library, its settings, the local database, and the kinds of errors its client raises."""
+"""Connection to MLflow: its library, settings, kinds of errors, and the local database, looked at without MLflow."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import fcntl
 import logging
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote
 
+from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.storage.plain_files import open_for_append
+from ditlab.storage.plain_files import MIB, check_plain, open_for_append
 from ditlab.tracking.access import is_server, sqlite_path
-from ditlab.tracking.local_database import is_damage
 
 _SETTINGS = {
     # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
@@ -28,6 +30,13 @@ _SETTINGS = {
 }
 _NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
+REFILL = "run `ditlab runs sync`, which fills a new one from the runs' journals and keeps this file"
+"""Remedy."""
+_WORDS = ("not a database", "malformed", "no such table", "no such column", "no plain file")
+_LONGEST_CHECK = 256 * MIB
+"""Bytes of a database whose every page is looked at, in about a second."""
+_TIMEOUT = 10.0
+"""Seconds for another process's transaction to end."""
 
 
 def load_mlflow() -> ModuleType:
@@ -104,10 +113,7 @@ def error_code(error: Exception) -> str:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if MLflow answered that the data is wrong; any other error may pass and is tried again.
-
-    It says the same of data for which its local database has a damaged page.
-    """
+    """Return True if MLflow says that the data is wrong, which it also says of a damaged page of its local database."""
     return error_code(error) in _REFUSALS and not is_damage(str(error))
 
 
@@ -117,3 +123,45 @@ def denial_status(error: Exception) -> int | None:
     given = getattr(answer, "status_code", None)
     status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error_code(error), given)
     return status if status in (401, 403) else None
+
+
+def is_damage(reason: str) -> bool:
+    """Return True if the reason of a database's error is damage, and no lock, full disk or the like."""
+    return any(word in reason for word in _WORDS)
+
+
+def open_read_only(database: Path) -> sqlite3.Connection:
+    """Open a SQLite file for reading. Raises OSError for anything but a regular file."""
+    check_plain(database)
+    return sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=_TIMEOUT)
+
+
+def holds_run(database: Path, mlflow_run_id: str) -> bool:
+    """Return False where a database is gone or lacks a run; True also where that cannot be known."""
+    try:
+        with closing(open_read_only(database)) as connection:
+            found = connection.execute("SELECT 1 FROM runs WHERE run_uuid = ?", (mlflow_run_id,)).fetchone()
+    except FileNotFoundError:
+        return False
+    except (OSError, sqlite3.Error):
+        return True
+    return found is not None
+
+
+def database_damage(database: Path) -> str:
+    """Return a clause on a database that is damaged, wholly or in parts; empty for a whole one, and for none."""
+    try:
+        with closing(open_read_only(database)) as connection:
+            connection.execute("SELECT 1 FROM runs, experiments LIMIT 1").fetchone()
+            if database.stat().st_size > _LONGEST_CHECK:
+                return ""
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except FileNotFoundError:
+        return ""
+    except (OSError, sqlite3.Error) as error:
+        reason = first_line(error)
+        return f"{database} cannot be read ({reason})" if is_damage(reason) else ""  # locked, for one
+    if found == "ok":
+        return ""
+    reason = found.splitlines()[-1].rstrip(".")[:200]  # the first line names the database
+    return f"{database} is damaged in parts ({reason})"

@@ -1,13 +1,10 @@
-"""Experiments and runs in MLflow: found or made by our own ids, listed, viewed and deleted.
-
-An experiment's saved view has columns by which a list of runs can be read, and the order of runs.
-"""
+"""Experiments, with a saved view, and runs in MLflow: found or made by our own ids, listed and deleted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ditlab.errors import UserError, first_line
@@ -116,25 +113,8 @@ def _view_value() -> str:
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 
-@dataclass(frozen=True)
-class MlflowRun:
-    """A run of DiTLab on an MLflow server."""
-
-    run_id: str
-    """Our id; `mlflow_run_id` is MLflow's."""
-    mlflow_run_id: str
-    name: str
-    family: str
-    experiment: str
-    status: str
-    started: int
-    """Milliseconds since 1970."""
-    metrics: dict[str, float]
-    """The latest value of each."""
-
-
-def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
-    """The newest `num` runs of DiTLab at an address. Raises UserError where it is malformed or does not answer."""
+def list_mlflow_runs(uri: str, home: Home, num: int) -> list[dict[str, Any]]:
+    """Rows of the newest `num` runs at an address. Raises UserError where it is malformed or does not answer."""
     uri = resolve_tracking_uri(uri, home)
     if fault := access_fault(uri, "start that MLflow server or correct the address"):
         raise UserError(fault)
@@ -149,19 +129,22 @@ def list_mlflow_runs(uri: str, home: Home, num: int) -> list[MlflowRun]:
         raise UserError(
             f"tracking.uri={redact(uri)} cannot be read as an MLflow store ({first_line(error)}); correct the address."
         ) from error
-    return [
-        MlflowRun(
-            run_id=run.data.tags[RUN_TAG],
-            mlflow_run_id=run.info.run_id,
-            name=run.info.run_name,
-            family=run.data.tags.get("ditlab.family", ""),
-            experiment=experiments[run.info.experiment_id],
-            status=_STATUS.get(run.info.status, run.info.status.lower()),
-            started=run.info.start_time,
-            metrics=dict(run.data.metrics),
+    rows = []
+    for run in runs:
+        started = datetime.fromtimestamp(run.info.start_time / 1000).astimezone()
+        rows.append(
+            {
+                "run_id": run.data.tags[RUN_TAG],
+                "mlflow_run_id": run.info.run_id,
+                "name": run.info.run_name,
+                "family": run.data.tags.get("ditlab.family", ""),
+                "experiment": experiments[run.info.experiment_id],
+                "status": _STATUS.get(run.info.status, run.info.status.lower()),
+                "created": started.isoformat(timespec="milliseconds"),
+                "train_loss": run.data.metrics.get("train/loss"),
+            }
         )
-        for run in runs
-    ]
+    return rows
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:

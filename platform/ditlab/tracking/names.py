@@ -32,10 +32,7 @@ def safe_image_key(name: str) -> str:
 
 
 def safe_folder(name: str) -> str:
-    """A name as one folder's name; different names give different folders.
-
-    No percent signs, either: MLflow decodes them, and `..%2F..` would lead out.
-    """
+    """One folder's name, another for each name. No percent signs: MLflow decodes them, and `..%2F..` would lead out."""
     plain = _NOT_ALLOWED_IN_FOLDERS.sub("_", name)[:100]
     if plain == name and name.strip(". "):
         return name

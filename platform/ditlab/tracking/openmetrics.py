@@ -1,7 +1,4 @@
-"""State of a run in the text format of OpenMetrics 1.0, for Prometheus and whatever else scrapes it.
-
-https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
-"""
+"""State of a run in the text format of OpenMetrics 1.0 (https://prometheus.io/docs/specs/om/open_metrics_spec)."""
 
 from __future__ import annotations
 

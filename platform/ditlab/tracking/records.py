@@ -1,7 +1,4 @@
-"""The local registry of runs: a folder and a `run.json` each. Imports no mlflow.
-
-`run.json` is written with a checksum, and read with every field checked.
-"""
+"""The local registry of runs: a folder each, with a `run.json` that has a checksum. Imports no mlflow."""
 
 import fcntl
 import json
@@ -74,40 +71,49 @@ class RunRecord:
     """True if the file's checksum is wrong: a person changed it, or it is damaged. Not in the file."""
 
 
-class UnreadableRecord(Exception):
-    """A run's record cannot be read; the message is the reason, without a full stop."""
+class UnreadableRecord(UserError):
+    """A run's record cannot be read."""
 
-    def __init__(self, reason: str, is_run: bool = True) -> None:
-        super().__init__(reason)
-        self.is_run = is_run
-        """False for a folder that holds nothing of a run."""
+    reason = ""
+    is_run = True
+    """False for a folder that holds nothing of a run."""
+
+
+def _unreadable(folder: RunFolder, reason: str, is_run: bool = True) -> UnreadableRecord:
+    error = UnreadableRecord(
+        f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
+        "`ditlab runs` lists the others."
+    )
+    error.reason, error.is_run = reason, is_run
+    return error
 
 
 _RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
 
 
-def read_run_record(folder: RunFolder) -> RunRecord:
-    """Read a run's record. Raises UnreadableRecord."""
+def read_record(folder: RunFolder) -> RunRecord:
+    """Read a run's record. Raises UnreadableRecord, a UserError, for a missing or damaged one or another format."""
     try:
         content = read_plain(folder.record, MIB)
-    except FileNotFoundError:
-        has_files = folder.path.is_dir() and any(folder.path.iterdir())
-        raise UnreadableRecord("it is missing", is_run=has_files) from None
-    except OSError as error:
-        raise UnreadableRecord(first_line(error)) from None
-    if folder.path.is_symlink():
-        raise UnreadableRecord("the run's folder is a link; move the folder itself here")
-    try:
+        if folder.path.is_symlink():
+            raise _unreadable(folder, "the run's folder is a link; move the folder itself here")
         values = from_json(content, allow_inf_nan=False)
         version = values.get("format") if isinstance(values, dict) else None
         if version != FORMAT:
-            raise UnreadableRecord(f"it is of format {version!r}, and this version of DiTLab reads {FORMAT}")
+            reason = f"it is of format {version!r}, and this version of DiTLab reads {FORMAT}"
+            raise _unreadable(folder, reason)
         record = _RECORD.validate_json(content, strict=True)
+    except FileNotFoundError:
+        is_run = folder.path.is_dir() and any(folder.path.iterdir())
+        raise _unreadable(folder, "it is missing", is_run) from None
+    except OSError as error:
+        raise _unreadable(folder, first_line(error)) from None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        raise UnreadableRecord(f"{'.'.join(map(str, problem['loc']))[:80]}: {problem['msg']}") from None
+        place = ".".join(map(str, problem["loc"]))[:80]
+        raise _unreadable(folder, f"{place}: {problem['msg']}") from None
     except ValueError as error:
-        raise UnreadableRecord(f"no JSON: {first_line(error)}") from None
+        raise _unreadable(folder, f"no JSON: {first_line(error)}") from None
     # The folder's name is the id; a copied folder is a run of its own.
     return replace(record, run_id=folder.run_id, is_altered=not is_intact(content))
 
@@ -156,19 +162,8 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
     return folder
 
 
-def read_record(folder: RunFolder) -> RunRecord:
-    """Read a run's record. Raises UserError where it is missing, damaged or of a later version."""
-    try:
-        return read_run_record(folder)
-    except UnreadableRecord as error:
-        raise _unreadable(folder, str(error)) from None
-
-
 def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
-    """Change fields of a run's record and return it; atomic, and exclusive among the processes of one machine.
-
-    Raises UserError where the record is missing or damaged.
-    """
+    """Change fields of a run's record, one process of a machine at a time. Raises UserError where it cannot be read."""
     if "message" in changes:
         changes["message"] = hide(changes["message"])
     # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
@@ -186,10 +181,7 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 
 def scan_runs(home: Home) -> RunList:
-    """Read the record of every run. Folders without any file, and those whose name begins with a dot, are none.
-
-    Raises UserError where the folder of the runs cannot be listed.
-    """
+    """Read the record of every folder with a file, but hidden ones. Raises UserError where they cannot be listed."""
     records, unreadable = [], {}
     try:
         names = [each.name for each in os.scandir(home.runs) if each.is_symlink() or each.is_dir(follow_symlinks=False)]
@@ -201,10 +193,10 @@ def scan_runs(home: Home) -> RunList:
         ) from None
     for run_id in (name for name in names if not name.startswith(".")):
         try:
-            records.append(read_run_record(home.run(run_id)))
+            records.append(read_record(home.run(run_id)))
         except UnreadableRecord as error:
             if error.is_run:
-                unreadable[run_id] = str(error)
+                unreadable[run_id] = error.reason
     records.sort(key=lambda record: (record.created, record.run_id), reverse=True)
     return RunList(records, unreadable)
 
@@ -215,25 +207,28 @@ def find_run(home: Home, text: str) -> FoundRun:
     Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
     """
     runs, unreadable = scan_runs(home)
-    same = [record for record in runs if record.run_id == text]
-    if not same and text in unreadable:
+    if text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])
     named = [record for record in runs if record.name == text]
-    matches = same or named or [record for record in runs if text and record.run_id.startswith(text)]
-    if len(named) > 1 and not same:
-        others = ", ".join(record.run_id for record in named[1:4]) + (", ..." if len(named) > 4 else "")
-        note = f"{len(named)} runs are named '{text}'; taking the newest, {named[0].run_id} (others: {others})"
-        return _found(home, named[0], note)
-    if len(matches) == 1:
-        return _found(home, matches[0])
-    if matches:
+    matches = [record for record in runs if record.run_id == text] or named[:1]
+    matches = matches or [record for record in runs if text and record.run_id.startswith(text)]
+    if len(matches) > 1:
         listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
         raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
-    known = [record.run_id for record in runs] + sorted({record.name for record in runs})
-    if not known:
+    if not runs:
         raise UserError(f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`.")
-    phrase = shorten(nearest(text, known), 120)
-    raise UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
+    if not matches:
+        known = [record.run_id for record in runs] + sorted({record.name for record in runs})
+        phrase = shorten(nearest(text, known), 120)
+        raise UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
+    (record,), notes = matches, []
+    folder = home.run(record.run_id)
+    if len(named) > 1 and record.run_id != text:
+        others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
+        notes.append(f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})")
+    if record.is_altered:
+        notes.append(f"{folder.record} was changed by something other than DiTLab, or damaged; it is taken as it is")
+    return FoundRun(folder, record, "; ".join(notes))
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:
@@ -246,7 +241,7 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     return found
 
 
-def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
+def find_unfinished(home: Home, name: str, spec_hash: str) -> RunFolder | None:
     """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
     runs = scan_runs(home)
     if runs.unreadable:
@@ -254,7 +249,7 @@ def find_unfinished(home: Home, name: str, spec_hash: str) -> FoundRun | None:
     for record in runs.records:
         is_open = record.status not in ("finished", "stopped") and not record.trials
         if is_open and record.name == name and record.spec_hash == spec_hash:
-            return _found(home, record)
+            return home.run(record.run_id)
     return None
 
 
@@ -269,21 +264,6 @@ def record_remarks(runs: RunList) -> list[str]:
         which = ", ".join(altered[:5]) + (", ..." if len(altered) > 5 else "")
         sentences.append(f"run.json of {which} was changed by something other than DiTLab, or damaged.")
     return sentences
-
-
-def _found(home: Home, record: RunRecord, note: str = "") -> FoundRun:
-    folder = home.run(record.run_id)
-    if record.is_altered:
-        changed = f"{folder.record} was changed by something other than DiTLab, or damaged; it is taken as it is"
-        note = f"{note}; {changed}" if note else changed
-    return FoundRun(folder, record, note)
-
-
-def _unreadable(folder: RunFolder, reason: str) -> UserError:
-    return UserError(
-        f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
-        "`ditlab runs` lists the others."
-    )
 
 
 def _now() -> str:

@@ -23,13 +23,11 @@ from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_line
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.backend import Warn
-from ditlab.tracking.cursor import CursorFile
-from ditlab.tracking.local_database import database_damage, open_read_only
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, note_hash
-from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.mlflow_connection import connect, database_damage, open_read_only
 from ditlab.tracking.mlflow_runs import RUN_TAG, find_mlflow_run
 from ditlab.tracking.records import RunRecord
-from ditlab.tracking.sync import SyncResult, sync_runs
+from ditlab.tracking.upload import CursorFile, SyncResult, sync_runs
 
 _NAME_TAG = "mlflow.runName"
 _SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")

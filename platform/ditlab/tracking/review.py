@@ -1,7 +1,4 @@
-"""Records for people who look at a run in MLflow: its note, its figures in the list of runs, its weights as a model.
-
-All are made from the run's journal, so that any process that has it open can renew them.
-"""
+"""Parts of a run in MLflow for people, from its journal: note, figures in the list of runs, weights as a model."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
 from ditlab.tracking.notes import RunNote, number
-from ditlab.tracking.records import UnreadableRecord, read_run_record
+from ditlab.tracking.records import UnreadableRecord, read_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
 
 STATUS_TAG = "ditlab.status"
@@ -24,13 +21,10 @@ STATUS_TAG = "ditlab.status"
 
 
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
-    """Write the run's note again; `status` is how the run ends, `message` the reason of a failure.
-
-    What a person wrote in MLflow stays.
-    """
+    """Write the run's note again, not over a person's; `status` is how the run ends, `message` why it failed."""
     journal = tracker.journal
     try:
-        record = read_run_record(tracker.folder)
+        record = read_record(tracker.folder)
         step, total = record.step, record.total_steps
     except UnreadableRecord:
         step = total = 0
@@ -73,11 +67,6 @@ def log_overview(tracker: RunTracker, step: int) -> None:
     tracker.journal.log_overview(step, values)
 
 
-def log_best(tracker: RunTracker, step: int, value: float) -> None:
-    """Log the best value of a sweep's trials for MLflow's list of runs, after `step` trials ended."""
-    tracker.journal.log_overview(step, {"run/best_eval": float(number(value))})
-
-
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     """Log the weights of a step, exported into a folder of the run, as a model, with the results of that step."""
     journal, facts = tracker.journal, tracker.journal.facts
@@ -91,11 +80,6 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}} if facts.dataset else {}
     path = journal.relative_path(folder)
     journal.append("model", step=step, name=facts.name, path=path, params=params, points=points, **fields)
-
-
-def sample_tags(step: int) -> dict[str, str]:
-    """Tags of samples that were drawn after `step` steps, before their weights are saved, if they are."""
-    return {"ditlab.samples.step": str(step), "ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""}
 
 
 def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, str]:

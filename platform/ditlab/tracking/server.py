@@ -1,7 +1,4 @@
-"""`mlflow server` on a home folder, as a child process: its command, hosts, storage and accounts. Imports no mlflow.
-
-Allowed Host headers prevent DNS rebinding. The page at which a reviewer begins is the experiment of the newest run.
-"""
+"""`mlflow server` on a home folder, as a child process: command, hosts, storage, accounts. Imports no mlflow."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ from ditlab.tracking.access import (
     sqlite_path,
     validate_tracking_uri,
 )
-from ditlab.tracking.local_database import REFILL, database_damage, open_read_only
+from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
 
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -109,12 +106,15 @@ class Administrator:
             f"database_uri = sqlite:///{database}\n"
             "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
         )
-        key = "MLFLOW_FLASK_SERVER_SECRET_KEY"
+        path, key = home.mlflow_key, "MLFLOW_FLASK_SERVER_SECRET_KEY"
+        if not (secret := environment.get(key)):  # a random one, the same at every start: open forms stay valid
+            _private_file(path, None if path.exists() and path.stat().st_size else secrets.token_hex(32))
+            secret = path.read_text(encoding="utf-8").strip()
         return {
             "MLFLOW_AUTH_CONFIG_PATH": str(home.mlflow_access),
             "MLFLOW_AUTH_ADMIN_USERNAME": self.name,
             "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
-            key: environment.get(key) or _secret_key(home.mlflow_key),
+            key: secret,
         }
 
 
@@ -249,11 +249,7 @@ class MlflowServer:
         return kind is KeyboardInterrupt
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Wait until the server answers, for up to `timeout` seconds: MLflow's imports alone take 6 s.
-
-        Raises RunFailed where it ends first, or does not answer in time; UserError for a password that is not
-        the administrator's.
-        """
+        """Wait for an answer; MLflow's imports take 6 s. Raises RunFailed for none, UserError for a wrong password."""
         assert self._process is not None
         deadline = time.monotonic() + timeout
         while check_reachable(self.url, 1.0) is not None:
@@ -344,12 +340,6 @@ def artifact_location(location: str) -> str:
     except ValueError as error:
         raise UserError(str(error)) from None
     return location if "://" in location else str(resolve_user_path(location))
-
-
-def _secret_key(path: Path) -> str:
-    """A random key, the same at every start, so that forms open in a browser stay valid over a restart."""
-    _private_file(path, None if path.exists() and path.stat().st_size else secrets.token_hex(32))
-    return path.read_text(encoding="utf-8").strip()
 
 
 def _private_file(path: Path, text: str | None) -> None:

@@ -103,14 +103,9 @@ class RunTracker:
         self.journal.append(
             "start", run_id=self.folder.run_id, name=name, experiment=experiment, family=family, **parent
         )
-        self.log_params({key: value for key, value in params.items() if key not in known})
-        self.set_tags(tags)
-
-    def log_params(self, params: Mapping[str, str]) -> None:
-        """Log facts that never change; a name that was logged before keeps its first value."""
-        new = {key: hide(str(value)) for key, value in params.items() if key not in self.journal.facts.params}
-        if new:
+        if new := {key: value for key, value in params.items() if key not in known}:  # others keep their first value
             self.journal.append("params", values=new)
+        self.set_tags(tags)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Log facts that may change; the last value counts."""
@@ -118,10 +113,7 @@ class RunTracker:
             self.journal.append("tags", values={key: hide(str(value)) for key, value in tags.items()})
 
     def log_image(self, key: str, step: int, path: Path) -> None:
-        """Log a PNG of a step, copied into the run's folder; MLflow shows all steps of a key as a row.
-
-        An image of this key and step that was logged before stays.
-        """
+        """Log a picture of a step, copied into the run's folder; an earlier one of this key and step stays."""
         if self.journal.has_image(key, step):
             return
         with self._keeping(path):
@@ -129,7 +121,7 @@ class RunTracker:
                 self.folder.media.mkdir(parents=True, exist_ok=True)
                 path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
             sync_file(path)
-            self.journal.log_image(key, step, path)
+            self.journal.append("image", key=key, step=step, path=self.journal.relative_path(path))
 
     def log_artifact(self, path: Path, artifact_path: str | None = None) -> None:
         """Log a file or folder, for MLflow's folder `artifact_path`.

@@ -1,33 +1,49 @@
-"""Upload of a journal to MLflow from its saved cursor on, now or in a thread beside the training."""
+"""Upload of journals to MLflow from their saved cursors on: now, for many runs, or in a thread beside the training."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.sweep import load_sweep
-from ditlab.storage.files import sync_file
-from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.access import outage_reason, redact, refusal_message
+from ditlab.storage.files import add_checksum, parse_json_line, sync_file, write_durably
+from ditlab.storage.plain_files import MIB, check_plain, open_for_append, open_regular_file, read_plain
+from ditlab.tracking.access import (
+    access_fault,
+    outage_reason,
+    redact,
+    refusal_message,
+    resolve_tracking_uri,
+    sqlite_path,
+)
 from ditlab.tracking.backend import Destination, NotReadyError, RunGoneError, TrackingBackend, Warn, backend_for
-from ditlab.tracking.cursor import Cursor, CursorFile
 from ditlab.tracking.journal import (
     LARGEST_JOURNAL,
+    LONGEST_LINE,
     JournalRecord,
     count_lines,
     damaged_lines,
     read_journal,
     read_lines,
-    read_record_at,
 )
-from ditlab.tracking.mlflow_connection import denial_status
-from ditlab.tracking.records import UnreadableRecord, read_run_record
+from ditlab.tracking.mlflow_connection import REFILL, denial_status, holds_run, is_damage
+from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.system_metrics import LONGEST_HELD
 
 BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
@@ -36,6 +52,96 @@ _FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
 """Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
 _POLL_INTERVAL = 1.0  # seconds
 _LONGEST_BACKOFF = 60.0  # seconds
+_log = logging.getLogger("ditlab.tracking")
+
+
+@dataclass
+class Cursor:
+    """The part of one journal that one tracking address has received."""
+
+    offset: NonNegativeInt = 0
+    """Bytes of the journal that are done."""
+    head: str = ""
+    """Digest of the journal's first line, which tells journals apart. Empty before anything is done."""
+    mlflow_run_id: str | None = None
+    deferred: list[NonNegativeInt] = field(default_factory=list)
+    """Offsets of files whose upload failed while the rest went through."""
+
+
+_SAVED = TypeAdapter(Cursor)
+
+
+class CursorFile:
+    """Cursors of one journal by tracking address, durable; and the lock that lets one process send at a time."""
+
+    def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
+        self._key = redact(uri)
+        self._database = sqlite_path(uri) if uri.startswith("sqlite:") else None
+        self._journal = folder.node_journal(node)
+        self._path = self._journal.with_suffix(".cursor.json")
+        self._lock: int | None = None
+
+    def load(self) -> Cursor:
+        """The saved cursor; the beginning where none can be read, or a local database is gone or lacks the run.
+
+        Sending twice does no harm. A journal that was made again, shorter or longer than the old one, is sent from its
+        beginning as well, to the same MLflow run.
+        """
+        try:
+            cursor = _SAVED.validate_python(self._read().get(self._key, {}))
+        except ValidationError:
+            return Cursor()
+        if self._database and cursor.mlflow_run_id and not holds_run(self._database, cursor.mlflow_run_id):
+            return Cursor()
+        if cursor.offset:
+            size = self._journal.stat().st_size if self._journal.exists() else 0
+            if cursor.offset > size or cursor.head not in ("", self._head()):
+                return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+        return cursor
+
+    def save(self, cursor: Cursor) -> None:
+        """Save a cursor; it is on the disk when this returns."""
+        cursor.head = self._head()
+        targets = {**self._read(), self._key: asdict(cursor)}
+        write_durably(self._path, add_checksum(json.dumps(targets, indent=1).encode()))
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this process holds the lock."""
+        return self._lock is not None
+
+    def acquire(self) -> bool:
+        """Take the lock; returns False while another process holds it."""
+        if self._lock is None:
+            descriptor = open_for_append(Path(f"{self._path}.lock"))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                return False
+            self._lock = descriptor
+        return True
+
+    def release(self) -> None:
+        """Release the lock, if this process holds it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _head(self) -> str:
+        try:
+            with open_regular_file(self._journal) as file:
+                line = file.readline(LONGEST_LINE)
+        except OSError:
+            return ""
+        return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
+
+    def _read(self) -> dict[str, Any]:
+        """The cursors by address; {} where they cannot be read, or their checksum is wrong."""
+        try:
+            return parse_json_line(read_plain(self._path, MIB)) or {}
+        except OSError:
+            return {}
 
 
 class JournalTransfer:
@@ -82,7 +188,7 @@ class JournalTransfer:
                 self._backend = None  # the store may have been made again: look again at the next attempt
             raise
         for offset in list(self.cursor.deferred) if retry_files else ():
-            record = read_record_at(self.path, offset)
+            record = next((line.record for line in read_lines(self.path, offset)), None)
             if record is None or self._send_one(backend, record):
                 self.cursor.deferred.remove(offset)
                 self.cursor_file.save(self.cursor)
@@ -117,26 +223,26 @@ class JournalTransfer:
         return backend
 
     def _send_records(self, backend: TrackingBackend, until: float | None, durable: int) -> None:
-        end, is_pending, num_damaged = self.cursor.offset, False, 0
+        end, num_damaged = self.cursor.offset, 0
         for line in read_lines(self.path, self.cursor.offset, durable):
             end, record = line.end, line.record
             if record is not None and record["kind"] in BATCHED_KINDS:
-                is_pending = not backend.add(record, end - line.begin)
-                if is_pending:
+                if not backend.add(record, end - line.begin):
                     continue
                 backend.flush()
             else:
                 backend.flush()
-                is_pending = False
                 num_damaged += record is None
                 if record is not None and not self._send_one(backend, record):
                     self.cursor.deferred.append(line.begin)
-            self._advance(end)
+            self.cursor.offset = end
+            self.cursor_file.save(self.cursor)
             if until is not None and time.monotonic() > until:
                 break
-        if is_pending:
+        if end > self.cursor.offset:
             backend.flush()
-            self._advance(end)
+            self.cursor.offset = end
+            self.cursor_file.save(self.cursor)
         if num_damaged:
             self.to.warn(f"{self.path}: {damaged_lines(num_damaged)}")
 
@@ -156,21 +262,17 @@ class JournalTransfer:
             return False
         return True
 
-    def _advance(self, offset: int) -> None:
-        self.cursor.offset = offset
-        self.cursor_file.save(self.cursor)
-
 
 def lost_start(folder: RunFolder) -> JournalRecord | None:
     """Make a journal's `start` record from the run's record and spec; None where these are damaged, too."""
     try:
-        record = read_run_record(folder)
+        record = read_record(folder)
         if record.trials:
             base = load_sweep(folder.path / "sweep.yaml", ()).base
             experiment = build_experiment(base, str(folder.path)).tracking.experiment
         else:
             experiment = load_recorded_experiment(folder.spec).tracking.experiment
-    except (UnreadableRecord, UserError):
+    except UserError:
         return None
     started = int(datetime.fromisoformat(record.created).timestamp() * 1000)
     start = {
@@ -187,10 +289,7 @@ class BackgroundUploader:
         self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int],
         begin: threading.Event,
     ) -> None:  # fmt: skip
-        """`sync` is the journal's: it returns how many of its bytes are on the disk, all of them if it can.
-
-        `begin` holds the first upload back.
-        """
+        """`sync` flushes the journal and returns its bytes on the disk; `begin` holds the first upload back."""
         self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
         self._stop, self._begin = threading.Event(), begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
@@ -250,3 +349,78 @@ class BackgroundUploader:
                 self._stop.wait(backoff) if not closing else time.sleep(0.1)
         finally:
             transfer.close()
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """Result for one run's journals."""
+
+    run_id: str
+    sent: int
+    """Records that arrived now."""
+    left: int
+    """Records that have not arrived."""
+    fault: str = ""
+    """Reason why records are left, and the remedy."""
+
+
+def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
+    """Send what is left of each run, to its own address or to `uri`. Raises UserError for a malformed one."""
+    results, faults = [], dict[str, str]()
+    for record in records:
+        address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
+        folder = home.run(record.run_id)
+        if reason := journal_fault(folder):
+            results.append(SyncResult(record.run_id, 0, 0, reason))
+            continue
+        left = before = num_unsent(folder, address, home)
+        if before and address not in faults and not address.startswith("sqlite:"):
+            faults[address] = access_fault(address, "start that server and sync again")
+        fault = faults.get(address, "")
+        if before and not fault:
+            try:
+                sync(folder, address, home, warn)
+            except (RunGoneError, NotReadyError) as error:
+                warn(f"{folder.run_id}: {error}")
+            except Exception as error:
+                # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
+                reason = outage_reason(error)
+                remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
+                fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
+            left = num_unsent(folder, address, home)
+        results.append(SyncResult(record.run_id, max(0, before - left), left, fault))
+    return results
+
+
+def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
+    """Number of a run's records that an address has not received. Contacts nothing."""
+    nodes = folder.journal_nodes()
+    return sum(
+        JournalTransfer(folder, address, home, logging.getLogger("ditlab.tracking").debug, node).num_left()
+        for node in nodes
+    )
+
+
+def journal_fault(folder: RunFolder) -> str:
+    """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
+    for journal in map(folder.node_journal, folder.journal_nodes()):
+        try:
+            check_plain(journal, LARGEST_JOURNAL)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{journal} cannot be read ({first_line(error)}); bring the file back, or delete the run."
+    return ""
+
+
+def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
+    """Send what is left of one run, unless another process does; returns how many records have not arrived."""
+    left = 0
+    for node in folder.journal_nodes():
+        transfer = JournalTransfer(folder, resolve_tracking_uri(uri, home), home, warn, node)
+        try:
+            transfer.send_pending(retry_files=True)
+            left += transfer.num_left()
+        finally:
+            transfer.close()
+    return left

@@ -5,7 +5,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.tracking.mlflow_connection import _database_lock
-from ditlab.tracking.server import _secret_key
+from ditlab.tracking.server import Administrator
 from support import special_files
 from support.watchdog import watchdog
 
@@ -17,6 +17,6 @@ def test_neither_the_key_nor_the_databases_lock_is_waited_for(tmp_path, kind):
     special_files.put(kind, tmp_path / "mlflow.db.lock")
     with watchdog(5):
         with pytest.raises(UserError, match=r"mlflow-key cannot be used \(.*no plain file\); remove it\.$"):
-            _secret_key(home.mlflow_key)
+            Administrator("ann", "a-long-password").settings(home, {})
         with pytest.raises(OSError, match="no plain file"), _database_lock(f"sqlite:///{home.mlflow_database}"):
             pass

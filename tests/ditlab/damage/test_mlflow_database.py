@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from ditlab.tracking.local_database import database_damage
+from ditlab.tracking.mlflow_connection import database_damage
 from support.command import run_process
 from support.damaged.commands import fault_of, run_watched
 from support.damaged.home import OTHER

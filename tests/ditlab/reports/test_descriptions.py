@@ -9,9 +9,8 @@ from matplotlib.figure import Figure as Canvas
 
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
 from ditlab.reports.figures import loss_figure
-from ditlab.reports.page import ImageFile, NamedPicture
+from ditlab.reports.page import ImageFile, NamedPicture, read_description
 from ditlab.reports.rendering.charts import draw_lines
-from ditlab.reports.rendering.description import read_description
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.panels import draw_panel
 from ditlab.reports.rendering.render import draw_canvas, save_figure, save_formats, to_image

@@ -7,9 +7,9 @@ from ditlab.home import Home
 from ditlab.runs.launch import Launch
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.files import load_experiment
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.training.reporting import RunOutcome
+from support.journals import read_records
 from support.sweeps import log
 from support.trainings.workers import tiny
 

@@ -8,9 +8,9 @@ from ditlab.api.training import train
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import parse_yaml
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.trainer import Trainer
+from support.journals import read_records
 from support.trainings.workers import newest, tiny
 
 

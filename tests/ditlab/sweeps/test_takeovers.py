@@ -4,8 +4,8 @@ import pytest
 
 from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run
+from support.journals import read_records
 from support.sweeps import log
 from support.trainings.workers import tiny
 

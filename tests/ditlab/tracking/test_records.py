@@ -115,9 +115,7 @@ def test_the_newest_unfinished_run_of_a_spec(home: Home, new_run: NewRun) -> Non
     stopped, done, other = (new_run("a", spec_hash=h) for h in ("h1", "h1", "h2"))
     update_record(stopped, status="interrupted")
     update_record(done, status="finished")
-    found = find_unfinished(home, "a", "h1")
-    assert found is not None and found.folder == stopped
-    assert other != found.folder
+    assert find_unfinished(home, "a", "h1") == stopped != other
 
 
 def _age(folder: RunFolder) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.backend import BACKENDS, TrackingBackend
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import create_run, read_record
-from ditlab.tracking.sync import num_unsent, sync_runs
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import num_unsent, sync_runs
 from support.command import run_inside
+from support.journals import read_records
 
 TINY = """\
 name: tiny

@@ -30,12 +30,11 @@ from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
 from ditlab.tracking.access import resolve_tracking_uri
-from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.journal import read_lines, recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
-from ditlab.tracking.local_database import database_damage
+from ditlab.tracking.mlflow_connection import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
-from ditlab.tracking.sync import journal_fault, num_unsent
+from ditlab.tracking.upload import CursorFile, journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 from support.opened import open_training_run
 

@@ -1,7 +1,4 @@
-"""Rendering of `denoisers.figures.Figure` to a PNG, an animated GIF, an array, SVG or PDF.
-
-Vector pictures have the same bytes for the same figure.
-"""
+"""Rendering of `denoisers.figures.Figure` to PNG, GIF, an array, SVG or PDF, the latter two with the same bytes."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from denoisers.figures import Figure, Heatmap
-from ditlab.reports.rendering.description import png_texts
 from ditlab.reports.rendering.panels import draw_panel, panel_size
 from ditlab.reports.rendering.theme import (
     DPI,
@@ -85,6 +82,14 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     return write_whole(stem.with_name(stem.name + ".gif"), content.getvalue())
 
 
+def png_texts(title: str, description: str) -> PngInfo:
+    """Text chunks of a PNG with its title and its alternative text."""
+    texts = PngInfo()
+    texts.add_itxt("Title", title)
+    texts.add_itxt("Description", description)
+    return texts
+
+
 def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
     """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
     agg = FigureCanvasAgg(draw_canvas(figure, theme))
@@ -93,10 +98,7 @@ def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
 
 
 def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
-    """Lay the panels out in rows of `figure.columns`, each row as tall and each column as wide as its largest panel.
-
-    Of a figure without panels, its last frame is drawn.
-    """
+    """Lay panels out in rows of `figure.columns`, as wide as a column's largest; without panels, the last frame."""
     figure = figure if figure.panels or not figure.frames else figure.frames[-1]
     sizes = [panel_size(panel) for panel in figure.panels] or [PanelSize(4.0, 1.0, 0.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))

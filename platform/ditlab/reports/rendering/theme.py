@@ -1,7 +1,4 @@
-"""Style of every figure: colours on a light and on a dark page, sizes of text, widths of lines, wrapped and plain text.
-
-Text of people is shown without markup, printable in the font, and no longer than there is room.
-"""
+"""Style of every figure: colours on light and dark pages, sizes, and people's text as printable text without markup."""
 
 from __future__ import annotations
 

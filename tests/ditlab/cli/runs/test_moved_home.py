@@ -15,7 +15,7 @@ import yaml
 from ditlab.home import Home
 from ditlab.runs.locks import lock_run
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped
-from ditlab.tracking.cursor import CursorFile
+from ditlab.tracking.upload import CursorFile
 from support.command import run_here
 from support.served import served
 

@@ -8,8 +8,8 @@ import pytest
 
 from ditlab.api.training import train
 from ditlab.home import Home
-from ditlab.tracking.journal import read_records
 from support.clusters.unbroken import checkpoint_of
+from support.journals import read_records
 from support.trainings.workers import same_state, tiny
 
 

@@ -6,9 +6,9 @@ import torch
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.runs.launch import recorded_checkpoints
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
+from support.journals import read_records
 from support.trainings.forks import small
 from support.trainings.workers import newest, same_state
 

@@ -10,8 +10,9 @@ import pytest
 from ditlab.home import RunFolder
 from ditlab.storage.files import add_checksum
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import LONGEST_LINE, parse_record, read_content, read_records, recent_metrics
+from ditlab.tracking.journal import LONGEST_LINE, parse_record, read_content, recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
+from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
 

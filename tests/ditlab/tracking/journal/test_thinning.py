@@ -8,8 +8,8 @@ import pytest
 
 from ditlab.home import RunFolder
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import read_records
 from ditlab.tracking.journal_writer import JournalWriter, Thinning
+from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
 MILLION = 10**6

@@ -10,8 +10,9 @@ import pytest
 
 from ditlab.home import RunFolder
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import read_records, recent_metrics
+from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
+from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
 

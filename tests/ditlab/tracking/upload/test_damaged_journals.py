@@ -11,7 +11,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
-from ditlab.tracking.sync import sync_runs
+from ditlab.tracking.upload import sync_runs
 
 NewRun = Callable[..., RunFolder]
 
@@ -81,7 +81,7 @@ def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) ->
     (folder.media / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     journal = JournalWriter(folder)
     for name in ("pipe.png", "torn.png"):
-        journal.log_image(name, 1, folder.media / name)
+        journal.append("image", key=name, step=1, path=journal.relative_path(folder.media / name))
     journal.append("artifact", path="media/folder", artifact_path=None)
     journal.close()
     _, warnings = synced(home)

@@ -10,8 +10,8 @@ import pytest
 
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal_writer import JournalWriter
-from ditlab.tracking.sync import sync
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import sync
 
 NewRun = Callable[..., RunFolder]
 pytestmark = pytest.mark.usefixtures("store")

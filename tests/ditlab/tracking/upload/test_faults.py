@@ -20,8 +20,8 @@ from ditlab.cli.runs import runs
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import create_run
-from ditlab.tracking.sync import sync
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import sync
 from support.forked import Forked
 from support.proxy import Fault, Proxy
 

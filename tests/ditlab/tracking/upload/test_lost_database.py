@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.cursor import Cursor, CursorFile
+from ditlab.tracking.upload import Cursor, CursorFile
 
 RUN = "a" * 32
 

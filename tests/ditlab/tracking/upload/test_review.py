@@ -11,7 +11,6 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
@@ -23,10 +22,9 @@ from ditlab.tracking.review import (
     log_overview,
     renew_note,
     renew_review,
-    sample_tags,
 )
-from ditlab.tracking.sync import sync
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import CursorFile, sync
 
 NewRun = Callable[..., RunFolder]
 NOTE = NOTE_TAG
@@ -253,7 +251,7 @@ def test_tags_lead_from_samples_to_their_checkpoint(home: Home, new_run: NewRun)
     for step in (300, 600):
         (folder.path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
         (folder.path / "checkpoints" / f"step-{step:08d}" / "manifest.json").write_text("{}")
-    tracker.set_tags(sample_tags(600))
+    tracker.set_tags({"ditlab.samples.step": "600", "ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""})
     tracker.set_tags(checkpoint_tags(tracker, 300, str(folder.path / "checkpoints" / "step-00000300")))
     assert tracker.journal.facts.tags["ditlab.samples.checkpoint"] == ""
     tracker.set_tags(checkpoint_tags(tracker, 600, str(folder.path / "checkpoints" / "step-00000600")))

@@ -14,11 +14,10 @@ import pytest
 from PIL import Image
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.cursor import CursorFile
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
-from ditlab.tracking.sync import sync
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import CursorFile, sync
 from support.forked import Forked
 
 NewRun = Callable[..., RunFolder]
