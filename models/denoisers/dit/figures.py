@@ -69,7 +69,7 @@ def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
     network = inputs.trained(DiT)
     rows = network.spec.num_rows
-    last = network.transformer_blocks()[-1]
+    last = network.blocks[-1]
     return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
 
 
@@ -138,7 +138,7 @@ def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
-    attentions = [block.attention for block in network.transformer_blocks()]
+    attentions = [block.attention for block in network.blocks]
     return x, catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
 
 
@@ -148,7 +148,7 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
     network = inputs.trained(DiT)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.condition(t)
-    modulations = [block.modulations(condition)[0] for block in network.transformer_blocks()]
+    modulations = [block.modulations(condition)[0] for block in network.blocks]
     return modulation_figure(modulations, t, "time t")
 
 

@@ -65,7 +65,7 @@ class DiT(nn.Module):
         self.positions = FixedTable(table_2d(spec.num_rows, spec.num_rows, spec.width, dtype=torch.float64))
         self.time = TimeEmbedding(spec.width, spec.condition_width, spec.time_scale)
         self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
-        self.blocks = nn.ModuleList(BLOCKS[spec.adaln](spec) for _ in range(spec.depth))
+        self.blocks = cast("Sequence[Block]", nn.ModuleList(BLOCKS[spec.adaln](spec) for _ in range(spec.depth)))
         self.final_norm = nn.LayerNorm(spec.width)
         self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.channels)
         nn.init.zeros_(self.head.weight)
@@ -95,7 +95,7 @@ class DiT(nn.Module):
             "patch_embedding": [self.patch_embedding],
             "time": [self.time],
             **label,
-            "blocks": [self.blocks],
+            "blocks": self.blocks,
             "final_norm": [self.final_norm],
             "head": [self.head],
         }
@@ -104,11 +104,7 @@ class DiT(nn.Module):
         return {"input": [self.patch_embedding], "head": [self.head]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
-        return self.transformer_blocks()
+        return self.blocks
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        return {"block": self.transformer_blocks()}
-
-    def transformer_blocks(self) -> list[Block]:
-        """Return `blocks` with their own type."""
-        return cast("list[Block]", list(self.blocks))
+        return {"block": self.blocks}

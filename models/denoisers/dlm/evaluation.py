@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figures import Curve, Figure, Lines
 from denoisers.processes.draws import NUM_QUARTERS
 from denoisers.processes.score_entropy import LossTargets, TokenLosses
-from denoisers.processes.uniform_graph import SigmaSchedule, kl_from_uniform, sigma_schedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import kl_from_uniform
 
 NUM_TIMES = 16
 """Equal parts of t in the figure."""
@@ -46,7 +47,7 @@ class DLMEvaluator:
 
         Metrics are `bound` (nats a token), `bits_per_token` ... of the model, `baseline/bigram/...` of others.
         """
-        vocabulary, schedule = self.model.vocabulary, sigma_schedule(self.objective.noise)
+        vocabulary, schedule = self.model.vocabulary, self.objective.noise
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
         sums: dict[str, float] = {}
@@ -68,8 +69,7 @@ class DLMEvaluator:
                 sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
-        pairs_first: dict[str, Bigram | Unigram] = {"bigram": baselines.bigram, "unigram": baselines.unigram}
-        exact = nats_per_token(pairs_first, held_out, batch_size) | {"uniform": math.log(vocabulary)}
+        exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}
         bytes_per_token = self.text.bytes_per_token if self.text else None
         likelihoods: dict[str, dict[str, float]] = {"model": {}}
         if "bound" in summary:
@@ -93,24 +93,26 @@ class DLMEvaluator:
         if "bound" not in summary:
             return EvaluationResult(metrics, {"likelihood": table}, {})
         frequencies = counts / counts.sum()
-        known = {
-            "unigram_scores": KnownScores(baselines.unigram.probabilities, frequencies),
-            "zero_scores": KnownScores(np.full(vocabulary, 1 / vocabulary), frequencies),
-        }
-        tables = {"likelihood": table, "bound_in_nats": parts_table(summary, known, schedule, vocabulary)}
-        model_losses = (by_time / evaluations).tolist()
-        figure_of_bound = draw_bound(summary, model_losses, exact, known, schedule, bytes_per_token)
+        known = {"unigram_scores": baselines.unigram, "zero_scores": np.full(vocabulary, 1 / vocabulary)}
+        by_quarter, by_part = (
+            {name: known_losses(each, frequencies, noise_levels(schedule, num)) for name, each in known.items()}
+            for num in (NUM_QUARTERS, NUM_TIMES)
+        )
+        tables = {"likelihood": table, "bound_in_nats": parts_table(summary, by_quarter, schedule, vocabulary)}
+        losses = {"model": (by_time / evaluations).tolist(), **by_part}
+        figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
 
 
 def parts_table(
-    summary: Mapping[str, float], known: Mapping[str, KnownScores], schedule: SigmaSchedule, vocabulary: int
+    summary: Mapping[str, float],
+    known: Mapping[str, Sequence[float]],
+    schedule: TokenNoiseSchedule,
+    vocabulary: int,
 ) -> Table:
     """Make a row for each part of the bound (last draw, loss by quarter of t, prior) in nats a token, and their sum."""
     prior = kl_from_uniform(schedule.sigma_max, vocabulary)
     last_draw = summary["bound"] - summary["score_entropy"] - prior
-    losses = {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS]}
-    losses |= {name: list(scores.losses(schedule, NUM_QUARTERS)) for name, scores in known.items()}
     edges = noise_levels(schedule, NUM_QUARTERS)
     quarters = [f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}" for quarter in range(NUM_QUARTERS)]
     table = {
@@ -118,67 +120,47 @@ def parts_table(
         "sigma from": np.array([0.0, *edges, 0.0]),
         "sigma to": np.array([*edges, math.inf, math.inf]),
     }
-    for name, each in losses.items():
-        parts = [last_draw, *each, prior]
+    for name, losses in {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS], **known}.items():
+        parts = [last_draw, *losses, prior]
         table[name.replace("_", " ")] = np.array([*parts, sum(parts)])
     return table
 
 
-@dataclass(frozen=True)
-class KnownScores:
-    """The true scores of text whose tokens are drawn independently from `probabilities`, on another text.
+def known_losses(probabilities: np.ndarray, frequencies: np.ndarray, sigmas: Sequence[float]) -> list[float]:
+    """Compute the loss's integrals over sigma, from each of `sigmas` to the next, of scores that are known.
 
-    With uniform probabilities these are the all-zero log scores of an untrained network.
+    They are the true scores of text whose tokens are drawn independently from `probabilities` (V,), none of them 0, on
+    a text whose tokens have the shares `frequencies` (V,), float64 both. Uniform ones are the all-zero log scores of an
+    untrained network. An integral is the decrease of the mean over tokens x0 of KL(q_sigma(x | x0) || q_sigma(x)).
     """
-
-    probabilities: np.ndarray
-    """(V,) float64, none of them 0."""
-    frequencies: np.ndarray
-    """(V,) float64: the tokens' shares of the text that is evaluated."""
-
-    def kl(self, sigma: float) -> float:
-        """Mean over the text's tokens x0 of KL(q_sigma(x | x0) || q_sigma(x)), q_sigma(x) from `probabilities`."""
-        vocabulary = len(self.probabilities)
+    vocabulary = len(probabilities)
+    kl = []
+    for sigma in sigmas:
         stays, spread = math.exp(-sigma), -math.expm1(-sigma) / vocabulary
         entropy = math.log(vocabulary) - kl_from_uniform(sigma, vocabulary)
-        cross = -(stays * self.frequencies + spread) @ np.log(stays * self.probabilities + spread)
-        return float(cross) - entropy
-
-    def losses(self, schedule: SigmaSchedule, num: int) -> tuple[float, ...]:
-        """Integrals of the loss over sigma, by `num` equal parts of t."""
-        kl = [self.kl(sigma) for sigma in noise_levels(schedule, num)]
-        return tuple(low - high for low, high in pairwise(kl))
+        kl.append(float(-(stays * frequencies + spread) @ np.log(stays * probabilities + spread)) - entropy)
+    return [low - high for low, high in pairwise(kl)]
 
 
-def noise_levels(schedule: SigmaSchedule, num: int) -> list[float]:
-    """Sigmas at t = 0, 1/num, ..., 1."""
+def noise_levels(schedule: TokenNoiseSchedule, num: int) -> list[float]:
+    """Compute sigmas at t = 0, 1/num, ..., 1."""
     return [schedule.sigma_at(part / num) for part in range(num + 1)]
 
 
 @dataclass(frozen=True)
-class Unigram:
-    """A distribution of independent tokens."""
-
-    probabilities: np.ndarray
-    """(V,); none is 0."""
-
-    def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
-        """Compute ln p, (B, T)."""
-        return np.log(self.probabilities)[tokens]
-
-
-@dataclass(frozen=True)
 class Bigram:
-    """A distribution of tokens given the token before; `first` is that of a row's first token."""
+    """A distribution of tokens given the token before, with that of independent tokens."""
 
-    first: Unigram
+    unigram: np.ndarray
+    """(V,), none of them 0: independent tokens, and a row's first token."""
     codes: np.ndarray
     """(P + 1,) int64, ascending: context * V + token of the pairs in training, then V * V."""
     pair_probabilities: np.ndarray
     """(P + 1,): a pair's discounted share of its context; 0 at the end."""
     backoff: np.ndarray
     """(V,): each context's weight of `lower`; 1 for contexts without a successor in training."""
-    lower: Unigram
+    lower: np.ndarray
+    """(V,), none of them 0."""
 
     def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
         """Compute ln p, (B, T)."""
@@ -186,19 +168,12 @@ class Bigram:
         code = context * len(self.backoff) + token
         index = np.searchsorted(self.codes, code)
         pair = np.where(self.codes[index] == code, self.pair_probabilities[index], 0.0)
-        rest = np.log(pair + self.backoff[context] * self.lower.probabilities[token])
-        return np.concatenate((self.first.log_probabilities(tokens[:, :1]), rest), axis=1)
+        rest = np.log(pair + self.backoff[context] * self.lower[token])
+        return np.concatenate((np.log(self.unigram)[tokens[:, :1]], rest), axis=1)
 
 
-class Baselines(NamedTuple):
-    """The baselines of held-out text."""
-
-    unigram: Unigram
-    bigram: Bigram
-
-
-def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Baselines:
-    """Fit both from one pass over the rows' `tokens` (int64), `size` rows at a time.
+def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
+    """Fit unigram and bigram from one pass over the rows' `tokens` (int64), `size` rows at a time.
 
     The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, section 3). Memory grows with the different
     pairs.
@@ -214,39 +189,9 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Baselines:
             codes, counts = _merge_pairs(codes, counts, buffer)
             buffer = []
     assert tokens.any(), "a run has training rows"
+    codes, counts = _merge_pairs(codes, counts, buffer)
+    # The counts of pairs, discounted by Chen and Goodman's equation 26, are interpolated with those of second tokens.
     unigram = _unigram(tokens)
-    return Baselines(unigram, _bigram(unigram, *_merge_pairs(codes, counts, buffer)))
-
-
-def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Count further pairs: ascending codes of all pairs, and how often each occurs."""
-    every, place = np.unique(np.concatenate((codes, *more)), return_inverse=True)
-    weights = np.ones(len(place), np.int64)
-    weights[: len(counts)] = counts
-    return every, np.bincount(place, weights, len(every)).astype(np.int64)
-
-
-def nats_per_token(baselines: Mapping[str, Unigram | Bigram], rows: RowSet, size: int) -> dict[str, float]:
-    """Compute the mean negative log likelihood over all tokens of the rows, by baseline."""
-    sums, num = dict.fromkeys(baselines, 0.0), 0
-    for part in rows.batches(size):
-        tokens = part.batch["tokens"].cpu().numpy()
-        num += tokens.size
-        for name, baseline in baselines.items():
-            sums[name] -= float(baseline.log_probabilities(tokens).sum())
-    return {name: total / num for name, total in sums.items()}
-
-
-def _unigram(counts: np.ndarray) -> Unigram:
-    """Interpolate counts (V,) with uniform by Witten and Bell's weight: one more for every different token."""
-    different = np.count_nonzero(counts)
-    return Unigram((counts + different / len(counts)) / (counts.sum() + different))
-
-
-def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
-    """Interpolate the counts of pairs, discounted by Chen and Goodman's equation 26, with those of their second
-    tokens."""
-    vocabulary = len(unigram.probabilities)
     ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
     lower = _unigram(ends) if len(codes) else unigram
     once, twice, *_ = num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
@@ -266,25 +211,48 @@ def _bigram(unigram: Unigram, codes: np.ndarray, counts: np.ndarray) -> Bigram:
     return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
 
 
+def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Count further pairs: ascending codes of all pairs, and how often each occurs."""
+    every, place = np.unique(np.concatenate((codes, *more)), return_inverse=True)
+    weights = np.ones(len(place), np.int64)
+    weights[: len(counts)] = counts
+    return every, np.bincount(place, weights, len(every)).astype(np.int64)
+
+
+def _unigram(counts: np.ndarray) -> np.ndarray:
+    """Interpolate counts (V,) with uniform by Witten and Bell's weight: one more for every different token."""
+    different = np.count_nonzero(counts)
+    shares: np.ndarray = (counts + different / len(counts)) / (counts.sum() + different)
+    return shares
+
+
+def nats_per_token(baselines: Bigram, rows: RowSet, size: int) -> dict[str, float]:
+    """Compute the mean negative log likelihood over all tokens of the rows, by `bigram` and by `unigram`."""
+    bigram = unigram = 0.0
+    num = 0
+    for part in rows.batches(size):
+        tokens = part.batch["tokens"].cpu().numpy()
+        num += tokens.size
+        bigram -= float(baselines.log_probabilities(tokens).sum())
+        unigram -= float(np.log(baselines.unigram)[tokens].sum())
+    return {"bigram": bigram / num, "unigram": unigram / num}
+
+
 def draw_bound(
     summary: Mapping[str, float],
-    model_losses: Sequence[float],
+    losses: Mapping[str, Sequence[float]],
     exact: Mapping[str, float],
-    known: Mapping[str, KnownScores],
-    schedule: SigmaSchedule,
+    schedule: TokenNoiseSchedule,
     bytes_per_token: float | None,
 ) -> Figure:
     """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0."""
     unit, scale = ("bits a byte", 1 / (math.log(2) * bytes_per_token)) if bytes_per_token else ("nats a token", 1.0)
-    num = len(model_losses)
-    losses: dict[str, Sequence[float]] = {"model": model_losses}
-    losses |= {name: scores.losses(schedule, num) for name, scores in known.items()}
     rest = summary["bound"] - summary["score_entropy"]
-    edges = np.linspace(0, 1, num + 1)
+    edges = np.linspace(0, 1, NUM_TIMES + 1)
     by_time, sums = [], []
     for name, by_part in losses.items():
         label, each = name.replace("_", " "), scale * np.array(by_part)
-        by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(num * each, 2), label))
+        by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(NUM_TIMES * each, 2), label))
         sums.append(Curve(edges, scale * rest + np.append(each[::-1].cumsum()[::-1], 0.0), label))
     for name in ("unigram", "bigram"):  # uniform's level is the end of the zero scores' integral
         sums.append(Curve(np.array([0.0, 1.0]), np.full(2, scale * exact[name]), name))

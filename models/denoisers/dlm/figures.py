@@ -25,7 +25,8 @@ from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, evenly_spaced
 from denoisers.layers.adaln import split_six
 from denoisers.processes.score_entropy import expected_zero_score_entropy, log_scores
-from denoisers.processes.uniform_graph import SigmaSchedule, corrupt, move_probability, posterior, sigma_schedule
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import corrupt, move_probability, posterior
 
 NUM_LEVELS = 16
 ROUNDS = 2
@@ -63,7 +64,7 @@ def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
     the attention mask of a block-causal network."""
     noise = DLMObjectiveSpec().noise
     figures = {
-        "noise_schedule": noise_schedule_figure(sigma_schedule(noise), spec.vocabulary, noise.kind),
+        "noise_schedule": noise_schedule_figure(noise, spec.vocabulary, noise.kind),
         "positions": rotary_figure(spec.head_width, spec.length),
         "time_embedding": time_figure(
             spec.time_width, layout="cos_sin", denominator="half", last=noise.sigma_max, label="noise sigma"
@@ -171,7 +172,7 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
     return Figure(panels, title="A held-out text at rising noise, and the network's guess", columns=1)
 
 
-def noise_schedule_figure(schedule: SigmaSchedule, vocabulary: int, name: str) -> Figure:
+def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: str) -> Figure:
     """Draw sigma(t), the share of tokens that have moved, and d sigma/dt, by which losses are weighted."""
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     sigma = schedule.sigma(times)
@@ -202,7 +203,7 @@ def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
     noised, levels, _ = noise_sequence(inputs, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule)
-    attentions = [each.attention for each in network.transformer_blocks()]
+    attentions = [each.attention for each in network.blocks]
     return catch_attention(attentions, lambda: network(noised, levels, documents=noise.documents(x0)))
 
 
@@ -211,7 +212,7 @@ def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     network = inputs.trained(DLM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.embedding.weight.device)
     condition = network.condition(noise.schedule.sigma(t)[None])[0]  # (times, C)
-    modulations = [split_six(block.modulation(condition))[0] for block in network.transformer_blocks()]
+    modulations = [split_six(block.modulation(condition))[0] for block in network.blocks]
     return modulation_figure(modulations, t, "time t")
 
 
@@ -241,7 +242,7 @@ def attention_mask_figure(spec: DLMSpec) -> Figure:
 
 
 def noise_sequence(
-    inputs: FigureInputs, x0: Tensor, sigma: float, schedule: SigmaSchedule
+    inputs: FigureInputs, x0: Tensor, sigma: float, schedule: TokenNoiseSchedule
 ) -> tuple[Tensor, Tensor, int]:
     """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones.
 

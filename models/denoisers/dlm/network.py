@@ -34,7 +34,8 @@ from denoisers.layers.attention import (
 from denoisers.layers.embeddings import TimeEmbedding
 from denoisers.layers.rope import Rotation, rotation
 from denoisers.processes.score_entropy import LossTargets, ScoreName, TokenLosses, chunked_score_entropy
-from denoisers.processes.uniform_graph import SigmaSchedule, corrupt
+from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.uniform_graph import corrupt
 from denoisers.tensors import product_dtype
 
 NORM_EPS = 1e-6
@@ -128,9 +129,8 @@ class DLM(nn.Module):
         self.spec = spec
         self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
         self.sigma_map = TimeEmbedding(spec.time_width, spec.condition_width, layout="cos_sin", denominator="half")
-        self.blocks = nn.ModuleList(
-            DLMBlock(spec.width, spec.num_heads, spec.mlp_width, spec.condition_width) for _ in range(spec.depth)
-        )
+        sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
+        self.blocks = cast("Sequence[DLMBlock]", nn.ModuleList(DLMBlock(*sizes) for _ in range(spec.depth)))
         self.norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
         self.output = DLMOutput(spec.width, spec.vocabulary, spec.condition_width)
 
@@ -183,7 +183,7 @@ class DLM(nn.Module):
         h = self.embedding(tokens)
         rope = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))
         layers = [None] * self.spec.depth if cache is None else cache.layers
-        for block, layer in zip(self.transformer_blocks(), layers, strict=True):
+        for block, layer in zip(self.blocks, layers, strict=True):
             h = block(h, condition, rope, mask, layer)
         if cache is not None and commit:
             cache.commit(length)
@@ -196,7 +196,7 @@ class DLM(nn.Module):
         return {
             "embedding": [self.embedding],
             "sigma_map": [self.sigma_map],
-            "blocks": [self.blocks],
+            "blocks": self.blocks,
             "norm": [self.norm],
             "output": [self.output],
         }
@@ -205,14 +205,10 @@ class DLM(nn.Module):
         return {"head": [self.output.log_scores]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
-        return self.transformer_blocks()
+        return self.blocks
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        return {"block": self.transformer_blocks()}
-
-    def transformer_blocks(self) -> list[DLMBlock]:
-        """Return `blocks` with their own type."""
-        return cast("list[DLMBlock]", list(self.blocks))
+        return {"block": self.blocks}
 
 
 def modulate_segments(x: Tensor, modulation: Modulation | GatedModulation) -> Tensor:
@@ -302,7 +298,7 @@ class NoiseLevels:
 class TokenNoise:
     """Noise process of one model's tokens."""
 
-    schedule: SigmaSchedule
+    schedule: TokenNoiseSchedule
     vocabulary: int
     block_size: int | None
     """Tokens that share a time; None: all of a sequence."""

@@ -32,7 +32,7 @@ from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.draws import NUM_QUARTERS, quarter_names
 from denoisers.processes.score_entropy import TokenLosses
-from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform
 
 QUARTERS = quarter_names("score_entropy")
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")
@@ -45,7 +45,7 @@ class DLMObjective(FigureDrawer):
         self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
         self.modules: nn.Module | None = None
         end = text.end if text and text.packing == "masked" else None
-        self._noise = TokenNoise(sigma_schedule(spec.noise), model.vocabulary, model.block_size, spec.score, end)
+        self._noise = TokenNoise(spec.noise, model.vocabulary, model.block_size, spec.score, end)
         self._time_min, self._time = spec.time_min, spec.time
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)

@@ -18,9 +18,9 @@ from denoisers.contract import DEFAULT_REQUEST, Prompt, SampleRequest, Samples, 
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.figures import Figure, Text, evenly_spaced
 from denoisers.layers.attention import KVCache
-from denoisers.processes.draws import SampleDraws, check_noise_shape
+from denoisers.processes.draws import SampleDraws, check_noise_shape, state_dtype
 from denoisers.processes.score_entropy import ScoreName, log_scores
-from denoisers.processes.uniform_graph import posterior, reverse_rate, sigma_schedule
+from denoisers.processes.uniform_graph import posterior, reverse_rate
 
 LAST_TIME = 1e-5
 """Last time of the steps, as in the paper's public code."""
@@ -83,7 +83,7 @@ def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[R
     `euler` and `analytic` evaluate the network where each step begins; `categorical` at t = 1e-5 too, and denoises
     nothing.
     """
-    schedule, score, num_steps = sigma_schedule(objective.noise), objective.score, spec.num_steps
+    schedule, score, num_steps = objective.noise, objective.score, spec.num_steps
     if spec.solver == "categorical":
         levels = schedule.sigma(torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)).tolist()
         return tuple(ReverseStep(sigma, sigma, categorical_probabilities) for sigma in levels)
@@ -206,12 +206,21 @@ class DLMSampler:
         frames, shown = [x], [(x[0].clone(), self._steps[0].sigma, self._length)]
         step_number = 0
         cache = KVCache(self._model.depth, self._length)
+        given_cache = {} if blocks is None else {"cache": cache}
+
+        def sigma_of_all(sigma: float) -> Tensor:
+            return torch.full((num,), sigma, dtype=state_dtype(network), device=device)
+
         for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
             for step in self._steps if drawn else ():
                 block, fixed = x[:, first:end], given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
-                output = self._evaluate(network, x, first, end, step.sigma, cache)
+                if blocks is not None and not blocks.cache:
+                    given_cache["cache"] = KVCache(self._model.depth, end)
+                    if first:
+                        network(x[:, :first], sigma_of_all(self._sigma_min), cache=given_cache["cache"], commit=True)
+                output = network(x[:, first:end], sigma_of_all(step.sigma), **given_cache)
                 block = tokens[:, first:end].where(fixed, draw_tokens(step.probabilities, output, block, uniform))
                 del output  # (B, T, V): nothing holds it when the next one is computed
                 x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
@@ -221,25 +230,11 @@ class DLMSampler:
                 if step_number in shown_steps:  # on its device: a copy to the host would wait for it
                     shown.append((x[0].clone(), step.sigma_after, end))
             if blocks is not None and blocks.cache and end < self._length:
-                self._commit(network, x[:, first:end], cache)
+                network(x[:, first:end], sigma_of_all(self._sigma_min), cache=cache, commit=True)
         of_first, sigmas, written = zip(*shown, strict=True)
         noise_levels = torch.tensor(sigmas, dtype=torch.float64)
         fields = {"frames": torch.stack(of_first).cpu(), "noise": noise_levels, "written": torch.tensor(written)}
         return Samples(x, conditions, torch.stack(frames) if trajectory else None, fields)
-
-    def _evaluate(self, network: nn.Module, x: Tensor, first: int, end: int, sigma: float, cache: KVCache) -> Tensor:
-        """Evaluate the network at tokens first .. end - 1 of x, behind finished ones if it samples block by block."""
-        given = {} if self._spec.block is None else {"cache": cache}
-        if self._spec.block is not None and not self._spec.block.cache:
-            given["cache"] = KVCache(self._model.depth, end)
-            if first:
-                self._commit(network, x[:, :first], given["cache"])
-        output: Tensor = network(x[:, first:end], constant_sigma(network, len(x), sigma), **given)
-        return output
-
-    def _commit(self, network: nn.Module, finished: Tensor, cache: KVCache) -> None:
-        """Add keys and values of finished tokens to the cache."""
-        network(finished, constant_sigma(network, len(finished), self._sigma_min), cache=cache, commit=True)
 
     def show(self, samples: Samples) -> Figure:
         """Show the samples as text (token ids without a tokeniser), and the frames of the first one, cut where they are
@@ -274,9 +269,3 @@ def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
             f"{held} from {noise.min().item():g} to {noise.max().item():g}; draw it with torch.randint."
         )
     return noise.to(like.device)
-
-
-def constant_sigma(network: nn.Module, num: int, sigma: float) -> Tensor:
-    """One sigma for every sample, (num,), in float32 or the network's better dtype, on its device."""
-    parameter = next(network.parameters())
-    return torch.full((num,), sigma, dtype=torch.promote_types(parameter.dtype, torch.float32), device=parameter.device)

@@ -138,8 +138,8 @@ def draw_attention_gates(inputs: FigureInputs) -> Figure:
     noise = inputs.noise_like(image)
     num_patches = image[0, 0].numel() // network.spec.patch_size**2
     paths: dict[str, list[GatedAttention]] = {
-        "Patch path": [block.attention for block in network.patch_path()],
-        "Pixel path": [block.compaction.attention for block in network.pixel_path()],
+        "Patch path": [block.attention for block in network.patch_blocks],
+        "Pixel path": [block.compaction.attention for block in network.pixel_blocks],
     }
     panels: list[Panel] = []
     for time in GATE_TIMES:
@@ -198,7 +198,7 @@ def draw_attention(inputs: FigureInputs) -> Figure:
 def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, 1)
-    return noised[0], catch_attention([block.attention for block in network.patch_path()], lambda: network(*noised))
+    return noised[0], catch_attention([block.attention for block in network.patch_blocks], lambda: network(*noised))
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -206,7 +206,7 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
     network = inputs.trained(PixelHDM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
     condition = network.time(t)
-    modulations = [block.adaln(condition)[0] for block in network.patch_path()]
+    modulations = [block.adaln(condition)[0] for block in network.patch_blocks]
     return modulation_figure(modulations, t, "time t", "attention in the patch path")
 
 

@@ -55,8 +55,10 @@ class PixelHDM(nn.Module):
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
-        self.patch_blocks = nn.ModuleList(patch_block(spec) for _ in range(spec.patch_depth))
-        self.pixel_blocks = nn.ModuleList(PixelBlock(spec) for _ in range(spec.pixel_depth))
+        patch_blocks = nn.ModuleList(patch_block(spec) for _ in range(spec.patch_depth))
+        self.patch_blocks = cast("Sequence[SandwichBlock]", patch_blocks)
+        pixel_blocks = nn.ModuleList(PixelBlock(spec) for _ in range(spec.pixel_depth))
+        self.pixel_blocks = cast("Sequence[PixelBlock]", pixel_blocks)
         self.output_norm = nn.RMSNorm(spec.pixel_width, eps=spec.norm_eps)
         self.head = nn.Linear(spec.pixel_width, CHANNELS)
         initialise(self)
@@ -95,8 +97,8 @@ class PixelHDM(nn.Module):
                 features = tokens[:, length:]
         s_cond = tokens[:, length:] + (time + text.pooled)[:, None]
         pixels = self.pixel_embedding(patches.unflatten(-1, (-1, CHANNELS)))  # (B, N, P * P, pixel width)
-        for block in self.pixel_blocks:
-            pixels = block(pixels, s_cond, rotations.image)
+        for pixel_block in self.pixel_blocks:
+            pixels = pixel_block(pixels, s_cond, rotations.image)
         colours = self.head(self.output_norm(pixels)).flatten(2)  # (B, N, P * P * 3)
         output = unpatchify(colours, spec.patch_size, rows, CHANNELS)
         if features_after is None:
@@ -142,8 +144,8 @@ class PixelHDM(nn.Module):
             "patch_embedding": [self.patch_embedding],
             "pixel_embedding": [self.pixel_embedding],
             "time": [self.time],
-            "patch_blocks": [self.patch_blocks],
-            "pixel_blocks": [self.pixel_blocks],
+            "patch_blocks": self.patch_blocks,
+            "pixel_blocks": self.pixel_blocks,
             "output_norm": [self.output_norm],
             "head": [self.head],
         }
@@ -155,15 +157,7 @@ class PixelHDM(nn.Module):
         return [*self.patch_blocks, *self.pixel_blocks]
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        return {"patch_block": self.patch_path(), "pixel_block": self.pixel_path()}
-
-    def patch_path(self) -> list[SandwichBlock]:
-        """Return `patch_blocks` with their own type."""
-        return cast("list[SandwichBlock]", list(self.patch_blocks))
-
-    def pixel_path(self) -> list[PixelBlock]:
-        """Return `pixel_blocks` with their own type."""
-        return cast("list[PixelBlock]", list(self.pixel_blocks))
+        return {"patch_block": self.patch_blocks, "pixel_block": self.pixel_blocks}
 
 
 class BottleneckEmbedding(nn.Module):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from denoisers.figures import Figure, ImageGrid
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import caption_bytes
 from denoisers.processes.draws import draw_seeds, seeded_normal, starting_noise, state_dtype
-from denoisers.processes.flow import interpolate, point_velocity, repeat_time
+from denoisers.processes.flow import Velocity, interpolate, point_velocity, repeat_time
 from denoisers.processes.flow_figures import to_pictures
 from denoisers.processes.flow_sampling import Conditions, Guidance, guided_prediction
 from denoisers.processes.solvers import dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
@@ -49,7 +48,7 @@ class PixelHDMSampler:
     """Sampler of images (num, 3, H, W), each from the noise of its own seed, which `Samples.conditions` hold."""
 
     draws_per_prompt = True
-    max_batch_size: int | None = None  # `GuidedVelocity` bounds the network's batch
+    max_batch_size: int | None = None  # `velocity` bounds the network's batch
 
     def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
         self.spec = spec
@@ -58,9 +57,7 @@ class PixelHDMSampler:
         self._model = model
         self._prediction = objective.prediction
         self.row_fields = TEXT_FIELDS[model.text_encoder]
-        self._guidance = Guidance(
-            spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval, rescale=spec.rescale
-        )
+        self._guidance = Guidance(spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval)
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
@@ -166,14 +163,7 @@ class PixelHDMSampler:
             x = interpolate(conditions["start"], x, times[:1].to(x), noise_at=0)
         frames = [x]
         record = frames.append if trajectory else ignore
-        velocity = GuidedVelocity(
-            self._forward(network),
-            next(network.parameters()).dtype,
-            self._prediction,
-            self._model.pixel_width,
-            self._guidance,
-            conditions,
-        )
+        velocity = self.velocity(network, conditions)
         x = SOLVERS[spec.solver](velocity, x, times, record)
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
@@ -189,14 +179,45 @@ class PixelHDMSampler:
         steps = max(1, round(strength * self.spec.steps))
         return torch.linspace(eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64)
 
-    def _forward(self, network: nn.Module) -> nn.Module:
-        """Return the network, compiled once if the spec says so. The network itself is unchanged."""
-        if not self.spec.compile:
-            return network
-        if self._compiled is None or self._compiled[0] is not network:
-            compiled: nn.Module = torch.compile(network)  # type: ignore[assignment]
-            self._compiled = (network, compiled)
-        return self._compiled[1]
+    def velocity(self, network: nn.Module, conditions: Conditions) -> Velocity:
+        """Return dz/dt at z_t = t x + (1 - t) eps, (B, 3, H, W), by z_t and a scalar t, in z_t's dtype.
+
+        Guidance leads away from the text fields that begin with `negative_`, if there are any, else from the null
+        condition. The network is compiled once if the spec says so.
+        """
+        if self.spec.compile:
+            if self._compiled is None or self._compiled[0] is not network:
+                self._compiled = (network, cast("nn.Module", torch.compile(network)))
+            network = self._compiled[1]
+        dtype = next(network.parameters()).dtype
+        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in conditions]
+        conditional = {name: conditions[name] for name in names}
+        if NEGATIVE + names[0] in conditions:
+            negative = {name: conditions[NEGATIVE + name] for name in names}
+        else:
+            text = conditional[names[0]]
+            keep = torch.ones(len(text), dtype=torch.bool, device=text.device)
+            negative = conditional | {"keep": ~keep}
+            conditional["keep"] = keep
+
+        def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
+            limit = max(1, MAX_MODULATIONS // (6 * self._model.pixel_width * x.shape[2] * x.shape[3]))
+            parts = []
+            for first in range(0, len(x), limit):
+                part = slice(first, first + limit)
+                condition = {name: values[part] for name, values in conditions.items()}
+                keep = condition.pop("keep", None)
+                parts.append(network(x[part].to(dtype), t[part], condition, keep).to(x.dtype))
+            output = torch.cat(parts)
+            if self._prediction == "velocity":
+                return output
+            return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+
+        def velocity(x: Tensor, t: Tensor) -> Tensor:
+            scale = self._guidance.scale_at(float(t))
+            return guided_prediction(predict, x, repeat_time(t, x), conditional, negative, scale, self.spec.rescale)
+
+        return velocity
 
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images with their prompts; several prompts with several images get a row each."""
@@ -229,51 +250,6 @@ class PixelHDMSampler:
         return [
             Picture(image, {name: values[i] for name, values in own.items()} | common) for i, image in enumerate(pixels)
         ]
-
-
-@dataclass(frozen=True)
-class GuidedVelocity:
-    """dz/dt at z_t = t x + (1 - t) eps, in z_t's dtype whatever the network's."""
-
-    network: Callable[..., Tensor]
-    """PixelHDM, compiled or not."""
-    dtype: torch.dtype
-    """Dtype of the network's weights."""
-    prediction: Literal["velocity", "image"]
-    """The network's output."""
-    pixel_width: int
-    guidance: Guidance
-    conditions: Conditions
-    """Text fields of all samples. Guidance leads away from those that begin with `negative_`, if there are any, else
-    from the null condition."""
-
-    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
-        """Compute the velocity of (B, 3, H, W) at the scalar time t, conditional and negative ones in one pass."""
-        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in self.conditions]
-        conditional = {name: self.conditions[name] for name in names}
-        if NEGATIVE + names[0] in self.conditions:
-            negative = {name: self.conditions[NEGATIVE + name] for name in names}
-        else:
-            keep = torch.ones(len(x), dtype=torch.bool, device=x.device)
-            negative = conditional | {"keep": ~keep}
-            conditional["keep"] = keep
-        scale = self.guidance.scale_at(float(t))
-        return guided_prediction(
-            self._predict, x, repeat_time(t, x), conditional, negative, scale, self.guidance.rescale
-        )
-
-    def _predict(self, x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
-        limit = max(1, MAX_MODULATIONS // (6 * self.pixel_width * x.shape[2] * x.shape[3]))
-        parts = []
-        for first in range(0, len(x), limit):
-            part = slice(first, first + limit)
-            condition = {name: values[part] for name, values in conditions.items()}
-            keep = condition.pop("keep", None)
-            parts.append(self.network(x[part].to(self.dtype), t[part], condition, keep).to(x.dtype))
-        output = torch.cat(parts)
-        if self.prediction == "velocity":
-            return output
-        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
 
 
 def to_bytes(texts: Sequence[str]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +83,7 @@ class TextEncoder(nn.Module):
         x = self.embedding(tokens)
         dtype = torch.promote_types(x.dtype, torch.float32)
         rope = self.places(torch.arange(tokens.shape[1], device=tokens.device), dtype)
-        for block in cast("list[TextBlock]", list(self.blocks)):
+        for block in self.blocks:
             x = block(x, rope, mask)
         features = self.norm(x)
         summed = torch.where(mask[..., None], features, 0).sum(dim=1)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import Samples, TimeDensity
+from denoisers.contract import TimeDensity
 from denoisers.figure_kinds.network import module_outputs, token_features_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
@@ -19,7 +19,6 @@ from denoisers.processes.flow import NoiseAt, Velocity, endpoints, gaussian_velo
 from denoisers.processes.specs import LogitNormalTime, UniformTime
 
 NUM_SAMPLES = 64
-MAX_CLASS_COLUMNS = 16
 NUM_STILL_TIMES = 7
 """Columns of a trajectory's still."""
 NUM_TRAJECTORIES = 4
@@ -62,18 +61,6 @@ def to_pictures(images: Tensor) -> np.ndarray:
 def to_grey(images: Tensor) -> np.ndarray:
     """Convert (num, channels, height, width) in [-1, 1] to (num, height, width) in [0, 1]: the mean of the channels."""
     return to_pictures(images.mean(1, keepdim=True))
-
-
-def sample_figure(samples: Samples, title: str = "") -> Figure:
-    """Draw samples with their labels; classes in turn get a column each."""
-    label = samples.conditions.get("label")
-    captions = [] if label is None else [str(value) for value in label.tolist()]
-    num_labels = len(set(captions))
-    columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
-    named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
-    alt = f"{len(samples.values)} samples{named}, {columns} in a row"
-    grid = ImageGrid(to_pictures(samples.values), captions, columns)
-    return Figure([grid], title=title, columns=1, alt=f"{title}: {alt}" if title else alt)
 
 
 def draw_samples(inputs: FigureInputs) -> Figure:

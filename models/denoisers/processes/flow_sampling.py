@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from denoisers.checks import check_no_prompts
 from denoisers.contract import DEFAULT_REQUEST, SampleRequest, Samples
-from denoisers.figures import Figure
+from denoisers.figures import Figure, ImageGrid
 from denoisers.processes.draws import starting_noise, state_dtype
-from denoisers.processes.flow import Velocity, repeat_time
-from denoisers.processes.flow_figures import sample_figure
+from denoisers.processes.flow import repeat_time
+from denoisers.processes.flow_figures import to_pictures
 from denoisers.processes.solvers import SOLVERS, ignore
 from denoisers.processes.specs import FlowSamplingSpec
 
@@ -24,6 +24,7 @@ Conditions = Mapping[str, Tensor]
 """Tensors by name, (batch, ...) each."""
 Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 """(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
+MAX_CLASS_COLUMNS = 16
 ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
 SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
     "constant": lambda t: 1.0,
@@ -87,27 +88,30 @@ class FlowSampler:
         times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
         frames = [x]
         record = frames.append if trajectory else ignore
-        velocity = self._velocity(network, conditions)
-        x = SOLVERS[self.spec.solver](velocity, x, times, record)
-        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
-
-    def _velocity(self, network: nn.Module, conditions: Mapping[str, Tensor]) -> Velocity:
-        """Guided velocity of the network, as a function of x and a scalar time, in x's dtype."""
-        dtype = next(network.parameters()).dtype
+        dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
+        if "label" in conditions and self.num_classes is not None:
+            null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.spec.guidance
 
         def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
             output: Tensor = network(x.to(dtype), t, *conditions.values())
             return output.to(x.dtype)
 
-        label = conditions.get("label")
-        if label is None or self.num_classes is None:
-            return lambda x, t: predict(x, repeat_time(t, x), {})
-        conditional, null = {"label": label}, {"label": torch.full_like(label, self.num_classes)}
-        return lambda x, t: guided_prediction(predict, x, repeat_time(t, x), conditional, null, self.spec.guidance)
+        def velocity(x: Tensor, t: Tensor) -> Tensor:
+            labels = {name: conditions[name] for name in null}
+            return guided_prediction(predict, x, repeat_time(t, x), labels, null, scale)
+
+        x = SOLVERS[self.spec.solver](velocity, x, times, record)
+        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
     def show(self, samples: Samples) -> Figure:
-        """Draw a grid of images; classes in turn get a column each."""
-        return sample_figure(samples)
+        """Draw a grid of images with their labels; classes in turn get a column each."""
+        label = samples.conditions.get("label")
+        captions = [] if label is None else [str(value) for value in label.tolist()]
+        num_labels = len(set(captions))
+        columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
+        named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
+        grid = ImageGrid(to_pictures(samples.values), captions, columns)
+        return Figure([grid], columns=1, alt=f"{len(samples.values)} samples{named}, {columns} in a row")
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,6 @@ class Guidance:
     """Lower bound of the scheduled scale; below 1, guidance leads away from the condition."""
     interval: tuple[float, float] = (0.0, 1.0)
     """(t_start, t_end): outside t_start < t < t_end the scale is 1 (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
-    rescale: float = 0.0
-    """phi in [0, 1]: share to which the guided prediction gets the conditional one's standard deviation."""
 
     @property
     def is_plain(self) -> bool:
@@ -146,22 +148,19 @@ def guided_prediction(
     scale: float,
     rescale: float = 0.0,
 ) -> Tensor:
-    """Predict v_negative + scale (v - v_negative) in one pass, then rescale it; at scale 1 it is v, at no extra cost.
+    """Predict v_negative + scale (v - v_negative) in one pass; at scale 1 it is v, at no extra cost.
 
-    `negative`, in the shapes of `conditions`, are those that guidance leads away from.
+    `negative`, in the shapes of `conditions`, are those that guidance leads away from. `rescale`, phi in [0, 1], is the
+    share to which the guided prediction gets each sample's standard deviation of v (Lin et al. 2023, arXiv:2305.08891,
+    3.4).
     """
     if scale == 1:
         return predict(x, t, conditions)
     both = {name: torch.cat((values, negative[name])) for name, values in conditions.items()}
     v, v_negative = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
-    return rescaled(v_negative + scale * (v - v_negative), v, rescale)
-
-
-def rescaled(v_guided: Tensor, v: Tensor, phi: float) -> Tensor:
-    """phi v_guided sigma / sigma_guided + (1 - phi) v_guided, sigma by sample (Lin et al. 2023, arXiv:2305.08891,
-    3.4)."""
-    if phi == 0:
-        return v_guided
+    guided = v_negative + scale * (v - v_negative)
+    if rescale == 0:
+        return guided
     axes = tuple(range(1, v.ndim))
-    ratio = v.std(axes, keepdim=True) / v_guided.std(axes, keepdim=True)
-    return (phi * ratio + (1 - phi)) * v_guided
+    ratio = v.std(axes, keepdim=True) / guided.std(axes, keepdim=True)
+    return (rescale * ratio + (1 - rescale)) * guided

@@ -205,3 +205,41 @@ class TokenNoiseSchedule(Spec):
                 "and objective.noise.sigma_min well below it."
             )
         return self
+
+    def sigma(self, t: Tensor) -> Tensor:
+        """Compute sigma at times t in [0, 1], in t's shape."""
+        if self.kind == "geometric":
+            return self.sigma_min * (t * self._log_span).exp()
+        first, last = self._stay
+        return -(first * (1 - t) + last * t).log()  # 1 - share moved would lose the digits of a small share
+
+    def rate_at(self, sigma: Tensor) -> Tensor:
+        """Compute d sigma/dt at the given sigma, in its shape."""
+        first, last = self._stay
+        return sigma * self._log_span if self.kind == "geometric" else (first - last) * sigma.exp()
+
+    def time(self, sigma: Tensor) -> Tensor:
+        """Compute the time at which the noise is sigma, in its shape."""
+        if self.kind == "geometric":
+            return (sigma / self.sigma_min).log() / self._log_span
+        first, last = self._stay
+        return (first - (-sigma).exp()) / (first - last)
+
+    def rate(self, t: Tensor) -> Tensor:
+        """Compute d sigma/dt at times t, in t's shape."""
+        return self.rate_at(self.sigma(t))
+
+    def sigma_at(self, t: float) -> float:
+        """Compute sigma at one time."""
+        import torch
+
+        return float(self.sigma(torch.tensor(t, dtype=torch.float64)))
+
+    @property
+    def _log_span(self) -> float:
+        return math.log(self.sigma_max / self.sigma_min)
+
+    @property
+    def _stay(self) -> tuple[float, float]:
+        """Shares of tokens that have not moved at t = 0 and at t = 1."""
+        return math.exp(-self.sigma_min), math.exp(-self.sigma_max)

@@ -1,13 +1,11 @@
-"""Evaluation of imputed regions on held-out windows at several mask ratios, beside baselines that need no network.
-
-Baselines are averages, neighbours, and linear regression on neighbours.
-"""
+"""Evaluation of imputed regions on held-out windows at several mask ratios, beside averages, neighbours and
+regression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -182,29 +180,13 @@ def neighbours(x: Tensor, mask: Tensor, present: Tensor, reach: int = REACH) -> 
     return Neighbours(values, exists, (place - region[:, None]).abs() * exists)
 
 
-@dataclass(frozen=True)
-class MotifMean:
-    """Prediction of every feature's mean over the training regions."""
-
-    mean: Tensor
-    """(C,) float64."""
-
-    def __call__(self, x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
-        return self.mean.expand(int(mask.sum()), -1)
-
-
-@dataclass(frozen=True)
-class Nearest:
-    """Prediction of the nearest visible region, the left one of two; `otherwise` (C,) where a window has none."""
-
-    otherwise: Tensor
-
-    def __call__(self, x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
-        near = neighbours(x, mask, present, reach=1)
-        (left, right), (to_left, to_right) = near.exists.unbind(1), near.distance.unbind(1)
-        takes_left = left & (~right | (to_left <= to_right))
-        nearest = torch.where(takes_left[:, None], near.values[:, 0], near.values[:, 1]).to(self.otherwise)
-        return torch.where((left | right)[:, None], nearest, self.otherwise)
+def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) -> Tensor:
+    """Predict the nearest visible region, the left one of two; `otherwise` (C,) where a window has none."""
+    near = neighbours(x, mask, present, reach=1)
+    (left, right), (to_left, to_right) = near.exists.unbind(1), near.distance.unbind(1)
+    takes_left = left & (~right | (to_left <= to_right))
+    nearest = torch.where(takes_left[:, None], near.values[:, 0], near.values[:, 1]).to(otherwise)
+    return torch.where((left | right)[:, None], nearest, otherwise)
 
 
 @dataclass(frozen=True)
@@ -227,10 +209,8 @@ def _inputs(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
 
 
 def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
-    """Fit `motif_mean`, `nearest` and `ridge` from one pass over the rows, `size` at a time.
-
-    `ridge` minimises the squared error plus PENALTY times the squared weights of standardised inputs.
-    """
+    """Fit `motif_mean`, `nearest` and `ridge` (of standardised inputs, PENALTY) from one pass over the rows, `size` at
+    a time."""
     first = num = num_regions = 0
     sums: list[Tensor] = []
     for rows in train.batches(size):
@@ -262,16 +242,17 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         weights = torch.linalg.solve(covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None])
         weights = weights / scale[:, None]
         ridge = Ridge(weights, y - z @ weights)
-    return {"motif_mean": MotifMean(motif_mean), "nearest": Nearest(motif_mean), "ridge": ridge}
+    return {
+        "motif_mean": lambda x, mask, present: motif_mean.expand(int(mask.sum()), -1),
+        "nearest": partial(impute_nearest, otherwise=motif_mean),
+        "ridge": ridge,
+    }
 
 
 def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:
     """Draw a curve for each predictor, over all entries and within features; `remark` on the model joins the title."""
     panels = []
-    for figure, title in (
-        ("r2_within", "Against each feature's own mean"),
-        ("r2", "Against the mean of all entries"),
-    ):
+    for figure, title in (("r2_within", "Against each feature's own mean"), ("r2", "Against the mean of all entries")):
         curves = [
             Curve(np.array(RATIOS), np.array([by_ratio[ratio][figure] for ratio in RATIOS]), name.replace("_", " "))
             for name, by_ratio in overall.items()

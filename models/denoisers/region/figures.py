@@ -157,7 +157,7 @@ def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     network = inputs.trained(RegionNetwork)
     t = torch.linspace(0, schedule.num_steps - 1, NUM_TIMES, device=network.head.weight.device).round()
     condition = network.time(t)
-    modulations = [block.modulations(condition)[0] for block in network.transformer_blocks()]
+    modulations = [block.modulations(condition)[0] for block in network.blocks]
     return modulation_figure(modulations, t, "timestep t")
 
 
@@ -172,14 +172,13 @@ def draw_features(inputs: FigureInputs) -> Figure:
 def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionParts]:
     """Catch attention over the first regions that are present of a window, half of them masked."""
     network = inputs.trained(RegionNetwork)
-    regions, present = inputs.batch["regions"][:1], inputs.batch["present"][:1]
-    mask = _mask(inputs, present)
+    regions, present, mask = _masked(inputs, 1)
     t = torch.zeros(1, dtype=torch.int64, device=regions.device)
     if network.spec.corruption == "ddpm":
         t = t + schedule.num_steps // 4
         regions = torch.where(mask[..., None], schedule.noised(regions, inputs.noise_like(regions), t), regions)
     window, mask = (each[:, present[0]][:, :MAX_REGIONS] for each in (regions, mask))
-    attentions = [block.attention for block in network.transformer_blocks()]
+    attentions = [block.attention for block in network.blocks]
     return catch_attention(attentions, lambda: network(window.to(network.head.weight.dtype), mask, t))
 
 
@@ -205,7 +204,9 @@ def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
 
 def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `denoising`: a window whose masked regions hold rising noise, and the network's guess from each."""
-    regions, present, mask, noise = _masked(inputs, 1)
+    regions, present, mask = _masked(inputs, 1)
+    regions = regions.float()
+    noise = inputs.noise_like(regions)
     keep = present[0]
     limits = (0.0, max(float(regions.max()), 1e-6))
     measured = _panel(_features(regions[0], keep), "measured", limits)
@@ -223,7 +224,9 @@ def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
 
 def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     """Draw `loss_by_time`: the error of masked regions by timestep, beside two guesses that need no network."""
-    regions, present, mask, noise = _masked(inputs, MAX_NOISED_WINDOWS)
+    regions, present, mask = _masked(inputs, MAX_NOISED_WINDOWS)
+    regions = regions.float()
+    noise = inputs.noise_like(regions)
     steps = np.unique(np.linspace(0, schedule.num_steps - 1, NUM_LEVELS).round().astype(int))
     mean = regions[present].mean(0)
     errors = []
@@ -248,17 +251,11 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     return Figure([lines], title="Loss by timestep", columns=1)
 
 
-def _masked(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return windows, their regions that are present, a mask of half of these, and noise."""
-    regions, present = inputs.batch["regions"][:most].float(), inputs.batch["present"][:most]
-    mask = _mask(inputs, present)
-    return regions, present, mask, inputs.noise_like(regions)
-
-
-def _mask(inputs: FigureInputs, present: Tensor) -> Tensor:
-    """Mask half of the regions that are present, by chance."""
+def _masked(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return windows, their regions that are present, and a mask of half of these."""
+    regions, present = inputs.batch["regions"][:most], inputs.batch["present"][:most]
     chance = torch.rand(present.shape, generator=inputs.generator, device=inputs.generator.device)
-    return (chance < MASKED).to(present.device) & present
+    return regions, present, (chance < MASKED).to(present.device) & present
 
 
 def _noise_and_guess(

@@ -48,12 +48,12 @@ class RegionNetwork(nn.Module):
         self.embedding = nn.Linear(spec.num_features, spec.width)
         self.tokens = SpecialTokens(spec.width, spec.corruption)
         self.time = TimeEmbedding(spec.time_width, spec.width, layout="cos_sin", denominator="half")
-        self.blocks = nn.ModuleList(
-            AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.width, NORM_EPS) for _ in range(spec.depth)
-        )
+        sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.width, NORM_EPS)
+        blocks = nn.ModuleList(AdaLNZeroBlock(*sizes) for _ in range(spec.depth))
+        self.blocks = cast("Sequence[AdaLNZeroBlock]", blocks)
         self.final_norm = nn.LayerNorm(spec.width, eps=NORM_EPS)
         self.head = nn.Linear(spec.width, spec.num_features)
-        for encoder in (self.time, self.blocks):
+        for encoder in (self.time, blocks):
             for name, module in encoder.named_modules():
                 if isinstance(module, nn.Linear) and not name.endswith("modulation"):  # which starts at 0
                     nn.init.trunc_normal_(module.weight, std=TOKEN_STD)
@@ -76,7 +76,7 @@ class RegionNetwork(nn.Module):
         key_mask = None
         if present is not None:
             key_mask = torch.cat((present.new_ones(len(present), 1), present), dim=1)
-        *blocks, last = self.transformer_blocks()
+        *blocks, last = self.blocks
         for block in blocks:
             tokens = block(tokens, condition, key_mask)
         if query_index is None:
@@ -89,7 +89,7 @@ class RegionNetwork(nn.Module):
         return {
             "embedding": [self.embedding],
             "time": [self.time],
-            "blocks": [self.blocks],
+            "blocks": self.blocks,
             "final_norm": [self.final_norm],
             "head": [self.head],
             "tokens": [self.tokens],
@@ -99,15 +99,11 @@ class RegionNetwork(nn.Module):
         return {"input": [self.embedding], "head": [self.head]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
-        return self.transformer_blocks()
+        return self.blocks
 
     def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
-        *blocks, last = self.transformer_blocks()  # the last one takes the queries' index
+        *blocks, last = self.blocks  # the last one takes the queries' index
         return {"block": blocks, "last_block": [last]}
-
-    def transformer_blocks(self) -> list[AdaLNZeroBlock]:
-        """Return `blocks` with their own type."""
-        return cast("list[AdaLNZeroBlock]", list(self.blocks))
 
 
 def predict(

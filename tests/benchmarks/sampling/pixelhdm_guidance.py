@@ -23,9 +23,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.sampling import GuidedVelocity
 from denoisers.pixelhdm.text_encoder import caption_bytes
-from denoisers.processes.flow_sampling import Guidance
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 
@@ -42,7 +40,8 @@ def build(experiment: Experiment, side: int, batch: int) -> dict[str, Callable[[
             parameter.add_(0.02 * torch.randn_like(parameter))
     text = {"caption": caption_bytes(["a red seven"] * batch, model.text_length)}
     x = torch.randn(batch, 3, side, side)
-    one = GuidedVelocity(network, torch.float32, "velocity", model.pixel_width, Guidance(SCALE), text)
+    sampling = FAMILY.sampling(guidance=SCALE, height=side, width=side)
+    one = FAMILY.build_sampler(sampling, model, FAMILY.objective()).velocity(network, text)
     keep = torch.ones(batch, dtype=torch.bool)
 
     @torch.no_grad()

@@ -7,7 +7,6 @@ from denoisers.contract import Prompt, SampleRequest
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.letters import letters
 from support.models.true_scores import BlockScores, every_sequence
 
@@ -63,7 +62,7 @@ def test_log_scores_are_those_of_a_pass_over_clean_blocks_and_the_noisy_one(netw
     """The network's evaluation in training, without a cache."""
     sampler = make_sampler(network.spec, cached, steps=2)
     drawn, passes = record_steps(network, lambda: sampler.sample(network, {}, 2, seeded()))
-    levels = [*sigma_schedule(NOISE).sigma(torch.linspace(1, 1e-5, 3, dtype=torch.float64)).tolist()] * 4
+    levels = [*NOISE.sigma(torch.linspace(1, 1e-5, 3, dtype=torch.float64)).tolist()] * 4
     assert len(passes) == len(levels) == 12
     for number, ((noisy, scores), sigma) in enumerate(zip(passes, levels, strict=True)):
         before = number // 3

@@ -9,7 +9,6 @@ from denoisers.dlm.family import FAMILY
 from denoisers.dlm.network import TokenNoise, document_numbers
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.plain_dlm import plain_forward
 
 END, V = 10, 11
@@ -21,7 +20,7 @@ CODEC = TextCodec(encode=lambda text: [], decode=lambda ids: "", vocabulary=V, e
 
 
 def noise_of(block_size=None, end=END):
-    return TokenNoise(sigma_schedule(TokenNoiseSchedule()), V, block_size, "log", end)
+    return TokenNoise(TokenNoiseSchedule(), V, block_size, "log", end)
 
 
 def token_losses(network, noise, rows):

@@ -12,7 +12,7 @@ from denoisers.dlm.network import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform
 
 V, T = 11, 12
 CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)
@@ -135,7 +135,7 @@ def test_unweighted_is_the_loss_at_uniform_times(text, keyed_noise):
     noise_spec = TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
     built = objective(noise=noise_spec)
     t = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    expected = expected_zero_score_entropy(sigma_schedule(noise_spec).sigma(t), V).mean().item()
+    expected = expected_zero_score_entropy(noise_spec.sigma(t), V).mean().item()
     found = summary(built, Scores(zeros), text, keyed_noise())["unweighted"]
     assert found == pytest.approx(expected, rel=0.05)
     trained = built.loss(Scores(zeros), text, keyed_noise())["unweighted"].item()
@@ -143,7 +143,7 @@ def test_unweighted_is_the_loss_at_uniform_times(text, keyed_noise):
 
 
 def test_levels_within_a_quarter_stay_there_and_weigh_its_noise():
-    noise = TokenNoise(sigma_schedule(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)), V, None, "log")
+    noise = TokenNoise(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0), V, None, "log")
     uniform = ((torch.arange(20_000) + 0.5) / 20_000)[:, None]
     for quarter in range(4):
         level = noise.within(quarter / 4, (quarter + 1) / 4, uniform)
@@ -162,7 +162,7 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
     assert sorted(source.names) == ["jump", "move", "time"]
     ((x, sigma, targets),) = network.calls
     t = 0.2 + 0.8 * keyed_noise().uniform("time", (6, 1))
-    schedule = sigma_schedule(TokenNoiseSchedule())
+    schedule = TokenNoiseSchedule()
     torch.testing.assert_close(sigma, schedule.sigma(t))
     torch.testing.assert_close(targets.sigma, sigma.expand(6, T))
     losses = score_entropy(zeros(x, None), x, few["tokens"], targets.sigma.double())

@@ -19,7 +19,6 @@ from denoisers.dlm.sampling import (
 from denoisers.dlm.spec import BellTokenTime, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec, UniformTokenTime
 from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
@@ -72,7 +71,7 @@ def test_analytic_steps_recover_the_law_of_one_token_exactly(steps, kind):
 
 
 def test_the_last_step_removes_the_remaining_noise():
-    left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
     law = final_law(ONE, passes_of(solver="analytic", steps=3, noise=LOUD, denoise=False))
     assert distance(law, noisy(ONE, left)) < 1e-12 and distance(law, ONE) > 0.05
     for solver in ("euler", "analytic"):
@@ -104,7 +103,7 @@ def test_categorical_draws_from_the_softmax_of_the_output():
     """For one token that is its law at the step's noise, whatever it was; at the last step, t = 1e-5. No denoising."""
     passes = passes_of(solver="categorical", steps=5, noise=LOUD)
     assert len(passes) == 5
-    left = float(sigma_schedule(LOUD).sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
+    left = float(LOUD.sigma(torch.tensor(LAST_TIME, dtype=torch.float64)))
     assert passes[-1].sigma == pytest.approx(left) and passes[0].sigma == pytest.approx(2.0)
     assert distance(final_law(ONE, passes), noisy(ONE, left)) < 1e-12
 
@@ -244,7 +243,7 @@ def test_the_loss_is_the_integral_under_any_density(fields, keyed_noise):
     """At log scores 0, whose loss by noise has a closed form; and without the division it is the density's mean."""
     num = 40_000
     x0 = torch.randint(V, (num, 4), generator=torch.Generator().manual_seed(0))
-    schedule = sigma_schedule(NOISE)
+    schedule = NOISE
     t = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     by_time = expected_zero_score_entropy(schedule.sigma(t), V) * schedule.rate(t)
     found = objective(BellTokenTime(**fields)).loss(zero_scores, {"tokens": x0}, keyed_noise())

@@ -8,7 +8,6 @@ from denoisers.dlm.family import FAMILY
 from denoisers.dlm.sampling import LAST_TIME
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import sigma_schedule
 from support.models.letters import letters
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, noisy
 
@@ -45,7 +44,7 @@ def test_noise_levels_and_their_number():
     network = TrueScores(PAIR.float())
     make_sampler(solver="euler", steps=4).sample(network, {}, 2, seeded())
     times = torch.tensor([1, 0.75, 0.5, 0.25, 0.0], dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
-    assert network.sigmas == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
+    assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
 
 
 def test_an_euler_step_that_is_too_large_replaces_every_token():
@@ -62,7 +61,7 @@ def test_categorical_evaluates_the_network_once_a_step():
     network = TrueScores(PAIR)
     drawn = make_sampler(solver="categorical", steps=3).sample(network, {}, 50, seeded())
     times = torch.tensor([1.0, (1 + LAST_TIME) / 2, LAST_TIME], dtype=torch.float64)
-    assert network.sigmas == pytest.approx(sigma_schedule(WIDE).sigma(times).tolist(), rel=1e-6)
+    assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
     assert set(drawn.values.flatten().tolist()) == {0, 1, 2}
 
 
@@ -135,7 +134,7 @@ def test_frames_from_noise_to_the_answer(small_dlm):
     kept, noise = drawn.fields["frames"], drawn.fields["noise"]
     assert torch.equal(kept, drawn.trajectory[[0, 3, 6, 9, 12, 15, 18, 21], 0])
     assert noise[0] == pytest.approx(30.0) and noise[-1] == 0 and (noise.diff() < 0).all()
-    assert noise[1] == pytest.approx(float(sigma_schedule(WIDE).sigma(torch.tensor(0.85))), rel=1e-3)
+    assert noise[1] == pytest.approx(float(WIDE.sigma(torch.tensor(0.85))), rel=1e-3)
     plain = sampler.sample(network, {}, 3, seeded())
     assert plain.trajectory is None and torch.equal(plain.fields["frames"], kept)
     short = make_sampler(network.spec, steps=2, denoise=False).sample(network, {}, 1, seeded())

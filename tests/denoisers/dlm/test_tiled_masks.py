@@ -16,7 +16,6 @@ from denoisers.dlm.spec import DLMSpec
 from denoisers.layers import attention
 from denoisers.layers.attention import TILE, TiledMask, attention_backend
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import sigma_schedule
 from support.devices.reference_flex import use_reference_flex
 
 CPU = torch.device("cpu")
@@ -82,7 +81,7 @@ def test_attention_by_tiles_is_that_under_the_dense_mask(kind):
 
 
 def losses_of(model, x0: Tensor, end: int | None) -> Tensor:
-    noise = TokenNoise(sigma_schedule(TokenNoiseSchedule()), 11, model.spec.block_size, "log", end)
+    noise = TokenNoise(TokenNoiseSchedule(), 11, model.spec.block_size, "log", end)
     draws = torch.rand(2, *x0.shape, generator=torch.Generator().manual_seed(5))
     return noise.losses(model, x0, noise.at_time(torch.full(noise.time_shape(x0), 0.8)), draws[0], draws[1]).total
 

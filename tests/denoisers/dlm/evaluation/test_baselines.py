@@ -16,13 +16,13 @@ def fit(tokens, vocabulary, size=64):
 
 
 def nats(fitted, tokens, size=64):
-    return nats_per_token(fitted._asdict(), token_rows(torch.as_tensor(tokens)), size)
+    return nats_per_token(fitted, token_rows(torch.as_tensor(tokens)), size)
 
 
 def distribution_after(fitted, context, vocabulary):
     """The bigram's distribution after a token, (V,)."""
     rows = np.stack([np.full(vocabulary, context), np.arange(vocabulary)], 1)
-    return np.exp(fitted.bigram.log_probabilities(rows)[:, 1])
+    return np.exp(fitted.log_probabilities(rows)[:, 1])
 
 
 def chain(num, length, vocabulary, seed):
@@ -43,7 +43,7 @@ def test_counts_of_five_tokens_by_hand():
     loses half of 2. Pairs end in 0, 1 and 2, one each: lower orders get (1 + 3/4) / (3 + 3), and 3 gets (3/4) / 6."""
     fitted = fit([[0, 1, 0, 1, 2]], 4)
     lower = np.array([1.75, 1.75, 1.75, 0.75]) / 6
-    assert fitted.unigram.probabilities == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
+    assert fitted.unigram == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
     assert distribution_after(fitted, 0, 4) == pytest.approx([0, 0.5, 0, 0] + 0.5 * lower)
     assert distribution_after(fitted, 1, 4) == pytest.approx([0.25, 0, 0.25, 0] + 0.5 * lower)
     assert distribution_after(fitted, 2, 4) == pytest.approx(lower)
@@ -57,7 +57,7 @@ def test_counts_of_five_tokens_by_hand():
 @pytest.mark.parametrize("num", [1, 4, 300])
 def test_distributions_sum_to_1_and_leave_no_token_out(num):
     fitted = fit(chain(num, 20, 30, 0), 30)
-    assert fitted.unigram.probabilities.sum() == pytest.approx(1) and fitted.unigram.probabilities.min() > 0
+    assert fitted.unigram.sum() == pytest.approx(1) and fitted.unigram.min() > 0
     for context in range(30):
         behind = distribution_after(fitted, context, 30)
         assert behind.sum() == pytest.approx(1) and behind.min() > 0
@@ -95,9 +95,9 @@ def test_neither_batches_nor_merges_change_anything(size, waiting, monkeypatch):
     one = fit(rows, 50)
     monkeypatch.setattr(evaluation, "BUFFERED_PAIRS", waiting)
     other = fit(rows, 50, size)
-    assert np.array_equal(one.unigram.probabilities, other.unigram.probabilities)
+    assert np.array_equal(one.unigram, other.unigram)
     for name in ("codes", "pair_probabilities", "backoff"):
-        assert np.array_equal(getattr(one.bigram, name), getattr(other.bigram, name))
+        assert np.array_equal(getattr(one, name), getattr(other, name))
     assert nats(other, held_out, size) == pytest.approx(nats(one, held_out), rel=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_a_vocabulary_of_gpt2_needs_no_matrix():
     rows = 50000 + torch.arange(40).view(2, 20) % 7
     rows[:, ::5] = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
     fitted = fit(rows, 50257)
-    assert len(fitted.bigram.codes) <= 2 * 19 + 1
+    assert len(fitted.codes) <= 2 * 19 + 1
     assert distribution_after(fitted, 50003, 50257).sum() == pytest.approx(1)
     assert nats(fitted, rows)["bigram"] < nats(fitted, rows)["unigram"]
 

@@ -14,7 +14,7 @@ from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.processes.score_entropy import TokenLosses, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform
 from support.models.token_rows import token_rows
 
 V, T = 11, 12
@@ -120,7 +120,7 @@ def test_parts_add_up_to_the_bound(train, held_out, noise):
         "prior",
         "bound",
     ]
-    assert table["sigma from"][1:5] == pytest.approx(noise_levels(sigma_schedule(noise), 4)[:4])
+    assert table["sigma from"][1:5] == pytest.approx(noise_levels(noise, 4)[:4])
     assert table["sigma to"][4] == pytest.approx(noise.sigma_max) and table["sigma to"][5] == math.inf
     for name in ("model", "unigram scores", "zero scores"):
         assert table[name][:-1].sum() == pytest.approx(table[name][-1])

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.dlm.evaluation import KnownScores
+from denoisers.dlm.evaluation import known_losses, noise_levels
 from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import kl_from_uniform, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform
 
 V = 7
 CHANCES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.03, 0.015, 0.005], dtype=torch.float64)
 UNIFORM = np.full(V, 1 / V)
 
 
-def falls_by(known, sigma, step=1e-4):
-    """Decrease of the KL per unit of sigma."""
-    return (known.kl(sigma - step) - known.kl(sigma + step)) / (2 * step)
+def loss_at(probabilities, frequencies, sigma, step=1e-4):
+    """The loss per unit of sigma."""
+    return known_losses(probabilities, frequencies, (sigma - step, sigma + step))[0] / (2 * step)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
@@ -30,19 +30,19 @@ def test_they_cost_the_score_entropy_of_another_text(sigma):
     log_q = (stays * CHANCES + spread).log()
     losses = score_entropy(log_q - log_q[x][:, None], x, x0, torch.tensor(sigma).double())
     expected = (frequencies[x0] * (spread + stays * (x == x0)) * losses).sum().item()
-    assert falls_by(KnownScores(CHANCES.numpy(), frequencies.numpy()), sigma) == pytest.approx(expected, rel=1e-6)
+    assert loss_at(CHANCES.numpy(), frequencies.numpy(), sigma) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
 def test_uniform_probabilities_are_zero_log_scores(sigma):
     expected = expected_zero_score_entropy(torch.tensor(sigma).double(), V).item()
-    assert falls_by(KnownScores(UNIFORM, CHANCES.numpy()), sigma) == pytest.approx(expected, rel=1e-6)
+    assert loss_at(UNIFORM, CHANCES.numpy(), sigma) == pytest.approx(expected, rel=1e-6)
 
 
 def test_parts_of_t_add_up():
-    schedule = sigma_schedule(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0))
-    losses = KnownScores(UNIFORM, CHANCES.numpy()).losses(schedule, 7)
+    schedule = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)
+    losses = known_losses(UNIFORM, CHANCES.numpy(), noise_levels(schedule, 7))
     assert len(losses) == 7 and min(losses) > 0
     assert sum(losses) == pytest.approx(kl_from_uniform(1e-4, V) - kl_from_uniform(20.0, V))
-    known = KnownScores(CHANCES.numpy(), CHANCES.numpy())
-    assert sum(known.losses(schedule, 7)) == pytest.approx(sum(known.losses(schedule, 1)))
+    in_parts, whole = (known_losses(CHANCES.numpy(), CHANCES.numpy(), noise_levels(schedule, num)) for num in (7, 1))
+    assert sum(in_parts) == pytest.approx(sum(whole))

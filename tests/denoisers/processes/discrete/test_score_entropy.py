@@ -8,7 +8,7 @@ import torch
 
 from denoisers.processes.score_entropy import expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
-from denoisers.processes.uniform_graph import kl_from_uniform, move_probability, ratio, sigma_schedule
+from denoisers.processes.uniform_graph import kl_from_uniform, move_probability, ratio
 from support.models.true_scores import log_ratios
 
 GPT2 = 50257
@@ -97,7 +97,7 @@ def test_zero_logits_closed_forms(vocabulary, sigma):
 def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_token(low, high, total):
     """Such a network's process leaves uniform tokens uniform: the integral over t in [0, 1] and the prior's KL are all
     that lies between a token at sigma_min and uniform ones."""
-    schedule = sigma_schedule(TokenNoiseSchedule(sigma_min=low, sigma_max=high))
+    schedule = TokenNoiseSchedule(sigma_min=low, sigma_max=high)
     nodes, weights = np.polynomial.legendre.leggauss(60)
     zeros = torch.zeros(2, GPT2, dtype=DOUBLE)
     x, x0 = torch.tensor([0, 0]), torch.tensor([0, 1])  # not moved; moved

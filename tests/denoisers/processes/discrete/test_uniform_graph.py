@@ -14,7 +14,6 @@ from denoisers.processes.uniform_graph import (
     posterior,
     ratio,
     reverse_rate,
-    sigma_schedule,
     transition,
 )
 from support.models.true_scores import log_ratios
@@ -39,7 +38,7 @@ def clean():
 
 
 def test_schedule_is_geometric():
-    schedule = sigma_schedule(TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0))
+    schedule = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)
     t = torch.linspace(0, 1, 5, dtype=DOUBLE)
     torch.testing.assert_close(schedule.sigma(t), 1e-4 ** (1 - t) * 20**t)
     h = 1e-6
@@ -49,7 +48,7 @@ def test_schedule_is_geometric():
 
 
 def test_the_share_of_moved_tokens_rises_linearly():
-    schedule = sigma_schedule(TokenNoiseSchedule(kind="loglinear", sigma_min=1e-4, sigma_max=20.0))
+    schedule = TokenNoiseSchedule(kind="loglinear", sigma_min=1e-4, sigma_max=20.0)
     t = torch.linspace(0, 1, 5, dtype=DOUBLE)
     moved = move_probability(schedule.sigma(t))
     torch.testing.assert_close(moved, torch.lerp(moved[0], moved[-1], t))
@@ -61,7 +60,7 @@ def test_the_share_of_moved_tokens_rises_linearly():
 
 @pytest.mark.parametrize("kind", ["geometric", "loglinear"])
 def test_time_and_noise_are_inverse(kind):
-    schedule = sigma_schedule(TokenNoiseSchedule(kind=kind, sigma_min=1e-3, sigma_max=7.0))
+    schedule = TokenNoiseSchedule(kind=kind, sigma_min=1e-3, sigma_max=7.0)
     t = torch.linspace(0, 1, 9, dtype=DOUBLE)
     torch.testing.assert_close(schedule.time(schedule.sigma(t)), t)
 

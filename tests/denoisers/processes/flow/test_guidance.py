@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from denoisers.processes.flow_sampling import Guidance, guided_prediction, rescaled
+from denoisers.processes.flow_sampling import Guidance, guided_prediction
 
 
 class Labelled:
@@ -53,7 +53,8 @@ def test_rescaling_gives_each_sample_the_conditional_predictions_deviation():
 
 def test_the_spread_is_over_all_of_a_samples_values():
     v = torch.randn(2, 3, 4, 4)
-    scaled = rescaled(2 * v + 1, v, 1.0)
+    t = torch.zeros(2)
+    scaled = guided_prediction(lambda *_: torch.cat((v, -v - 1)), v, t, {}, {}, 2.0, rescale=1.0)  # of 3 v + 1
     torch.testing.assert_close(scaled.flatten(1).std(1), v.flatten(1).std(1))
 
 
