@@ -1,10 +1,11 @@
 """Loader of micro-batches: background threads gather the rows of coming steps while the consumer is busy.
 
-A worker loads its part of each global batch.
+A worker loads its part of each global batch, into a pool of memory.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import deque
@@ -63,9 +64,19 @@ class Loader:
         self._steps: deque[tuple[StepBatches, list[np.ndarray]]] = deque()
         self.row_ids: list[np.ndarray] = []
         """Rows of the store in the step handed out last, int64 (micro_size,) for each of its micro-batches."""
-        row_bytes = [sum(part.columns[name].row_bytes for name in batches.columns) for part in batches.view.store.parts]
+        parts = [part.columns for part in batches.view.store.parts]
+        row_bytes = [sum(columns[name].row_bytes for name in batches.columns) for columns in parts]
         self._block_steps = [max(1, BLOCK_BYTES // (batches.step_rows * each)) for each in row_bytes]
         """Most steps of a block, by bucket."""
+        rows = [steps * batches.step_rows for steps in self._block_steps]
+        self._buffers = {
+            name: BufferPool(
+                max(num * columns[name].row_elements for num, columns in zip(rows, parts, strict=True)),
+                getattr(torch, batches.view.columns[name].dtype),
+                num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
+            )
+            for name in batches.columns
+        }
         self._threads = ThreadPoolExecutor(
             NUM_THREADS,
             thread_name_prefix="ditlab-loader",
@@ -151,7 +162,8 @@ class Loader:
         block: dict[str, Tensor] = {}
         for name in self._batches.columns:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
-            block[name] = part.gather(name, part_rows, torch.empty(shape, dtype=dtype, pin_memory=self._pin))
+            out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
+            block[name] = part.gather(name, part_rows, out)
         with self._lock:
             self._later[first] = first + count
             while self._gathered in self._later:
@@ -200,3 +212,27 @@ class WorkerBatches:
         """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
         step_rows,)."""
         return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
+
+
+class BufferPool:
+    """Tensors of up to `elements` numbers whose memory is used again once the last view of it is gone.
+
+    Fresh memory comes from the operating system a page fault at a time: without the pool the loader gives 0.6 of the
+    samples a second (tests/benchmarks/data/loader_throughput.py). Pinned memory is pooled by torch's own allocator.
+    """
+
+    def __init__(self, elements: int, dtype: torch.dtype, num: int):
+        self._elements, self._dtype, self._num = elements, torch.empty(0, dtype=dtype).numpy().dtype, num
+        self._buffers: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        """Return an uninitialised tensor of a shape; where all `num` buffers are in use, of ordinary memory."""
+        with self._lock:
+            # 3: the pool's list, `each` and the argument; tensors and their views keep a reference more
+            free = next((each for each in self._buffers if sys.getrefcount(each) == 3), None)
+            if free is None:
+                free = np.empty(self._elements, self._dtype)
+                if len(self._buffers) < self._num:
+                    self._buffers.append(free)
+            return torch.from_numpy(free[: math.prod(shape)].reshape(shape))
