@@ -27,13 +27,7 @@ from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import TextPiece, pieces
-from ditlab.data.text.text_import import (
-    encode,
-    request_tokenizer,
-    rows_label,
-    token_columns,
-    too_short,
-)
+from ditlab.data.text.text_import import encode, request_tokenizer, rows_label, token_columns, too_short
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.home import Home

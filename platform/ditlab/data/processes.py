@@ -62,10 +62,10 @@ def results_in_order(
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
     parent = multiprocessing.parent_process()
-    assert parent is not None
 
-    def end_with_parent() -> None:
-        parent.join()  # killed perhaps: this process would wait for tasks for ever
-        os._exit(1)
+    def end_with_parent() -> None:  # which was killed, perhaps: this process would wait for tasks for ever
+        if parent is not None:
+            parent.join()
+            os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()

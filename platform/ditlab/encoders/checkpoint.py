@@ -57,12 +57,10 @@ class EncoderCheckpoint:
             try:
                 folder = Path(snapshot_download(place, allow_patterns=FETCHED, cache_dir=downloads))
             except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-                reason = f"and the Hugging Face hub does not give it ({first_line(error)})"
-                if isinstance(error, HFValidationError):
-                    reason = "nor is it a name on the Hugging Face hub"
                 raise UserError(
-                    f"{option}={place} is no folder here, {reason}; check the name, or fetch it on a machine that "
-                    "reaches the hub and name its folder."
+                    f"{option}={place} is no folder here, and the Hugging Face hub does not give it "
+                    f"({first_line(error)}); check the name, or fetch it on a machine that reaches the hub and name "
+                    "its folder."
                 ) from error
         found = cls(folder, f"{option}={place}")
         found._check_files(needs)

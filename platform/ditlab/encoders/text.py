@@ -74,14 +74,12 @@ class FrozenTextEncoder:
                 "or name an encoder of that hidden size."
             )
         tokenizer = checkpoint.tokenizer()
-        where = "tokenizer_config.json"
-        if tokenizer.padding_side != "right":
+        if tokenizer.padding_side != "right" or tokenizer.pad_token_id is None:
             raise UserError(
-                f"{checkpoint.name} has a tokeniser that pads on the {tokenizer.padding_side}, and a caption's pooled "
-                f"feature is that of its last token, counted from the left; set padding_side to right in its {where}."
+                f"{checkpoint.name} has a tokeniser that pads on the {tokenizer.padding_side} with the token "
+                f"{tokenizer.pad_token}, and a caption is padded behind its end; set padding_side to right and a "
+                "pad_token in its tokenizer_config.json."
             )
-        if tokenizer.pad_token_id is None:
-            raise UserError(f"{checkpoint.name} has a tokeniser without a padding token; set pad_token in its {where}.")
         return checkpoint, tokenizer
 
     def encode(self, texts: Sequence[str]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
 from typing import Any
@@ -292,7 +292,6 @@ class QualityEvaluator:
     """Receives the number of samples drawn."""
     inputs: ModelInputs | None = None
     """Inputs that encode held-out captions for the sampler; None: opened at the first use."""
-    _reference: QualityReference | None = field(default=None, init=False)
 
     @cached_property
     def basis(self) -> QualityBasis:
@@ -306,6 +305,12 @@ class QualityEvaluator:
     def sampler(self) -> Any:
         """Sampler of `quality_sampler`, which raises UserError."""
         return quality_sampler(self.experiment, self.data)
+
+    @cached_property
+    def reference(self) -> QualityReference:
+        """Reference of the data, with agreement for samples of captions. Raises UserError as `quality` does."""
+        takes_captions = self.sampler.takes_rows == "conditions"
+        return QualityReference.open(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
         """Draw `num` samples under the experiment's sampling settings, `batch_size` at a time.
@@ -337,13 +342,12 @@ class QualityEvaluator:
 
     def measure(self, drawn: DrawnSamples) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
-        return self._open_reference(drawn).measure(drawn.images, drawn.expected)
+        return self.reference.measure(drawn.images, drawn.expected)
 
     def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
         """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`."""
-        assert self._reference is not None, "nothing was measured yet"
         seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
-        features = self._reference.features_digest()
+        features = self.reference.features_digest()
         return quality_measurement(
             self.experiment, self.basis.data, num, batch_size, seed, precision, self.device.type, features
         )
@@ -357,11 +361,4 @@ class QualityEvaluator:
             name: columns[name].names or [str(number) for number in range(columns[name].num_classes or 0)]
             for name in drawn.expected
         }
-        return confusion_figure(drawn.expected, self._open_reference(drawn).recognise(drawn.images), names)
-
-    def _open_reference(self, drawn: DrawnSamples) -> QualityReference:
-        if self._reference is None:
-            self._reference = QualityReference.open(
-                self.basis, self.home, self.device, self.warn, self.tick, from_captions=bool(drawn.expected)
-            )
-        return self._reference
+        return confusion_figure(drawn.expected, self.reference.recognise(drawn.images), names)

@@ -104,7 +104,7 @@ def test_a_width_that_is_not_the_models(text):
 
 def test_padding_on_the_left(tmp_path):
     folder = write_text_encoder(tmp_path / "left", padding_side="left")
-    refused(folder, "pads on the left", "set padding_side to right in its tokenizer_config.json")
+    refused(folder, "pads on the left", "set padding_side to right and a pad_token in its tokenizer_config.json")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": "right"}))
     FrozenTextEncoder.open(str(folder), 32, 16)
@@ -114,7 +114,7 @@ def test_no_padding_token(text):
     config = json.loads((text / "tokenizer_config.json").read_text())
     del config["pad_token"]
     (text / "tokenizer_config.json").write_text(json.dumps(config))
-    refused(text, "without a padding token", "set pad_token")
+    refused(text, "with the token None", "a pad_token in its")
 
 
 def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
@@ -124,7 +124,7 @@ def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     refused("Qwen/Qwen3-0.6B", "encoders.text=Qwen/Qwen3-0.6B is no folder here", "not known", downloads=tmp_path)
     monkeypatch.undo()
-    refused("/no/such/folder", "nor is it a name", downloads=tmp_path)
+    refused("/no/such/folder", "the Hugging Face hub does not give it", downloads=tmp_path)
 
 
 def test_messages_name_the_flag(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,26 +110,27 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     ) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
-        is_measured = options.cell_type is not None and options.accessibility != "ones"
-        rules = WindowRules(
-            options.source, source.motifs, source.chromosomes, options.regions, divisors, is_measured, num
-        )
-        row_bytes = sum(column.row_bytes for column in rules.columns.values())
-        if num * row_bytes > WHOLE_BYTES:  # a smaller store is one block, so that it is read at once
-            rules = replace(rules, rows_per_block=block_rows(row_bytes))
-        blocks = window_blocks(source, kept, windows, row_bytes, rules.rows_per_block)
+        names = (*source.motifs, "accessibility")
+        columns = region_columns(options.regions, names, (*divisors, 1.0), source.chromosomes)
+        if options.cell_type is not None and options.accessibility != "ones":
+            columns[PEAK_NAME] = PEAK_COLUMN
+        row_bytes = sum(column.row_bytes for column in columns.values())
+        # a small store is one block, so that it is read at once
+        rows_per_block = num if num * row_bytes <= WHOLE_BYTES else block_rows(row_bytes)
+        rules = WindowRules(options.source, columns, rows_per_block)
+        blocks = window_blocks(source, kept, windows, row_bytes, rows_per_block)
         described["divisors"] = divisors
         with imported_blocks(
             path, "get", blocks, described, rules, executor, request.progress, "writing", "windows", num
         ) as (folder, receipts):
             note, left_out = _origin(source, kept, windows, options)
-            features = f"{len(rules.motifs)} motifs and accessibility"
+            features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
             return finish_import(
                 path,
                 folder,
                 receipts,
-                rules.columns,
+                columns,
                 description=f"windows of {options.regions} peaks, {features}{of_cells}",
                 source=Source(
                     kind="get",
@@ -271,28 +272,15 @@ class WindowRules:
 
     source: str
     """Folder or URI as it was given, for messages."""
-    motifs: tuple[str, ...]
-    chromosomes: tuple[str, ...]
-    """Names of all chromosomes."""
-    regions: int
-    """Most peaks of a window."""
-    divisors: tuple[float, ...]
-    """Divisor of each motif; 1 for one that is always zero."""
-    is_measured: bool
-    """True where the last feature is a measured accessibility."""
+    columns: dict[str, Column]
+    """Columns of the store: features are motifs over their divisors, and accessibility."""
     rows_per_block: int
     """Rows of a block of the store."""
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        """Columns of the store."""
-        columns = region_columns(self.regions, (*self.motifs, "accessibility"), (*self.divisors, 1.0), self.chromosomes)
-        return columns | ({PEAK_NAME: PEAK_COLUMN} if self.is_measured else {})
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the disk."""
         windows = Windows(unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64"))
-        peaks, num_features = unpacked(block.detail["peaks"], PEAK), len(self.motifs) + 1
+        peaks, (regions, num_features) = unpacked(block.detail["peaks"], PEAK), self.columns["regions"].shape
         data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
         scores = self._scores(data, peaks["row"])
         largest: list[float] = []  # accessibilities of the windows of the current batch
@@ -306,8 +294,8 @@ class WindowRules:
             return values
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
-            for batch in window_batches(peaks, windows, self.regions, num_features, features):
-                yield batch | ({PEAK_NAME: np.array(largest)} if self.is_measured else {})
+            for batch in window_batches(peaks, windows, regions, num_features, features):
+                yield batch | ({PEAK_NAME: np.array(largest)} if PEAK_NAME in self.columns else {})
                 largest.clear()
 
         shards = write_shards(folder, block.prefix, self.columns, batches(), rows_per_block=self.rows_per_block)
@@ -315,7 +303,8 @@ class WindowRules:
 
     def _scores(self, data: ZarrArray, rows: np.ndarray) -> Callable[[int, int], np.ndarray]:
         """Return a function of ascending (first, stop): those peaks' scores over the divisors, float32."""
-        divisors, begin = np.array(self.divisors, np.float32), 0
+        column, begin = self.columns["regions"], 0
+        divisors = np.array(column.divisors[:-1], np.float32)
         held = np.zeros((0, len(divisors)), np.float32)
 
         def between(first: int, stop: int) -> np.ndarray:
@@ -325,7 +314,7 @@ class WindowRules:
                 low = int(rows[begin + len(held)])
                 high = end_of_part(data, low, int(rows[-1]) + 1)
                 there = rows[begin + len(held) : np.searchsorted(rows, high)]
-                chosen = read_scores(data, self.motifs, low, high)[there - low]
+                chosen = read_scores(data, column.names, low, high)[there - low]
                 held = np.concatenate([held, np.minimum(chosen / divisors, 1)])
             return held[: stop - first]
 

@@ -53,7 +53,7 @@ class Annotations:
         """
         caption = beside if self.caption == "txt" else None
         if self.caption in ("folder", "stem"):
-            text = path.stem if self.caption == "stem" else top_folder(path)
+            text = path.stem if self.caption == "stem" else path.parts[0] if len(path.parts) > 1 else None
             caption = None if text is None else visible_name(text).replace("_", " ").encode()
         elif str(path) in self.lines:
             caption = self.lines[str(path)].encode()
@@ -65,19 +65,12 @@ class Annotations:
         """Return the class of an image below the source; None without. Raises UserError for one outside all folders."""
         if self.label is None:
             return None
-        folder = top_folder(path)
-        if folder is None:
+        if len(path.parts) < 2:
             raise UserError(
                 f"--label-from=folder: {place} lies in no folder below --source; move it into the folder of its class, "
                 "or name the folder of the class folders as --source."
             )
-        return visible_name(folder)
-
-
-def top_folder(path: PurePosixPath) -> str | None:
-    """Return the first folder of a path below the source, its class; None for a file outside all folders."""
-    parts = PurePosixPath(*(part for part in path.parts if part != ".")).parts
-    return parts[0] if len(parts) > 1 else None
+        return visible_name(path.parts[0])
 
 
 def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]]:

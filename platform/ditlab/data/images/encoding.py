@@ -91,27 +91,25 @@ class EncodingRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
+        from ditlab.encoders.features import image_columns, text_columns
+
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.start_verifying(at_once=False)
 
+        text, image = open_features(self.encoders)
+
         def batches() -> Iterator[Mapping[str, np.ndarray]]:
             for rows in _row_batches(store, range(block.start, block.stop or 0), store.columns):
                 batch = {name: store.gather(name, rows).numpy() for name in store.columns}
-                yield batch | self.compute(batch)
+                if text:
+                    batch |= text_columns(text, decode_captions(batch[CAPTION]), self.tokens)
+                yield batch | (image_columns(image, batch["image"]) if image else {})
 
         part = folder / block.kind
         part.mkdir(parents=True, exist_ok=True)
         shards = write_shards(part, block.prefix, self.columns(store.columns), batches())
         return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
-
-    def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Compute the columns of some rows. Raises UserError for features that are not finite."""
-        from ditlab.encoders.features import image_columns, text_columns
-
-        text, image = open_features(self.encoders)
-        made = text_columns(text, decode_captions(batch[CAPTION]), self.tokens) if text else {}
-        return made | (image_columns(image, batch["image"]) if image else {})
 
     def columns(self, own: Mapping[str, Column]) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""

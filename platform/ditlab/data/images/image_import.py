@@ -102,7 +102,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
             reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
             side, smaller = max(each.side for each in listed), ""
             if side >= SMALLEST_RESOLUTION:
-                smaller = f", or give --resolution {side} --patch {_fitting_patch(side)}"
+                smaller = f", or give --resolution {side} --patch {min(16, side // 8)}"
             raise RefusedSource(
                 f"--source={options.source} holds no image that can be used ({reasons}), the first being {notes[0]}; "
                 f"name other files{smaller}."
@@ -149,20 +149,12 @@ def _buckets(options: ImagesOptions) -> AspectBuckets:
     longest = options.max_side or min(2 * side, max(1024, side))
     buckets = AspectBuckets(side, step, options.min_side or step, longest)
     if not buckets.sizes:
-        lower = f"lower --step (a multiple of --patch={options.patch})"
-        if options.step is None:
-            lower = f"give --patch {_fitting_patch(side)} (--step is 4 patches)"
         raise UserError(
             f"--resolution={side} leaves no size: sides are multiples of --step={step} from "
             f"--min-side={buckets.min_side} to --max-side={longest}, and no area is above {side}^2; "
-            f"raise --resolution, or {lower}, or give --sizes square."
+            f"raise --resolution, lower --step (4 times --patch={options.patch} by itself), or give --sizes square."
         )
     return buckets
-
-
-def _fitting_patch(side: int) -> int:
-    """Return a side of patches of which images of `side` pixels have at least eight: 4 for 32 pixels."""
-    return max(patch for patch in (1, 2, 4, 8, 16) if patch == 1 or 8 * patch <= side)
 
 
 @dataclass(frozen=True)

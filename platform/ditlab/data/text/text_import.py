@@ -49,8 +49,6 @@ LEARNING_BYTES = 2**29
 """Bytes of text that a BPE learns from: of a corpus n times as large, every n-th piece."""
 UNREADABLE = "unreadable"
 """Reason for which documents are left out."""
-DOCUMENTS, BYTES, TOKENS = "documents", "bytes", "tokens"
-"""Names of the sums of blocks."""
 REST, FIRST = "rest", "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
 LISTED = 5
@@ -174,7 +172,7 @@ class TextRules:
                 LeftOut(place=each.place.removeprefix(root), reason=UNREADABLE, detail=each.reason)
                 for each in bad[:MOST_LISTED]
             ),
-            counts={DOCUMENTS: documents, BYTES: num_bytes, TOKENS: tokens},
+            counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
             detail={REST: packed(rest), FIRST: str(bad[0]) if bad else ""},
         )
 
@@ -229,13 +227,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         receipts,
     ):
         sums = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
-        if not sums[BYTES]:
+        if not sums["bytes"]:
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
             raise RefusedSource(first or f"{origin} holds no text; name files that hold some.")
-        if sums[TOKENS] < length:
-            raise RefusedSource(too_short("--length", length, origin, sums[TOKENS]))
+        if sums["tokens"] < length:
+            raise RefusedSource(too_short("--length", length, origin, sums["tokens"]))
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
-        dropped, columns = sums[TOKENS] % length, token_columns(tokenizer, length)
+        dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
         problems = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
         num = sum(sum(receipt.left_out.values()) for receipt in receipts)
@@ -253,14 +251,8 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             more=write_shards(folder, "rest", columns, [{"tokens": rows}] if len(rows) else []),
             description=f"text of {name} in rows of {length:,} tokens",
             source=Source(kind="text", note="; ".join(notes)),
-            left_out=[LeftOutRecords(UNREADABLE, num, sums[DOCUMENTS] + num, next(iter(problems), ""))],
-            text=TextFacts(
-                tokenizer=options.tokenizer,
-                documents=sums[DOCUMENTS],
-                bytes=sums[BYTES],
-                tokens=sums[TOKENS],
-                dropped=dropped,
-            ),
+            left_out=[LeftOutRecords(UNREADABLE, num, sums["documents"] + num, next(iter(problems), ""))],
+            text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
 
