@@ -7,11 +7,8 @@ _LONGEST = 300
 
 
 class UserError(Exception):
-    """An error that the user can correct (exit code 2, no traceback).
-
-    The message names the field or option, its value and the remedy:
-    `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`
-    """
+    """An error that the user can correct (exit code 2, no traceback). The message names the field or option, its value
+    and the remedy: `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`"""
 
     exit_code = 2
 
@@ -22,19 +19,15 @@ class Unreachable(UserError):
 
 class StorageOutage(Unreachable):
     """A store that answered before does not answer for too long (exit code 1): the input is right, and the run failed.
-
-    Its kind of failure is `storage_unreachable` (`ditlab.runs.failures`).
-    """
+    Its kind of failure is `storage_unreachable` (`ditlab.runs.failures`)."""
 
     exit_code = 1
     kind = "storage_unreachable"
 
 
 class RunFailed(Exception):
-    """A run started and failed (exit code 1); the message gives the reason in one paragraph.
-
-    `kind` is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`).
-    """
+    """A run started and failed (exit code 1); the message gives the reason in one paragraph. `kind` is the class of the
+    failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`)."""
 
     exit_code = 1
 

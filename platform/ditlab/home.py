@@ -37,11 +37,8 @@ def writable_folder(path: Path, name: str, remedy: str) -> Path:
 
 
 def resolve_user_path(path: str | Path) -> Path:
-    """Absolute path of a folder that a person names, its links followed.
-
-    Raises UserError for links in a circle, and for a name that no file can have. The home of an unknown user stays as
-    it is written.
-    """
+    """Absolute path of a folder that a person names, its links followed; the home of an unknown user stays as written.
+    Raises UserError for links in a circle, and for a name that no file can have."""
     try:
         found = Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 (Path's own raise RuntimeError)
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -121,9 +118,7 @@ class Home:
 
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
-
-        Compilers load and unpickle files from there. Raises UserError where another user can write that folder.
-        """
+        Compilers unpickle files from there. Raises UserError where another user can write that folder."""
         compiled = private_folder(self.caches / f"compiled-{os.geteuid()}")
         return {
             "TORCH_EXTENSIONS_DIR": str(compiled / "torch_extensions"),
@@ -144,11 +139,11 @@ class Home:
         """Make the root, with its marker. Raises UserError where it cannot be written or has another format."""
         remedy = "point DITLAB_HOME at a writable folder"
         writable_folder(self.root, f"DITLAB_HOME={self.root}", remedy)
-        if not os.path.lexists(self.check_format().marker):
-            try:
+        try:
+            if not os.path.lexists(self.check_format().marker):
                 self.write_marker()
-            except OSError as error:
-                raise UserError(f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}.") from error
+        except OSError as error:
+            raise UserError(f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}.") from error
         return self
 
     def check_format(self) -> "Home":
@@ -169,13 +164,11 @@ class Home:
 
     def read_marker(self) -> dict[str, Any]:
         """Content of the marker; {} where it is missing or damaged."""
-        try:
-            if self.marker.is_symlink() or not self.marker.is_file():
-                return {}
-            with self.marker.open("rb") as file:
-                content = json.loads(file.read(_LARGEST_MARKER))
-        except (OSError, ValueError, RecursionError):
-            return {}
+        content = None
+        with suppress(OSError, ValueError, RecursionError):
+            if self.marker.is_file() and not self.marker.is_symlink():
+                with self.marker.open("rb") as file:
+                    content = json.loads(file.read(_LARGEST_MARKER))
         return content if isinstance(content, dict) else {}
 
     def write_marker(self, **facts: str) -> None:
@@ -199,12 +192,10 @@ class Home:
             return ""
         if (folder := self.former_folder()) is None:
             return f"has a damaged {self.marker.name}, so that it is not known where it was made"
-        try:
-            is_same = folder == self.root or folder.samefile(self.root)
-        except OSError:
-            is_same = False
-        if not is_same:
-            return f"is a copy of {folder}" if folder.is_dir() else f"was moved from {folder}"
+        if folder != self.root and not folder.is_dir():
+            return f"was moved from {folder}"
+        if folder != self.root and not folder.samefile(self.root):
+            return f"is a copy of {folder}"
         return "has an MLflow database that is only partly filled" if "aside" in self.read_marker() else ""
 
     def check_place(self) -> None:

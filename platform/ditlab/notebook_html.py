@@ -35,8 +35,7 @@ def never_failing(make: Callable[[OwnerT], str | None]) -> Callable[[OwnerT], st
     def made(owner: OwnerT) -> str | None:
         try:
             return make(owner)
-        except Exception as error:
-            # a display must not break the cell that it follows, whatever the files behind the object hold
+        except Exception as error:  # a display must not break the cell that it follows
             _log.debug("%s cannot be shown as HTML (%s: %s)", type(owner).__name__, type(error).__name__, error)
             return None
 
@@ -45,13 +44,11 @@ def never_failing(make: Callable[[OwnerT], str | None]) -> Callable[[OwnerT], st
 
 def shown(text: object, longest: int = LONGEST) -> Markup:
     """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
-    written = str(text)
-    rest = len(written) - longest
-    # a secret must be hidden before the cut, or a part of it would stay
-    written = hide(written[: longest + 1000])[:longest] if rest > 0 else hide(written)
-    if not written.isprintable():
-        written = "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in written)
-    escaped = Markup.escape(written)
+    written = hide(str(text))  # before the cut, or a part of a secret would stay
+    rest, start = len(written) - longest, written[:longest]
+    escaped = Markup.escape(
+        "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in start)
+    )
     return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
 
 
@@ -71,14 +68,11 @@ def status(word: str) -> Markup:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
     """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the right."""
-    head = Markup("").join(
-        Markup("<th scope='col' style='{};font-weight:600'>{}</th>").format(_CELL, shown(name)) for name in columns
-    )
-    body = Markup("").join(
-        Markup("<tr style='{}'>{}</tr>").format(_ROW, Markup("").join(map(_cell, row))) for row in rows
-    )
-    above = paragraph(caption) if caption else Markup("")
-    return above + Markup(
+    heading = Markup("<th scope='col' style='{};font-weight:600'>{}</th>")
+    head = Markup("").join(heading.format(_CELL, shown(name)) for name in columns)
+    line = Markup("<tr style='{}'>{}</tr>")
+    body = Markup("").join(line.format(_ROW, Markup("").join(map(_cell, row))) for row in rows)
+    return (paragraph(caption) if caption else Markup("")) + Markup(
         "<table style='border-collapse:collapse;margin:.2em 0 .6em;table-layout:auto'>"
         "<thead><tr style='{}'>{}</tr></thead><tbody>{}</tbody></table>"
     ).format(_ROW, head, body)
@@ -125,13 +119,8 @@ def as_markup(value: object) -> Markup:
     return value if isinstance(value, Markup) else shown(value)
 
 
-def is_number(value: object) -> bool:
-    """Return True for a number that is aligned to the right; a truth value is a word."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _cell(value: object) -> Markup:
     style, text = _CELL, value
-    if is_number(value):
+    if isinstance(value, int | float) and not isinstance(value, bool):  # a truth value is a word
         style, text = _NUMBER, f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
     return Markup("<td style='{}'>{}</td>").format(style, "" if text is None else as_markup(text))

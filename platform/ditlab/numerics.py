@@ -18,13 +18,9 @@ ON_GPUS_ALONE = (4,)
 
 
 def version_warning(written: int, device_type: str) -> str:
-    """Warning for a run that goes on from a checkpoint of version `written` on a device of type `cpu` or `cuda`.
-
-    Empty where numbers are the same.
-    """
+    """Warning for a run that goes on from a checkpoint of version `written` on a `cpu` or `cuda`; empty for none."""
     first, last = sorted((written, NUMERICS_VERSION))
-    changes = [number for number in range(first + 1, last + 1) if device_type != "cpu" or number not in ON_GPUS_ALONE]
-    if not changes:
+    if all(device_type == "cpu" and number in ON_GPUS_ALONE for number in range(first + 1, last + 1)):
         return ""
     return (
         f"the checkpoint was written with numerics version {written}, and this is version {NUMERICS_VERSION}: from "

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
@@ -61,8 +61,16 @@ def raise_hidden(error: BaseException) -> NoReturn:
 
 def hide_tracebacks() -> None:
     """Print uncaught exceptions without secrets from now on, in every thread."""
-    sys.excepthook = _print_hidden
-    threading.excepthook = _print_hidden_of_thread
+
+    def print_hidden(kind: Any, error: BaseException | None, trace: TracebackType | None, head: str = "") -> None:
+        sys.stderr.write(hide(head + "".join(traceback.format_exception(kind, error, trace))))
+
+    def print_of_thread(details: threading.ExceptHookArgs) -> None:
+        if details.exc_type is not SystemExit:
+            head = f"Exception in thread {details.thread.name if details.thread else 'unknown'}:\n"
+            print_hidden(details.exc_type, details.exc_value, details.exc_traceback, head)
+
+    sys.excepthook, threading.excepthook = print_hidden, print_of_thread
 
 
 def _values() -> list[str]:
@@ -77,15 +85,3 @@ def _values() -> list[str]:
             found |= {value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1]}
             found |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
     return sorted(found, key=lambda value: (-len(value), value))
-
-
-def _print_hidden(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    sys.stderr.write(hide("".join(traceback.format_exception(kind, error, trace))))
-
-
-def _print_hidden_of_thread(details: threading.ExceptHookArgs) -> None:
-    if details.exc_type is SystemExit or details.exc_value is None:
-        return
-    name = details.thread.name if details.thread else "unknown"
-    trace = "".join(traceback.format_exception(details.exc_type, details.exc_value, details.exc_traceback))
-    sys.stderr.write(hide(f"Exception in thread {name}:\n{trace}"))

@@ -49,10 +49,9 @@ def compare(
     """
     from ditlab.analysis.comparison import compare_runs
 
-    home, names = Home.from_environment(), [run.id if isinstance(run, Run) else run for run in runs]
-    folder = None if out is None else Path(out)
+    names, folder = [run.id if isinstance(run, Run) else run for run in runs], None if out is None else Path(out)
     return compare_runs(
-        names, home, warn or _log.warning, on_progress,
+        names, Home.from_environment(), warn or _log.warning, on_progress,
         out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
     )  # fmt: skip
 
@@ -76,7 +75,7 @@ def evaluate_averages(
     `Run.evaluate` does.
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
-    opened.check_writable()
+    opened.home.check_place()
     from ditlab.analysis.averages import evaluate_averages as evaluate
     from ditlab.analysis.opened_run import open_found
 
@@ -110,18 +109,14 @@ def load_export(
 
 
 def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
-    """Draw all figures of a finished run into its folder, and log them to it; return the files.
-
-    Draws nothing for `evaluation.samples: 0`, which asks for no pictures, and for large networks without a GPU. A
-    figure that fails is named in a warning: the run has ended well by then.
-    """
+    """Draw all figures of a finished run into its folder, and log them to it; return the files. Draws nothing for
+    `evaluation.samples: 0`, and for large networks without a GPU. A figure that fails is a warning."""
     import torch
 
     from denoisers.parameters import count_parameters
 
-    if not run.spec.evaluation.samples:
-        return []
-    if not torch.cuda.is_available() and count_parameters(run.spec.model).total > LARGEST_ON_CPU:
+    is_slow = not torch.cuda.is_available() and count_parameters(run.spec.model).total > LARGEST_ON_CPU
+    if is_slow or not run.spec.evaluation.samples:
         return []
     files: list[Path] = []
     try:
@@ -131,7 +126,8 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
                 files += figures.save_formats(kind, formats=("png", "svg"))
             except Exception as error:
                 warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
-        run.log_figures([file for file in files if file.suffix in {".png", ".gif"}])
+        pictures = [file for file in files if file.suffix in {".png", ".gif"}]
+        log_files(run.home, run.folder, pictures, run.warn, "figures")
         if run.spec.tracking.report:  # written when training ended, before there were figures to show
             log_files(run.home, run.folder, [write_report(run.home, run.folder)], warn)
     except KeyboardInterrupt:

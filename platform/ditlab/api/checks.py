@@ -30,13 +30,10 @@ def prove(
 ) -> Proof:
     """Compare each of twenty steps of the engine that an experiment configures with a reference trainer's.
 
-    `experiment`: validated, or the path of its YAML; `overrides`: `field.path=value` changes of it. A large one is
-    proved on a scaled-down spec of less width, depth and batch (`Proof.scaled_down`). The proof runs in processes of
-    its own and leaves no run behind: a program that calls this keeps its start behind `if __name__ == "__main__"`.
-
-    Raises:
-        UserError: the spec is wrong, its data are not here, or it has more workers than this machine starts.
-        RunFailed: a step does not fit into this machine's memory.
+    `experiment`: validated, or the path of its YAML, with `overrides` (`field.path=value`). A large one is proved on a
+    scaled-down spec (`Proof.scaled_down`). The proof leaves no run behind and runs in processes of its own: a program
+    that calls this keeps its start behind `if __name__ == "__main__"`. Raises UserError for a wrong spec, data that are
+    not here, or more workers than this machine starts, and RunFailed where a step does not fit into memory.
     """
     from ditlab.checking.prove.proving import prove_experiment
 
@@ -61,12 +58,8 @@ def replay(
     `worst` instead of a step, that many steps which stand out are found, replayed and explained. With `overrides`
     (`training.clip.max_norm=0.5`) the step is done once more under another spec. `anyway`: go on with other code, data
     or device than the run's. The steps run in processes of their own: a program that calls this keeps its start behind
-    `if __name__ == "__main__"`.
-
-    Raises:
-        UserError: the run has no such step, a checkpoint of a fork's parent is gone, or code, data or device are other
-            than the run's.
-        RunFailed: a step does not fit into this machine's memory.
+    `if __name__ == "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's parent is
+    gone, or code, data or device are not the run's, and RunFailed where a step does not fit into memory.
     """
     request = ReplayRequest(step, to, check, worst, tuple(overrides), anyway)
     found = find_training_run(home := Home.from_environment(), run)
@@ -88,10 +81,8 @@ def verify(
     again, within about so many `seconds`.
 
     Stores of data up to `data_limit` bytes are hashed whole. Nothing is written into the run. The steps run in
-    processes of their own: a program that calls this keeps its start behind `if __name__ == "__main__"`.
-
-    Raises:
-        UserError: an unknown run, a sweep, an option out of its range, or checkpoints that cannot be reached.
+    processes of their own: a program that calls this keeps its start behind `if __name__ == "__main__"`. Raises
+    UserError for an unknown run, a sweep, an option out of its range, or checkpoints that cannot be reached.
     """
     least_of = {"steps": (steps, 0), "seed": (seed, 0), "seconds": (seconds, 1), "data_limit": (data_limit, 0)}
     for name, (value, least) in least_of.items():

@@ -58,10 +58,7 @@ def encode_store(
         tokens: tokens of every row's text; None: those of the longest caption.
         patch: side of the image encoder's patches that is asked for; None: any.
         name: name of the new store; None: the store's with `-encoded`.
-        out: folder that the new store goes under; None: DITLAB_HOME/stores.
-        address: Ray cluster whose GPUs or cores share the work; None: RAY_ADDRESS, else this machine.
-        progress: receives progress.
-        warn: receives warnings.
+        out, address, progress, warn: as of `import_data`, whose work GPUs of the cluster may share.
 
     Raises UserError for a store, an encoder or a folder that does not fit.
     """

@@ -11,10 +11,8 @@ from ditlab.home import Home, RunFolder
 
 
 def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) -> Path:
-    """Write the page of a run to `path` (None: `report.html` in its folder); return the file's path.
-
-    Raises UserError where the disk refuses, and where the run's record cannot be read.
-    """
+    """Write the page of a run to `path` (None: `report.html` in its folder); return the file's path. Raises UserError
+    where the disk refuses, and where the run's record cannot be read."""
     from ditlab.runs.page import REPORT, write_run_report
 
     place = folder.path / REPORT if path is None else Path(path)
@@ -31,10 +29,8 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
 def log_files(
     home: Home, folder: RunFolder, files: Sequence[Path], warn: Callable[[str], None], place: str = ""
 ) -> int:
-    """Log files as a run's artifacts, below `place`; return how many of the run's records wait for MLflow.
-
-    Raises UserError where what is added would go into the home from which this one was copied.
-    """
+    """Log files as a run's artifacts, below `place`; return how many of the run's records wait for MLflow. Raises
+    UserError where what is added would go into the home from which this one was copied."""
     from ditlab.analysis.opened_run import logged_records
     from ditlab.spec.files import load_recorded_experiment
     from ditlab.tracking.tracker import RunTracker

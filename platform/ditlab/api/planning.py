@@ -57,8 +57,6 @@ def plan(
 ) -> Plan:
     """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to take.
 
-    Takes no GPU and no memory to speak of, but for `measure`. Prints nothing by itself.
-
     Args:
         experiment: a validated experiment, or the path of its YAML.
         overrides: `field.path=value` changes of the YAML, as `--set` takes them.
@@ -77,12 +75,10 @@ def plan(
     device = _device(experiment, gpu, gpus, say)
     if gpu_memory is not None:
         device = replace(device, memory=device_memory(gpu_memory))
-    changes: dict[str, float | int] = {}
-    if gpus is not None and experiment.resources.workers != gpus:
-        changes["resources.workers"] = gpus
+    changes: dict[str, float | int] = {} if gpus is None else {"resources.workers": gpus}
     if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
         changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
-    experiment = experiment.replace_all(changes) if changes else experiment
+    experiment = experiment.replace_all(changes)
     home, data = Home.from_environment(), None
     try:
         data = open_data(experiment.data, home, verify=False)
@@ -94,7 +90,16 @@ def plan(
         encoders = encoder_work(experiment, shape, home.caches / "encoders")
         planner = Planner(experiment, shape, device, assumed_rates(device, experiment.training.precision), encoders)
         if measure:
-            planner.rates = _measured_rates(experiment, shape, home, planner)
+            # of real steps of one worker on this machine
+            num = min(experiment.accumulation, MOST_PASSES)
+            batch = {"batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
+            found = measure_steps(experiment.replace_all({"resources.workers": 1, **batch}), home)
+            counted = step_flops(experiment, shape).hardware + planner.encoder_flops
+            flops = counted / experiment.num_micro / found.passes
+            share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
+            source = f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {share}"
+            update = UPDATE_BYTES * planner.sizes.total / found.update
+            planner.rates = Rates(flops, update, source, is_measured=True)
         steps = None if steps is None else steps - first_step(experiment.start)
         size = folder_size(data.train.store.path) if data else None
         return make_plan(planner, experiment, steps, size)
@@ -108,8 +113,7 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
         num = workers or experiment.resources.max_workers
         cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
         rate = CPU_FLOPS * cores
-        links = (CPU_BANDWIDTH, CPU_BANDWIDTH, CPU_BANDWIDTH)  # of its memory, to others, and to the host, which it is
-        return Device(CPU, psutil.virtual_memory().total // num, rate, rate, *links)
+        return Device(CPU, psutil.virtual_memory().total // num, rate, rate, *(CPU_BANDWIDTH,) * 3)
     if name is None and torch.cuda.is_available():
         found = torch.cuda.get_device_properties(0)
         known = known_gpu(found.name)
@@ -117,23 +121,6 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
             say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
         return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
     return find_gpu(DEFAULT if name is None else name)
-
-
-def _measured_rates(experiment: Experiment, shape: DataShape, home: Home, planner: Planner) -> Rates:
-    """Return the rates of real steps of one worker on this machine."""
-
-    num = min(experiment.accumulation, MOST_PASSES)
-    alone = experiment.replace_all(
-        {"resources.workers": 1, "batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
-    )
-    found = measure_steps(alone, home)
-    counted = step_flops(alone, shape).hardware / num + planner.encoder_flops / experiment.num_micro
-    flops = counted / found.passes
-    source = (
-        f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {flops / found.matrix_rate:.0%} of a large matrix "
-        "product's"
-    )
-    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
 
 
 @dataclass(frozen=True)
@@ -161,10 +148,8 @@ def plan_sweep(
     measure: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> PlannedTrials:
-    """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once.
-
-    With a scheduler that stops trials early, this is the most that the sweep takes. Raises UserError.
-    """
+    """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once. With a scheduler that stops
+    trials early, this is the most that the sweep takes. Raises UserError."""
     sweep = load_sweep(path, overrides)
     values = enumerate_trials(sweep)
     listed = [experiment_for(sweep, each) for each in values or [typical_values(sweep)]]
@@ -217,10 +202,7 @@ def profile(
     """Take some training steps of an experiment on one worker of this machine, and profile them.
 
     Leaves no run behind: a trace, `trace.json.gz`, which Perfetto and Chrome open, in the folder `out` (None:
-    DITLAB_HOME/caches/profile/NAME).
-
-    Raises:
-        UserError: the input is wrong, or the machine has no GPU for an experiment that needs one.
+    DITLAB_HOME/caches/profile/NAME). Raises UserError for wrong input, and without a GPU for a spec that needs one.
     """
     if not 1 <= num_steps <= MOST_STEPS:  # a trace of a step of a large network takes some MB
         raise UserError(f"--steps={num_steps} is not between 1 and {MOST_STEPS}; a trace of more is too large to open.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,10 +68,7 @@ class RemovalPlan:
 
     def remove(self, *, mlflow: bool = False) -> None:
         """Delete the runs, with `mlflow` first in MLflow. Each goes in one step: after a crash it is whole or gone.
-
-        Raises UserError for a run that a process has begun to train or that another has come to need, and RunFailed
-        where the disk refuses.
-        """
+        Raises UserError for a run that has come into use, and RunFailed where the disk refuses."""
         known = scan_runs(self.home)
         check_unneeded(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
@@ -88,9 +85,8 @@ class RemovalPlan:
                     run.folder.path.rename(renamed)
                     sync_folder(run.folder.path.parent)
                 shutil.rmtree(renamed)
-                for record in known.records:
-                    if record.run_id == run.folder.run_id:
-                        release_start(self.home, record)
+                for record in (each for each in known.records if each.run_id == run.folder.run_id):
+                    release_start(self.home, record)
             shutil.rmtree(trash)  # also what a killed process has left there
         except OSError as error:
             place = error.filename or trash
@@ -129,10 +125,8 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
 
 
 def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
-    """Delete runs by id or name, a sweep with its trials; returns the ids. With `mlflow`, MLflow's runs as well.
-
-    Asks nothing: see `plan_removal`. Raises UserError for a run that trains, or that another needs.
-    """
+    """Delete runs by id or name, a sweep with its trials; returns the ids. With `mlflow`, MLflow's runs as well. Asks
+    nothing: see `plan_removal`. Raises UserError for a run that trains, or that another needs."""
     plan = plan_removal(names)
     plan.remove(mlflow=mlflow)
     return [run.folder.run_id for run in plan.runs]
@@ -162,7 +156,12 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
         if record.trials:
             trials = SweepFolder(home.run(record.run_id)).planned_trials()
             trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
-    forks, texts = forks_by_parent(staying), list(_texts(home, users))
+    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
+    places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
+    forks, texts = forks_by_parent(staying), []
+    for user, path in places:
+        with suppress(OSError):
+            texts.append((user, read_plain(path, 16 * MIB)))
     for run_id in leaving:
         sweep_id, number = trial_of.get(run_id, ("", -1))
         if sweep_id in users:
@@ -172,27 +171,15 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
             )
         if below := forks.get(run_id):
             listed = ", ".join(
-                f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below[:8]
+                f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below
             )
-            more = f" and {len(below) - 8} more" if len(below) > 8 else ""
             raise UserError(
-                f"run {run_id} is the parent of {listed}{more}, and forks need their parent's checkpoints; delete "
+                f"run {run_id} is the parent of {listed}, and forks need their parent's checkpoints; delete "
                 "those first."
             )
         # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
-        named = re.compile(rf"(?<!\w){run_id}(?!\w)".encode())
-        for user, text in texts:
-            lines = (line for line in text.splitlines() if named.search(line))
-            if any(not re.match(rb"\W*(name|run_id)\W", line) for line in lines):
-                raise UserError(
-                    f"run {run_id} is needed by {user}, which names it or a file in its folder; delete that first."
-                )
-
-
-def _texts(home: Home, users: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Specs of runs, by their ids, and records of stores that may name a run, each with what it belongs to."""
-    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
-    places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
-    for user, path in places:
-        with suppress(OSError):
-            yield user, read_plain(path, 16 * MIB)
+        named = re.compile(rf"^(?!\W*(?:name|run_id)\W).*(?<!\w){run_id}(?!\w)".encode(), re.MULTILINE)
+        if needed_by := next((user for user, text in texts if named.search(text)), None):
+            raise UserError(
+                f"run {run_id} is needed by {needed_by}, which names it or a file in its folder; delete that first."
+            )

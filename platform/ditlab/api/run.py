@@ -112,11 +112,10 @@ class Run:
         return replace(self, record=read_record(self.folder))
 
     def metrics(self, *names: str) -> pa.Table:
-        """Metrics from the run's journal, one row a step, in the order of the steps.
+        """Metrics from the run's journal, one row a step, ascending; with `names`, these and the steps that have one.
 
         Columns: `step` (int64), `time` (timestamp of the step's first point, UTC) and each metric by its MLflow name
-        (float64, null where the metric was not logged at that step). With `names`, only these metrics and the steps
-        that have one of them. Raises UserError for an unknown name.
+        (float64, null where it was not logged at that step). Raises UserError for an unknown name.
         """
         chosen = self._history(names)
         times: dict[int, int] = {}
@@ -134,10 +133,8 @@ class Run:
         return pa.table(columns)
 
     def plot(self, *names: str) -> Plot:
-        """Curves of metrics over the steps; without names, the training loss and the held-out metrics.
-
-        Raises UserError for an unknown name, and without names for a run that has logged no training loss.
-        """
+        """Curves of metrics over the steps; without names, the training loss and the held-out metrics. Raises UserError
+        for an unknown name, and without names for a run that has logged no training loss."""
         chosen = self._history(names or ("train/loss",))
         from ditlab.analysis.plot import Plot, metric_plot
         from ditlab.reports.figures import loss_figure
@@ -147,8 +144,8 @@ class Run:
     def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
         """Draw `num` samples from the newest checkpoint's averaged weights (default: 64, or 4 of each prompt).
 
-        The keywords are the options of `ditlab sample`. Raises UserError where the run has no checkpoint yet, and for
-        an option that does not fit its family.
+        The keywords are the options of `ditlab sample`. Raises UserError without a checkpoint, and for options that do
+        not fit the family.
         """
         saved = self._opened().saved()
         from ditlab.analysis.drawing import draw
@@ -167,7 +164,7 @@ class Run:
         cannot be measured.
         """
         if rows is None and not overrides:
-            self.check_writable()
+            self.home.check_place()
         saved = self._opened().saved()
         from ditlab.analysis.evaluation import evaluate_run
 
@@ -179,15 +176,6 @@ class Run:
         from ditlab.analysis.figures import run_figures
 
         return run_figures(saved, seed)
-
-    def log_figures(self, files: Sequence[Path]) -> int:
-        """Log files as the run's artifacts, under `figures`; return how many of its records wait for MLflow.
-
-        Raises UserError as `check_writable` does.
-        """
-        from ditlab.api.pages import log_files
-
-        return log_files(self.home, self.folder, files, self.warn, "figures")
 
     def export(self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None) -> ExportedWeights:
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
@@ -221,16 +209,10 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page, one HTML file, to `path` (None: `report.html` in its folder); return the file's path.
-
-        Needs no torch and no network. Raises UserError where the disk refuses.
-        """
+        Needs no torch and no network. Raises UserError where the disk refuses."""
         from ditlab.api.pages import write_report
 
         return write_report(self.home, self.folder, path)
-
-    def check_writable(self) -> None:
-        """Raise UserError where what is added to the run would go into the home from which this one was copied."""
-        self.home.check_place()
 
     @never_failing
     def _repr_html_(self) -> str:
@@ -242,17 +224,29 @@ class Run:
             try:
                 yield
             except (UserError, OSError, ValueError) as error:
-                line = first_line(error)
-                notes.append(line if isinstance(error, UserError) else f"{what} cannot be read ({line}).")
+                notes.append(f"{what} cannot be read ({first_line(error)}).")
 
         record, content = self.record, JournalContent()
         with noted("the run's record"):
             record = read_record(self.folder)
-        with noted(str(self.folder.journal)):
+        with noted("the journal"):
             content = read_content(self.folder.journal)
         if content.num_damaged:
             notes.append(f"{self.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
-        parts = list(_sentences(self, record))
+        is_training, state = is_locked(self.folder), status(record.status)
+        if record.status == "running":
+            state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
+        begun = Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created))
+        parts = [paragraph(begun), *([paragraph(shown(record.message, 600))] if record.message else [])]
+        if record.status in ("interrupted", "failed", "running") and not is_training:
+            spec = self.folder.spec
+            shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
+            command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
+            parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
+            parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
+        elif record.step:
+            calls = "run.sample(16), run.plot(), run.evaluate(), run.figures().kinds, run.export(folder)"
+            parts.append(paragraph(f"Next: {calls}."))
         with noted("the last samples"):
             parts += _last_samples(self.folder, content)
         metrics = [[name, points.values[-1], content.steps[points.rows[-1]]]
@@ -286,9 +280,8 @@ class Run:
 def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progress: Progress = ignore_progress) -> Run:
     """Open the run that `name` names: an id, a unique prefix of one, or a run's name (its newest run).
 
-    `warn` receives warnings and remarks on the run and on work with it; None: the logger `ditlab`. `on_progress` is
-    called with (task, done, total or None, unit) all along that work.
-    Raises UserError for an unknown run, naming the nearest, for a prefix of several, and for a sweep.
+    `warn` receives warnings and remarks (None: the logger `ditlab`), `on_progress` (task, done, total or None, unit) of
+    work with the run. Raises UserError for an unknown run, for a prefix of several, and for a sweep.
     """
     home = Home.from_environment()
     found, warn = find_training_run(home, name), warn or _log.warning
@@ -301,12 +294,11 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
     """Training runs in DITLAB_HOME, the newest first: all, or those of a name, status or family. Sweeps are not listed;
     their trials are. A notebook shows the list as a table."""
     home = Home.from_environment()
-    wanted: dict[str, Any] = {"name": name, "status": status, "family": family}
-    chosen = {key: value for key, value in wanted.items() if value is not None}
+    wanted = (("name", name), ("status", status), ("family", family))
     return FoundRuns(
         Run(home.run(record.run_id), record, home)
         for record in list_runs(home)
-        if not record.trials and all(getattr(record, key) == value for key, value in chosen.items())
+        if not record.trials and all(value in (None, getattr(record, key)) for key, value in wanted)
     )
 
 
@@ -326,13 +318,12 @@ class FoundRuns(list[Run]):
         rows: list[list[object]] = []
         for run in self[:MOST_RUNS]:
             record, latest = run.record, recent_metrics(run.folder).latest
-            # Held-out value of the heaviest loss component, else the first that was logged.
             weights: dict[str, float] = {}
             with suppress(UserError, OSError):
                 weights = run.spec.objective.weights.model_dump()
-            names = [f"eval/{name}" for name in sorted(weights, key=lambda name: -weights[name])]
-            measured = next((name for name in [*names, *latest] if name in latest and name.startswith("eval/")), None)
-            held_out = f"{measured.removeprefix('eval/')} {latest[measured]:.4g}" if measured else ""
+            heaviest = max(weights, key=lambda name: weights[name], default="")
+            value = latest.get(f"eval/{heaviest}")
+            held_out = f"{heaviest} {value:.4g}" if value is not None else ""
             rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
                          latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
         left = len(self) - len(rows)
@@ -342,31 +333,11 @@ class FoundRuns(list[Run]):
         return card("Runs", caption, [table(columns, rows)] if rows else [])
 
 
-def _sentences(run: Run, record: RunRecord) -> Iterator[Markup]:
-    """Status and steps, why the run ended, and what can be done with it."""
-    is_training = is_locked(run.folder)
-    state = status(record.status)
-    if record.status == "running":
-        state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
-    yield paragraph(Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created)))
-    if record.message:
-        yield paragraph(shown(record.message, 600))
-    if record.status in ("interrupted", "failed", "running") and not is_training:
-        spec = run.folder.spec
-        shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
-        command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
-        yield paragraph("To go on from the last checkpoint, in Python or in a terminal:")
-        yield code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}')
-    elif record.step:
-        yield paragraph("Next: run.sample(16), run.plot(), run.evaluate(), run.figures().kinds, run.export(folder).")
-
-
 def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
     """The newest picture that the journal names, or the text beside it."""
-    images = [event for event in content.events if event["kind"] == "image" and event["key"] == "samples"]
-    if not images:
+    images = (event for event in content.events if event["kind"] == "image" and event["key"] == "samples")
+    if (newest := max(images, key=lambda event: event["step"], default=None)) is None:
         return []
-    newest = max(images, key=lambda event: event["step"])
     path, step = run.path / newest["path"], newest["step"]
     if not is_relative(newest["path"]) or not stays_below(run.path, path):
         raise ValueError("their path leads out of the run's folder")

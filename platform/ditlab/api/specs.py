@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load an experiment's YAML with its parents (`extends`) and `overrides` (`optimizer.lr=1e-4`), and validate it.
-
-    Raises UserError, naming file and field, for anything wrong in them.
-    """
+    Raises UserError, naming file and field, for anything wrong in them."""
     return load_experiment(Path(path), overrides)
 
 
 def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Return an experiment itself, or load the one of a YAML file. Raises UserError, and for overrides without a
-    file."""
+    """Return an experiment itself, or load that of a YAML file. Raises UserError, also for overrides without a file."""
     if not isinstance(experiment, Experiment):
         return load_experiment(Path(experiment), overrides)
     if overrides:
@@ -39,9 +36,7 @@ def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """Load a sweep's YAML with its base and `overrides` (`trials=4`), and check every axis against the experiment.
-
-    Raises UserError, naming file and field, for anything wrong in them.
-    """
+    Raises UserError, naming file and field, for anything wrong in them."""
     sweep = read_sweep(Path(path), overrides)
     check_sweep(sweep, str(path))
     return sweep
@@ -68,10 +63,8 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
 
 
 def count_parameters(spec: Experiment) -> ParameterCount:
-    """Count an experiment's parameters by component, on the meta device: no memory is taken, whatever the size.
-
-    Raises UserError for a network or objective that cannot be built.
-    """
+    """Count an experiment's parameters by component, on the meta device: no memory is taken, whatever the size. Raises
+    UserError for a network or objective that cannot be built."""
     from denoisers.parameters import count_parameters as count
     from ditlab.analysis.user_errors import building
 

@@ -92,10 +92,8 @@ def plan_sweep(
     resume: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> SweepPlan:
-    """Check a sweep as `tune` does and forecast its duration; starts nothing and contacts no cluster.
-
-    Raises UserError.
-    """
+    """Check a sweep as `tune` does and forecast its duration; starts nothing and contacts no cluster. Raises
+    UserError."""
     source, given = _loaded(sweep, overrides, resume)
     prepared, stored = _prepare(source, given, resume, cluster_address(address), say or ignore, is_dry=True)
     from ditlab.sweeps.forecast import forecast

@@ -160,18 +160,15 @@ def train(
             say(line)
         lifecycle = RunLifecycle(launch)
         callbacks = RunCallbacks(on_progress or ignore, warn, lifecycle.record_attempt_failure)
+        if local:
+            from ditlab.runs.local import train_in_process as run_training
+        else:
+            from ditlab.cluster.launch import train_on_ray as run_training
         timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
         with lock_run(launch.folder, timeout, warn):
             lifecycle.start(launch.plan.total_steps)
             with lifecycle.recording_failure():
-                if local:
-                    from ditlab.runs.local import train_in_process
-
-                    outcome = train_in_process(launch, callbacks)
-                else:
-                    from ditlab.cluster.launch import train_on_ray
-
-                    outcome = train_on_ray(launch, callbacks)
+                outcome = run_training(launch, callbacks)
             lifecycle.end(outcome)
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,

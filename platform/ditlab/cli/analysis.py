@@ -198,12 +198,13 @@ def figures(
 
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api.analysis import figures as general_figures
+        from ditlab.api.pages import log_files
         from ditlab.api.run import open_run
 
         progress.stage("opening the run" if run else "preparing the figures")
         opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
         if opened and not only_list:
-            opened.check_writable()
+            opened.home.check_place()
         found = opened.figures(seed) if opened else general_figures()
         found.check(kinds)
         themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
@@ -222,7 +223,7 @@ def figures(
         logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")
-            num_unsent = opened.log_figures(logged)
+            num_unsent = log_files(opened.home, opened.folder, logged, opened.warn, "figures")
     own = [opened.id] if opened else []
     if only_list:
         for kind in found.kinds:

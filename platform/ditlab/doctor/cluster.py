@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -56,18 +55,19 @@ TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through a
 def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Finding]:
     """Findings of every check of the cluster that this process is connected to.
 
-    Raises UserError where DITLAB_HOME or the storage cannot be written from here.
-
-    Args:
-        storage: place of checkpoints to be measured, None for none.
-        say: receives a line before each long check.
+    `storage`: place of checkpoints to be measured; `say` receives a line before each long check. Raises UserError where
+    DITLAB_HOME or the storage cannot be written from here.
     """
     home = Home.from_environment()
     storage = absolute(storage) if storage else None
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    found += judge_exposure(read_exposure(alive_nodes(), CHECK_TIMEOUT))
+    address, status, listening = job_server(), None, list[str]()
+    if address and (heads := [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]):
+        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
+        status, listening = (None, []) if result.problem else result.value
+    found += judge_exposure(address, status, listening, is_token_required())
     whole = {report.name: report for report in reports if report.trains and not report.problem}
     nodes = [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
     if not nodes:
@@ -154,31 +154,26 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
         if value and whole and not any(sentence.startswith(option) for sentence in unseen):
             found.append(Finding("ok", option, f"{value}, seen by {count}"))
-    disks = {"DITLAB_HOME": "home_free", "DITLAB_CACHE": "cache_free"} if whole else {}
-    for what, key in disks.items():
-        fullest = min(whole, key=lambda report: getattr(report, key))
-        free = getattr(fullest, key)
-        text = f"{format_bytes(free)} free on {fullest.name}{', the least' if len(whole) > 1 else ''}"
-        enough = free >= MIN_FREE_BYTES
-        remedy = "" if enough else f"free some space, or point {what} elsewhere"
-        found.append(Finding("ok" if enough else "note", f"disk of {what}", text, remedy))
+    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")) if whole else ():
+        free, name = min((getattr(report, key), report.name) for report in whole)
+        remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
+        text = f"{format_bytes(free)} free on {name}, the least"
+        found.append(Finding("note" if remedy else "ok", f"disk of {what}", text, remedy))
     return found
 
 
 def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
     """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
-    found = []
+    found, remedy = [], "look at the place, the node's mount, its credentials"
     for verb, results in (("writing", written), ("reading", read)):
-        for result in results:
-            if result.problem:
-                remedy = "look at the place, the node's mount, its credentials"
-                found.append(Finding("missing", f"{verb} {what}", f"{result.name}: {result.problem}", remedy))
+        refused = [f"{result.name}: {result.problem}" for result in results if result.problem]
+        found += [Finding("missing", f"{verb} {what}", text, remedy) for text in refused]
         speeds = [(result.name, result.value) for result in results if not result.problem]
         if speeds:
             text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds)
             slow = min(speed for _, speed in speeds) < SLOW_STORAGE
-            remedy = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint" if slow else ""
-            found.append(Finding("note" if slow else "ok", f"{verb} {what}", text, remedy))
+            costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint" if slow else ""
+            found.append(Finding("note" if slow else "ok", f"{verb} {what}", text, costs))
     return found
 
 
@@ -187,12 +182,8 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     if address.startswith("sqlite"):
         remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
         return [Finding("note", "MLflow", f"the database {address.removeprefix('sqlite:///')}", remedy)]
-    wrong = {node: problem for node, problem in problems.items() if problem}
-    if wrong:
-        remedy = "correct the server's or that node's environment"
-        return [
-            Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy) for node, problem in wrong.items()
-        ]
+    if wrong := [f"{address} from {node}: {problem}" for node, problem in problems.items() if problem]:
+        return [Finding("missing", "MLflow", text, "correct the server's or that node's environment") for text in wrong]
     return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
 
 
@@ -250,39 +241,12 @@ def read_speed(place: str, name: str) -> float:
 
 def tracking_problem(uri: str) -> str:
     """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
-    if reason := check_reachable(uri):
-        return f"does not answer ({reason})"
-    return check_access(uri) or ""
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """Access to the head, as found there."""
-
-    address: str
-    """HOST:PORT of the job server; empty where there is none."""
-    status: int | None
-    """HTTP status of a request without a token; None where nothing answers."""
-    listening: tuple[str, ...]
-    """Addresses that the job server's port listens on."""
-    token_required: bool
-    """True if this process itself had to send a token."""
-
-
-def read_exposure(nodes: list[NodeRow], timeout: float) -> Exposure:
-    """Exposure of the connected cluster, found by a task on its head."""
-    address = job_server()
-    heads = [node for node in nodes if HEAD_RESOURCE in node["Resources"]]
-    status, listening = None, ()
-    if address and heads:
-        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=timeout)
-        if not result.problem:
-            status, listening = result.value
-    return Exposure(address, status, tuple(listening), is_token_required())
+    reason = check_reachable(uri)
+    return f"does not answer ({reason})" if reason else check_access(uri) or ""
 
 
 def probe_job_server(address: str) -> tuple[int | None, list[str]]:
-    """HTTP status of a request without a token, and the addresses that the port listens on. Runs on the head."""
+    """HTTP status of a request without a token (None for no answer), and the addresses that the port listens on."""
     port = int(address.rpartition(":")[2])
     listening = {
         each.laddr.ip for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
@@ -296,24 +260,21 @@ def probe_job_server(address: str) -> tuple[int | None, list[str]]:
         return None, sorted(listening)
 
 
-def judge_exposure(exposure: Exposure) -> list[Finding]:
-    """Findings on the token and the job server: a pure decision."""
-    is_closed = exposure.status in (401, 403) if exposure.status is not None else exposure.token_required
+def judge_exposure(address: str, status: int | None, listening: Sequence[str], has_token: bool) -> list[Finding]:
+    """Findings on the token, and on the job server at `address` (empty for none), as `probe_job_server` found it.
+    `has_token`: this process itself had to send a token."""
+    is_closed = status in (401, 403) if status is not None else has_token
     if is_closed:
-        found = "on" + (f": without a token the job server answers {exposure.status}" if exposure.status else "")
+        found = "on" + (f": without a token the job server answers {status}" if status else "")
         findings = [Finding("ok", "token", found)]
     else:
         remedy = "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         findings = [Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)]
-    if not exposure.address:
+    if not address:
         return [*findings, Finding("note", "job server", "none", "for `ditlab submit`, the head needs ray[default]")]
-    outside = [each for each in exposure.listening if not ipaddress.ip_address(each).is_loopback]
-    if outside:
-        found = f"{exposure.address} listens on {', '.join(outside)}, for the network"
-        findings.append(Finding("note" if is_closed else "missing", "job server", found, TUNNEL))
-    elif exposure.listening:
-        findings.append(Finding("ok", "job server", f"{exposure.address}, on loopback alone"))
-    else:
-        remedy = "look at the head's logs"
-        findings.append(Finding("note", "job server", f"{exposure.address}, where nothing listens", remedy))
-    return findings
+    if outside := [each for each in listening if not ipaddress.ip_address(each).is_loopback]:
+        found = f"{address} listens on {', '.join(outside)}, for the network"
+        return [*findings, Finding("note" if is_closed else "missing", "job server", found, TUNNEL)]
+    if listening:
+        return [*findings, Finding("ok", "job server", f"{address}, on loopback alone")]
+    return [*findings, Finding("note", "job server", f"{address}, where nothing listens", "look at the head's logs")]

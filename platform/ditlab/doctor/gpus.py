@@ -20,10 +20,7 @@ MAX_ERROR = 1e-3  # relative: float32 sums of 1024 products are right to 1e-5; T
 
 
 def read_gpus() -> list[dict[str, str]]:
-    """Fields of `QUERY` of each card of this node, as `nvidia-smi` has them.
-
-    Raises RuntimeError where `nvidia-smi` does not answer.
-    """
+    """Fields of `QUERY` of each card of this node. Raises RuntimeError where `nvidia-smi` does not answer."""
     command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -44,10 +41,7 @@ def matmul_error(device: str = "cuda") -> float:
 
 
 def judge_gpus(gpus: Sequence[tuple[str, Mapping[str, str]]], errors: Sequence[tuple[str, float]]) -> list[Finding]:
-    """Findings on GPUs, each a node and its card of `read_gpus`.
-
-    `errors` has node and `matmul_error` of each GPU that computed a product.
-    """
+    """Findings on GPUs, each a node and its card of `read_gpus`; `errors`: nodes and their `matmul_error`."""
     found = []
     for node, card in gpus:
         what, uncorrected, throttled = f"GPU {card['index']} of {node}", card[QUERY[3]], card[QUERY[4]]

@@ -47,12 +47,12 @@ def last_sentence(findings: Sequence[Finding]) -> str:
 
 def check_machine() -> list[Finding]:
     """Findings of every check, in order; none raises."""
-    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info >= (3, 11)
-    python = Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
-    return [python, *_libraries(), *_devices(), *_rest()]
+    return [*_libraries(), *_devices(), *_rest()]
 
 
 def _libraries() -> Iterator[Finding]:
+    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info >= (3, 11)
+    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
     for name, floor in MIN_VERSIONS.items():
         required = ".".join(map(str, floor))
         try:
@@ -84,10 +84,8 @@ def _rest() -> Iterator[Finding]:
     from denoisers.families import families
 
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
-    if found:
-        yield Finding("ok", "C++ compiler", found)
-    else:
-        yield Finding("note", "C++ compiler", "none", "only engine.compile=true or auto needs one: install g++")
+    remedy = "" if found else "only engine.compile=true or auto needs one: install g++"
+    yield Finding("note" if remedy else "ok", "C++ compiler", found or "none", remedy)
     home = Home.from_environment()
     existing = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(existing).free

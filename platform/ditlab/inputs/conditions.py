@@ -43,16 +43,13 @@ def rows_for_samples(data: DataSplits) -> View:
 def sample_conditions(
     sampler: Any, num: int | None, view: View | None, inputs: ModelInputs, request: SampleRequest = DEFAULT_REQUEST
 ) -> SampleConditions:
-    """Return the conditions of `num` samples.
+    """Return the conditions of `num` samples, or of fewer where a sampler completes rows and selects fewer.
 
     A sampler that completes rows gets the view's first `num` that it selects; one that takes conditions from rows gets,
-    for a request without prompts, the view's first `num` rows, over and over. `num` None: all rows of a sampler that
-    selects some, DEFAULT_NUM_SAMPLES samples of any other. Fixed draws are those of a row's place among the selected
-    ones, so the first k do not depend on `num`. `SampleConditions.num` is lower than `num` where there are fewer such
-    rows. A sampler that completes none needs no view. A request without an encoder of texts gets that of `inputs`.
-
-    Raises:
-        UserError: for a condition that the model does not have, and where no row is selected.
+    for a request without prompts, the view's first `num` rows, over and over; any other needs no view. `num` None: all
+    rows of a sampler that selects some, DEFAULT_NUM_SAMPLES samples of any other. The first k do not depend on `num`. A
+    request without an encoder of texts gets that of `inputs`. Raises UserError for a condition that the model does not
+    have, and where no row is selected.
     """
     request = request if request.encode else replace(request, encode=inputs.encode)
     noise = fixed_noise(0, torch.device("cpu"))
@@ -114,10 +111,8 @@ def row_set(view: View, inputs: ModelInputs) -> RowSet:
 def real_rows(
     view: View, indices: np.ndarray, inputs: ModelInputs, noise: RowNoise, fields: Collection[str] | None = None
 ) -> RealRows:
-    """Return rows of a view on the noise's device; rows of several buckets are padded.
-
-    `fields`: the model's fields to read, None for all.
-    """
+    """Return rows of a view on the noise's device; rows of several buckets are padded. `fields`: the model's fields to
+    read, None for all."""
     read = inputs if fields is None else inputs.only(fields)
     raw = {field.name: view.padded(field.name, indices) for field in read.fields}
     batch = read.prepare_batch(raw, view.columns, noise.device)

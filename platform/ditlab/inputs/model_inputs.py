@@ -1,8 +1,7 @@
 """Inputs of a model and its loss: fields read from a store, and features computed by frozen encoders.
 
-Whether data and encoders fit the model and loss of an experiment is checked here. Captions are padded to the longest of
-a batch, not to that of the store. Tensors that an objective computes on the host are made there, where reading a value
-waits for nothing.
+Captions are padded to the longest of a batch. Tensors that an objective computes on the host are made there, where
+reading a value waits for nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind t
 """Field that an encoder of captions reads."""
 
 MULTIPLE = 16
-"""Padded lengths are multiples of this, or the store's.
-
-Attention in half precision takes its fast kernels at multiples of 8, and every new length costs a compilation or a
-search for kernels: a column of 512 bytes has 32 lengths so, at eight bytes of padding a caption on average.
-"""
+"""Padded lengths are multiples of this, or the store's: half-precision attention is fast at multiples of 8, and
+every new length costs a compilation or a search for kernels."""
 PADDED = {"caption": ("caption",), "text_mask": ("text", "text_mask")}
 """Fields that are padded together, by the field that is 0 or false behind the end."""
 CPU = torch.device("cpu")
@@ -63,10 +59,10 @@ class ModelInputs:
     ) -> None:
         """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the store, by name."""
         self.device, self._extractor = device, extractor
-        names = {field.name for field in fields}
-        has_text = extractor is not None and extractor.has_text and names & {*TEXT} - {*columns}
-        has_image = extractor is not None and extractor.has_image and names & {IMAGE} - {*columns}
-        encoded = ({*TEXT} if has_text else set()) | ({IMAGE} if has_image else set())
+        missing, encoded = {field.name for field in fields} - {*columns}, set[str]()
+        if extractor is not None:
+            encoded |= {*TEXT} if extractor.has_text and missing & {*TEXT} else set()
+            encoded |= {IMAGE} if extractor.has_image and IMAGE in missing else set()
         self._all_encoded = {field.name: field for field in fields if field.name in encoded}
         self._all_read = tuple(field for field in fields if field.name not in encoded)
         self._encoded, self._read, self._retired = self._all_encoded, self._all_read, frozenset[str]()
@@ -80,10 +76,8 @@ class ModelInputs:
         warn: Callable[[str], None] = ignore,
         home: Home | None = None,
     ) -> ModelInputs:
-        """Return the inputs of an experiment's model and loss.
-
-        `warn` gets a message when captions are cut. Encoders are downloaded below `home` (None: DITLAB_HOME).
-        """
+        """Return the inputs of an experiment's model and loss. `warn` gets a message when captions are cut. Encoders
+        are downloaded below `home` (None: DITLAB_HOME)."""
         fields, extractor = experiment.batch_fields(), None
         if experiment.encoders.content():
             downloads = home.caches / "encoders" if home else None
@@ -132,11 +126,8 @@ class ModelInputs:
             self._extractor.check(text=self._extractor.has_text, image=IMAGE in self._encoded)
 
     def retire(self, names: Collection[str]) -> bool:
-        """Leave exactly these fields out from now on. Return True if that is a change.
-
-        An encoder of images without a remaining use is freed. A run that returned to an earlier step gets its fields
-        again. `image` does not retire.
-        """
+        """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
+        remaining use is freed. `image` does not retire."""
         if self._retired == (retired := frozenset(names)):
             return False
         self._retired = retired
@@ -159,8 +150,7 @@ class ModelInputs:
         """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take them.
 
         `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions are padded to the
-        longest of all rows, whichever are taken: so a pass over a part of a micro-batch computes what the whole does.
-        `moved`: columns of the same rows that are on the device already.
+        longest of all rows, whichever are taken. `moved`: columns of the same rows that are on the device already.
         """
         raw = cut_padding(raw, self.fields)
         stored = dict(raw)
@@ -190,24 +180,16 @@ class ModelInputs:
 
 
 def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:
-    """Return rows as they are stored, (num, length, ...), without the padding that all of them have.
-
-    Fields of a fixed length stay as they are, and so do all others than captions and their features.
-    """
+    """Return rows as they are stored, (num, length, ...), captions and their features without padding common to all."""
     free = {field.name for field in fields if field.shape[:1] == (ANY,)} & raw.keys()
     cut = dict(raw)
     for mark, group in PADDED.items():
         if free.issuperset(group):
-            length = padded_length(raw[mark] != 0)
+            places = torch.nonzero((raw[mark] != 0).any(dim=0))
+            longest = int(places[-1]) + 1 if len(places) else 1
+            length = -(-longest // MULTIPLE) * MULTIPLE
             cut |= {name: raw[name][:, :length] for name in group}
     return cut
-
-
-def padded_length(used: Tensor) -> int:
-    """Return the length to which rows are padded: `used` (num, length) bool is true for what is no padding."""
-    places = torch.nonzero(used.any(dim=0))
-    longest = int(places[-1]) + 1 if len(places) else 1
-    return min(-(-longest // MULTIPLE) * MULTIPLE, used.shape[1])
 
 
 def prepare_on_host(
@@ -219,9 +201,7 @@ def prepare_on_host(
     rows: slice | None = None,
 ) -> dict[str, Tensor]:
     """Return what an objective prepares of rows in the store's dtype, on the noise's device; {} if it prepares nothing.
-
-    `rows` None: all of `raw`. The numbers that it draws are those of a CPU, whatever the device.
-    """
+    `rows` None: all of `raw`. The numbers that it draws are those of a CPU, whatever the device."""
     if not isinstance(objective, PreparingObjective):
         return {}
     batch = inputs.only(objective.prepared_from).prepare_batch(raw, columns, CPU, rows)
@@ -230,10 +210,8 @@ def prepare_on_host(
 
 
 def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = None) -> None:
-    """Raise UserError where the data lack fields that no encoder computes, or an encoder does not fit.
-
-    Encoders are downloaded where they are missing, but not opened.
-    """
+    """Raise UserError where the data lack fields that no encoder computes, or an encoder does not fit. Encoders are
+    downloaded where they are missing, but not opened."""
     columns, origin = data.train.columns, data.train.origin
     inputs = ModelInputs.from_experiment(experiment, columns, CPU, home=home)
     missing = {field.name for field in inputs.fields} - {*columns}
@@ -267,11 +245,8 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
 
 
 def data_shape(experiment: Experiment, data: DataSplits) -> DataShape:
-    """Return the shapes of the fields whose sizes the data decide, from the store's columns; no row is read.
-
-    Of several image sizes it is the one of most training samples. Captions count as long as the store pads them,
-    though a batch is padded to its own longest. Fields that encoders compute are left out.
-    """
+    """Return the shapes of the fields whose sizes the data decide, from the store's columns; no row is read. Of several
+    image sizes it is the one of most training samples; captions count as long as the store pads them."""
     part = data.train.store.parts[int(data.train.bucket_counts.argmax())]
     free = [field.name for field in experiment.batch_fields() if ANY in field.shape]
     shapes = {name: tuple(part.columns[name].shape) for name in free if name in part.columns}

@@ -17,9 +17,24 @@ def derived_seed(*key: str | int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+class _Drawn:
+    """Base of the noise sources (`denoisers.contract.NoiseSource`)."""
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw U[0, 1), float32, of a shape."""
+        return self._draw(torch.rand, name, shape)
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw N(0, 1), float32, of a shape."""
+        return self._draw(torch.randn, name, shape)
+
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class KeyedNoise:
-    """Random numbers of one micro-batch (`denoisers.contract.NoiseSource`).
+class KeyedNoise(_Drawn):
+    """Random numbers of one micro-batch.
 
     One worker that accumulates four micro-batches and four workers with one each draw the same numbers. A slice of a
     micro-batch (`start` to `start + len`) gets its slice of the whole one's numbers. Numbers come from the device's
@@ -39,14 +54,6 @@ class KeyedNoise:
     start: int = 0
     """First sample of this slice within the micro-batch."""
 
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1), float32, of a shape."""
-        return self._draw(torch.rand, name, shape)
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1), float32, of a shape."""
-        return self._draw(torch.randn, name, shape)
-
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
         generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
@@ -64,7 +71,7 @@ def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise"
 
 
 @dataclass(frozen=True)
-class RowNoise:
+class RowNoise(_Drawn):
     """Random numbers of rows `first`, `first` + 1, ... of a data set, whatever their batches."""
 
     seed: int
@@ -72,21 +79,13 @@ class RowNoise:
     first: int
     device: torch.device
 
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1), float32, of a shape."""
-        return self._draw("uniform", name, shape)
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1), float32, of a shape."""
-        return self._draw("normal", name, shape)
-
-    def _draw(self, distribution: str, name: str, shape: Sequence[int]) -> Tensor:
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         """Draw slices of whole blocks of rows: a generator a row would cost more than the numbers."""
         parts, row, stop = [], self.first, self.first + shape[0]
         while row < stop:
             block, start = divmod(row, BLOCK)
             taken = min(BLOCK - start, stop - row)
             noise = KeyedNoise(self.seed, self.stream, 0, block, BLOCK, self.device, start)
-            parts.append(getattr(noise, distribution)(name, (taken, *shape[1:])))
+            parts.append(noise._draw(distribution, name, (taken, *shape[1:])))
             row += taken
         return torch.cat(parts)

@@ -47,11 +47,8 @@ class StepFlops:
 
 
 def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
-    """Count the operations of one optimiser step, whatever `engine` says of compilation and of checkpointing's means.
-
-    One micro-batch is traced and counts for all: they are alike up to the padding of their captions. `data`: sizes that
-    the spec does not give; None assumes the largest. Raises ValueError for a loss that does not fit its model.
-    """
+    """Count the operations of one optimiser step: those of a micro-batch, times their number. `data`: sizes that the
+    spec does not give; None assumes the largest. Raises ValueError for a loss that does not fit its model."""
     data, num = data or DataShape(), experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
     recomputes = experiment.engine.activation_checkpointing
@@ -82,10 +79,8 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> tuple[i
 
 
 def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
-    """Count the operations of orthogonalising a parameter of a shape, each of its matrices by itself.
-
-    An iteration of a matrix (s, l), s the shorter side, takes x x^T, the square of that, and its product with x.
-    """
+    """Count the operations of orthogonalising a parameter of a shape, each of its matrices by itself. An iteration of a
+    matrix (s, l), s the shorter side, takes x x^T, the square of that, and its product with x."""
     rows = shape[1 if role.is_transposed else 0] // role.num_parts
     short, long = sorted((rows, math.prod(shape) // (rows * role.num_parts)))
     return NUM_ITERATIONS * role.num_parts * 2 * short * short * (2 * long + short)
@@ -94,10 +89,7 @@ def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
 @cache
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
-
-    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which one takes 0.2 s. The fastest of three
-    products, as other work of the machine only slows them; measured once a process for each device and type.
-    """
+    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which one takes 0.2 s; the fastest of three."""
     noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
     size, seconds = 128, 0.0
     while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:

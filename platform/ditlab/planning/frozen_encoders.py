@@ -37,9 +37,7 @@ class EncoderWork:
 
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
     """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.
-
-    Captions count with the model's longest. Raises UserError for a damaged configuration.
-    """
+    Captions count with the model's longest. Raises UserError for a damaged configuration."""
     spec, found = experiment.encoders, EncoderWork()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
     for kind, place, made in (("text", spec.text, {*TEXT}), ("image", spec.image, {IMAGE})):

@@ -36,10 +36,8 @@ class DataShape:
     """Codec of the data's tokens; None where they hold no text."""
 
     def of_experiment(self, experiment: Experiment) -> dict[str, tuple[int, ...]]:
-        """Return the shape of one sample of every batch field of model and loss.
-
-        Where the data are not known, an axis of any size is what the loss assumes, else as long as `at_most` allows.
-        """
+        """Return the shape of one sample of every batch field of model and loss. Where the data are not known, an axis
+        of any size is what the loss assumes, else as long as `at_most` allows."""
         known = {**experiment.objective.assumed_shapes(experiment.model, self.fields), **self.fields}
         shapes = {}
         for each in experiment.batch_fields():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -77,11 +77,6 @@ class PassMemory:
     """Bytes that activations take in the host's memory, beside the device's."""
     moved: int
     """Bytes of activations that are copied to the host; as many come back."""
-
-    def between(self, other: PassMemory, share: float) -> PassMemory:
-        """Return the point on the line to another micro-batch's memory, at `share` of the way."""
-        own, theirs = astuple(self), astuple(other)
-        return PassMemory(*(round(a + share * (b - a)) for a, b in zip(own, theirs, strict=True)))
 
 
 _traces: dict[str, PassMemory] = {}

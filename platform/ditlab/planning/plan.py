@@ -15,7 +15,7 @@ from ditlab.planning.flops import StepFlops, step_flops
 from ditlab.planning.frozen_encoders import EncoderWork
 from ditlab.planning.hardware import GPUS, Device
 from ditlab.planning.meta_step import DTYPES, DataShape
-from ditlab.planning.pass_memory import PassMemory, pass_memory
+from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
 from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
 from ditlab.spec.compiling import compile_decision
@@ -35,8 +35,6 @@ SETTINGS = (
 GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
 """Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on a CPU for Python
 and its libraries."""
-FARTHEST = 4
-"""Largest micro-batch that is traced beside the spec's own, as its multiple."""
 GPU_GAPS, CPU_GAPS = 0.05, 0.3
 """Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of digits/dit grew by
 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
@@ -68,11 +66,7 @@ class PlannedSetting:
     @property
     def label(self) -> str:
         """Short name for people: `stage 1`, `stage 3 cpu, checkpointing`."""
-        return _label(self.zero, self.checkpointing)
-
-
-def _label(zero: ZeroSetting, checkpointing: bool) -> str:
-    return f"stage {zero}{', checkpointing' if checkpointing else ''}"
+        return f"stage {self.zero}{', checkpointing' if self.checkpointing else ''}"
 
 
 class Planner:
@@ -125,7 +119,8 @@ class Planner:
         seconds = step_seconds(
             flops, self.sizes, zero, self.device, self.rates, self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
-            DTYPES[experiment.training.precision].itemsize, self._passes(experiment, micro), self.encoder_flops,
+            DTYPES[experiment.training.precision].itemsize,
+            pass_memory(experiment, self.data, micro, self.device.is_gpu), self.encoder_flops,
         )  # fmt: skip
 
         def exceeds(index: int) -> bool:  # more samples never take less
@@ -152,23 +147,12 @@ class Planner:
     def memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[WorkerMemory, int, int]:
         """Return memory, margin and total of one worker's device."""
         experiment, is_gpu = self._with_checkpointing[checkpointing], self.device.is_gpu
-        passes = self._passes(experiment, micro)
+        passes = pass_memory(experiment, self.data, micro, is_gpu)
         memory = setting_memory(experiment, self.data, zero, micro, is_gpu, self.sizes, passes, self.encoders)
         peak = memory.peak.total + (0 if is_gpu else memory.host)
         free, gaps = (GPU_MARGIN, GPU_GAPS) if is_gpu else (CPU_MARGIN, CPU_GAPS)
         margin = free + int(gaps * peak)
         return memory, margin, peak + margin
-
-    def _passes(self, experiment: Experiment, micro: int) -> PassMemory:
-        """Return the memory of a micro-batch's passes: traced, or above the spec's own on a line through two traces."""
-        # Memory is a maximum of straight lines in the samples, so that nothing between the two takes more.
-        own, is_gpu = experiment.micro_size, self.device.is_gpu
-        if micro <= own:
-            return pass_memory(experiment, self.data, micro, is_gpu)
-        above = [each for each in self.micro_sizes if each > own]
-        far = max((each for each in above if each <= FARTHEST * own), default=above[0])
-        near, end = (pass_memory(experiment, self.data, size, is_gpu) for size in (own, far))
-        return near.between(end, (micro - own) / (far - own))
 
 
 @dataclass(frozen=True)
@@ -217,8 +201,7 @@ class Plan:
 
     def gpu_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all workers together."""
-        seconds = self.run_seconds(setting)
-        return None if seconds is None else seconds * self.workers / 3600
+        return None if self.steps is None else self.steps * setting.seconds.total * self.workers / 3600
 
 
 def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
@@ -249,11 +232,9 @@ def choose(
     if own.fits and own.seconds.total <= limit:
         return own, f"the spec's own setting fits, and no other is more than {SLOWER - 1:.0%} faster."
     best = next(each for each in fitting if each.seconds.total <= limit)
+    reason = f"it is {own.seconds.total / best.seconds.total - 1:.0%} faster than the spec's own ({own.label})."
     if not own.fits:
-        reason = f"the spec's own setting ({own.label}) does not fit, and of those that do this is"
-        reason += " the fastest." if best is fastest else " the plainest of the fastest."
-    else:
-        reason = f"it is {own.seconds.total / best.seconds.total - 1:.0%} faster than the spec's own ({own.label})."
+        reason = f"the spec's own setting ({own.label}) does not fit, and of the fastest that do this is the plainest."
     if best.micro != own.micro:
         reason += " Other micro-batches draw other random numbers."
     return best, reason
@@ -262,9 +243,12 @@ def choose(
 def what_would_fit(planner: Planner, experiment: Experiment) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
     smallest, there = planner.micro_sizes[0], planner.device.memory
-    least, label = min(
-        (planner.memory(zero, on, smallest)[2], _label(zero, on)) for zero, on in planner.forms() if zero.stage
-    )
+    sizes = {
+        f"stage {zero}{', checkpointing' if on else ''}": planner.memory(zero, on, smallest)[2]
+        for zero, on in planner.forms()
+        if zero.stage
+    }
+    label, least = min(sizes.items(), key=lambda pair: pair[1])
     larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
     ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and planner.device.is_gpu else []
     for workers in (2**power for power in range(MOST_WORKERS.bit_length()) if 2**power > planner.workers):

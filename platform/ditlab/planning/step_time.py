@@ -13,8 +13,8 @@ from ditlab.planning.pass_memory import PassMemory
 from ditlab.planning.worker_memory import ParameterSizes, ZeroSetting
 
 UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
-"""Share of the peak rate that passes are assumed to reach. An assumption, for networks of 100 million parameters and
-more with micro-batches that fill a GPU; small ones reach less, and only a measurement tells how much."""
+"""Share of the peak rate that passes are assumed to reach, for networks of 100 million parameters and more with
+micro-batches that fill a GPU; small ones reach less."""
 OPERATION = 8e-6
 """Seconds that a GPU takes for an operation at least: Python and launch. Of small networks they are all the time."""
 GPUS_A_MACHINE = 8
@@ -70,9 +70,7 @@ def step_seconds(
     accumulation: int, compute: int, memory: PassMemory, encoder_flops: int = 0,
 ) -> StepSeconds:  # fmt: skip
     """Return the time of a step of `accumulation` micro-batches, whose passes are `memory`'s, on each of `workers`.
-
-    `encoder_flops`: operations of frozen encoders in a step, over all workers.
-    """
+    `encoder_flops`: operations of frozen encoders in a step, over all workers."""
     share = sizes.share(setting.stage, workers)
     passes = (flops.hardware + encoder_flops) / workers / rates.flops
     if device.is_gpu and not rates.is_measured:

@@ -55,24 +55,13 @@ def mix64(values: np.ndarray) -> np.ndarray:
 def samples_digest(rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step: int, seed: int) -> int:
     """Return a digest of samples and of the random numbers that they were trained with; sums of it modulo 2^63 join.
 
-    Each sample counts by itself, so that the sum over a global batch is the same for every number of workers and every
-    cut of micro-batches. A sample that is missing, comes twice, or lies at another place changes it.
-
-    Args:
-        rows: the store's row of each sample, (samples,).
-        places: its place in the global batch, (samples,).
-        draws: place of its random numbers, as `draw_places` gives them, (samples,).
-        step: step from 0, as random numbers are keyed.
-        seed: seed of the random numbers.
+    The sum over a global batch is the same for every number of workers and every cut of micro-batches. A sample that is
+    missing, comes twice, or lies at another place changes it. `rows` are the store's, `places` those in the global
+    batch, `draws` those of random numbers (`draw_places`), (samples,) each; `step`, from 0, and `seed` key the numbers.
     """
-    key = step_key(step, seed)
+    key = mix64(np.array([seed & ((1 << 64) - 1)], np.uint64) ^ mix64(np.array([step])))  # of the step's digests
     mixed = mix64(rows.astype(np.uint64) ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key)))
     return int(mixed.sum(dtype=np.uint64)) & SAMPLES_MASK
-
-
-def step_key(step: int, seed: int) -> np.ndarray:
-    """Return the key of a step's digests, mix64(seed ^ mix64(step)), (1,)."""
-    return mix64(np.array([seed & ((1 << 64) - 1)], np.uint64) ^ mix64(np.array([step])))
 
 
 def draw_places(micro_index: int, start: int, count: int) -> np.ndarray:

@@ -6,7 +6,6 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -127,10 +126,8 @@ class ReceiptWriter:
             self._file = self._attempt = None
 
     def _open(self, step: int) -> tuple[int, bool]:
-        """Open the files; return the next attempt's number, and whether the last rows up to `step` are whole.
-
-        Damaged rows are moved aside with the whole file, and the whole ones before them stay.
-        """
+        """Open the files; return the next attempt's number, and whether the last rows up to `step` are whole. Damaged
+        rows are moved aside with the whole file, and the whole ones before them stay."""
         self._folder.receipts.mkdir(parents=True, exist_ok=True)
         if self._file is None:
             self._file = open_for_append(self._folder.receipt_rows)
@@ -173,8 +170,3 @@ class ReceiptWriter:
         if not self._has_warned:
             self._warn(f"{self._folder.receipts} cannot be written ({first_line(error)}); training goes on.")
         self._has_warned = True
-
-
-def describe_attempt(**facts: Any) -> RecordedAttempt:
-    """Return an attempt whose number and chain `ReceiptWriter.begin` fills in."""
-    return RecordedAttempt(attempt=1, chain=ORIGIN, **facts)

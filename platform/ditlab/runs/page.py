@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic_core import PydanticUndefined
 
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
@@ -237,8 +238,9 @@ def spec_changes(
         base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
         if isinstance(base, dict) and base:
             add("the base of its sweep", ("field", "this trial", "base"), differences(flatten(base)))
-    defaults = [(field.path, *field.texts(describe_value, "none: it must be set"))
-                for field in spec_fields(experiment) if field.differs]  # fmt: skip
+    required = "none: it must be set"
+    defaults = [(path, describe_value(value), required if default is PydanticUndefined else describe_value(default))
+                for path, value, default in spec_fields(experiment) if value != default]  # fmt: skip
     add("the defaults", ("field", "this run", "default"), defaults)
     return found
 

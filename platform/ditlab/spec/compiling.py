@@ -24,11 +24,8 @@ class CompileDecision:
 
 
 def compile_decision(experiment: Experiment, device_type: str, torch_version: str | None = None) -> CompileDecision:
-    """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`.
-
-    `torch_version` is the installed torch's by default. Never looks at time, load or what is installed beside torch:
-    the same spec gives the same bits on every machine of a kind, or an error.
-    """
+    """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`; `torch_version` None: the installed.
+    The same spec gives the same bits on every machine of a kind, or an error."""
     torch_version, asked = (torch_version or version("torch")).split("+")[0], experiment.engine.compile
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
     if asked == "auto" and tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM:

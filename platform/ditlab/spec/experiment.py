@@ -60,10 +60,8 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> str:
-    """Return the name of an experiment or a sweep: it stands in paths, tables and MLflow's columns.
-
-    Raises ValueError for one that cannot.
-    """
+    """Return the name of an experiment or a sweep: it stands in paths, tables and MLflow's columns. Raises ValueError
+    for one that cannot."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(
             f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', "
@@ -115,8 +113,8 @@ class Experiment(Spec):
 
     @model_validator(mode="after")
     def fits_together(self) -> Experiment:
-        """Every worker gets equally many whole micro-batches (of an elastic run's at least one), half-precision weights
-        have float32 ones beside them, warm-up ends before the run; loss, sampler, encoders and data fit the model."""
+        """Workers get equally many whole micro-batches (of an elastic run at least one), half-precision weights have
+        float32 ones, warm-up ends before the run; loss, sampler, encoders and data fit the model."""
         size, workers, micro = self.batch.size, self.resources.max_workers, self.batch.micro
         if self.resources.min_workers != workers and micro:
             if size % micro or size // micro < workers:
@@ -192,11 +190,8 @@ class Experiment(Spec):
         return self.model_dump(mode="json", serialize_as_any=True)
 
     def replace(self, path: str, value: Any) -> Experiment:
-        """Return the experiment with the field at a dotted path changed, validated again as a whole.
-
-        `spec.replace("optimizer.lr", 3e-4)`; a mapping is merged into the fields that it names. Raises UserError,
-        naming field and value, for a path that leads nowhere and for a value that does not fit.
-        """
+        """Return the experiment with the field at a dotted path changed: `spec.replace("optimizer.lr", 3e-4)`. A
+        mapping is merged into the fields that it names. Raises UserError, naming field and value, for what is wrong."""
         return self.replace_all({path: value})
 
     def replace_all(self, values: Mapping[str, Any]) -> Experiment:
@@ -227,9 +222,8 @@ class Experiment(Spec):
 def experiment_class(
     family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = ()
 ) -> type[Experiment]:
-    """Return the experiment of a family: `objective` is its own, with fields for the loss components and the time
-    density of other packages, `sources` are data of other packages."""
-    # one class for each set of parts, as pydantic compiles it
+    """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
+    loss components and time densities of other packages, `sources` are data of other packages."""
     default: Any = objective
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
@@ -244,10 +238,8 @@ def experiment_class(
 
 
 def class_for(mapping: Any) -> type[Experiment]:
-    """Return the experiment class that a mapping names by `model.family` and parts of other packages.
-
-    Raises UserError for an unknown family, and for a part of another package whose code cannot be used.
-    """
+    """Return the experiment class that a mapping names by `model.family` and parts of other packages. Raises UserError
+    for an unknown family, and for a part of another package whose code cannot be used."""
     top = mapping if isinstance(mapping, dict) else {}
     model = top.get("model")
     if not isinstance(model, dict) or model.get("family") is None:

@@ -6,6 +6,7 @@ The last line of a kept spec is its hash, so that an edit by hand is noticed, an
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -16,16 +17,17 @@ from ditlab.errors import UserError, first_line
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
 from ditlab.spec.values import format_value, printable_sentence
-from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml, warn_of_edit
-from ditlab.storage.files import is_as_stamped, stamped
+from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
+from ditlab.storage.files import is_as_stamped, is_edited, stamped
 from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
 SpecT = TypeVar("SpecT")
+_log = logging.getLogger("ditlab.spec")
+_said: set[Path] = set()
 
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
-    """Return True if a file, or its mapping, is a sweep, which has a `base`. Raises UserError for a file that cannot be
-    read."""
+    """Return True if a file, or its mapping, is a sweep: it has a `base`. Raises UserError for an unreadable file."""
     return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
 
 
@@ -33,10 +35,8 @@ _parsed = lru_cache(maxsize=64)(parse_yaml)  # a command reads a spec and its pa
 
 
 def read_with_parents(path: Path) -> dict[str, Any]:
-    """The file's mapping, merged over that of the file that its `extends` names, and so on up.
-
-    A sweep's `base`, where it names a file, becomes that file's path from the working directory.
-    """
+    """The file's mapping, merged over that of the file that its `extends` names, and so on up. A sweep's `base`, where
+    it names a file, becomes that file's path from the working directory."""
     merged: dict[str, Any] = {}
     for _, mapping in reversed(_lineage(path)):
         merged = merge(merged, mapping)
@@ -51,11 +51,8 @@ def spec_files(path: Path) -> list[Path]:
 
 
 def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
-    """Read the mapping of one YAML file, without its parents. Raises UserError for anything but a regular file of UTF-8
-    text of a bounded size, and for one that holds no mapping.
-
-    `named_by` is the field that names the file: `child.yaml: extends=base.yaml`.
-    """
+    """Read the mapping of one YAML file, without its parents. Raises UserError for any other file. `named_by` is the
+    field that names the file: `child.yaml: extends=base.yaml`."""
     shown = printable_sentence(path)
     try:
         content = read_plain(path, MAX_BYTES, follow=True)
@@ -68,7 +65,9 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
         remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
-    warn_of_edit(path, content)
+    if path not in _said and is_edited(content):
+        _said.add(path)
+        _log.warning("%s was changed since DiTLab wrote it, by hand or by damage; it counts as it is now", path)
     mapping = copy.deepcopy(_parsed(text, shown))
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise UserError(f"{shown}: must be a mapping with names as keys, such as `name: my-run`.")
@@ -98,10 +97,8 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment that a YAML file and its parents describe, with `--set` overrides (`a.b=value`) on top.
-
-    Raises UserError, naming file and field, for anything wrong in them.
-    """
+    """The experiment that a YAML file and its parents describe, with `--set` overrides (`a.b=value`) on top. Raises
+    UserError, naming file and field, for anything wrong in them."""
     mapping = read_with_parents(path)
     if not is_sweep(mapping):
         mapping = assign(mapping, parse_overrides(overrides), class_for)
@@ -129,10 +126,8 @@ def load_recorded_experiment(path: Path) -> Experiment:
 
 
 def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
-    """Load a spec of a run with `load`. Logs a warning after an edit.
-
-    Raises UserError as `load` does, for a link in the file's place, and for a file that a newer version wrote.
-    """
+    """Load a spec of a run with `load`. Logs a warning after an edit. Raises UserError as `load` does, for a link in
+    the file's place, and for a file that a newer version wrote."""
     try:
         content = read_plain(path, MIB)
     except UnusableFile as error:

@@ -119,14 +119,12 @@ def source_kinds(data: Any) -> list[str]:
 
 def check_orders(data: Spec, batch_size: int, workers: int) -> None:
     """Raise ValueError as `data.check_order` does, of a mixture for each of its parts."""
-    if not isinstance(data, MixtureData):
-        return check_order(data, batch_size, workers)
-    for name in data.names:
+    parts: Mapping[str, Spec] = data.parts if isinstance(data, MixtureData) else {"": data}
+    for name, part in sorted(parts.items()):
         try:
-            check_order(data.parts[name], batch_size, workers)
+            check_order(part, batch_size, workers)
         except ValueError as error:
-            raise ValueError(in_part(str(error), name, type(data.parts[name]))) from None
-    return None
+            raise ValueError(in_part(str(error), name, type(part)) if name else str(error)) from None
 
 
 def in_part(message: str, name: str, part: type[Spec]) -> str:

@@ -19,7 +19,7 @@ from denoisers.extensions import LOSS_COMPONENTS, TIME_DENSITIES
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
 from ditlab.spec.plugins import DATA_SOURCES
-from ditlab.spec.values import format_bound, format_value, printable, printable_sentence, shorten
+from ditlab.spec.values import format_value, printable, printable_sentence, shorten
 from ditlab.spec.yaml_text import parse_yaml
 
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
@@ -75,9 +75,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     """The text of `--set`, one by one: `model.depth=9`. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}`.
-
-    Raises UserError for what is no path and value.
-    """
+    Raises UserError for what is no path and value."""
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
@@ -87,18 +85,9 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
         yield Assignment(path, parse_yaml(text, source), source)
 
 
-def outermost_first(assignments: Iterable[Assignment]) -> list[Assignment]:
-    """Return the assignments in an order in which none undoes another: a mapping before its kind, its kind before its
-    other fields."""
-    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
-    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
-
-
 def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
-    """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for.
-
-    Raises UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment.
-    """
+    """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for. Raises
+    UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment."""
     done: list[Assignment] = []
     for assignment in assignments:
         keys, value = assignment.keys, assignment.value
@@ -141,7 +130,7 @@ def changed_values(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, An
 
 def _with_default_kinds(mapping: dict[str, Any], assignment: Assignment, class_of: ClassOf) -> dict[str, Any]:
     """Return the mapping with the default kinds of the mappings around a field that an assignment sets, where a file
-    leaves them out: the field would belong to no kind. Raises UserError for a path that leads nowhere."""
+    leaves them out. Raises UserError for a path that leads nowhere."""
     keys = assignment.keys
     # The class of some mappings depends on the names of the fields that they have (loss components of packages).
     is_there = value_at(mapping, keys) is not None
@@ -177,8 +166,7 @@ def options(annotation: Any) -> list[type[Spec]]:
 
 
 def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | None:
-    """The spec class that a mapping is written for: by its `kind` or `family`, else that of the default, else the first
-    that the annotation allows."""
+    """The spec class that a mapping is written for: by its `kind` or `family`, else the default's, else the first."""
     found = options(annotation)
     for option, selector in product(found, SELECTORS):
         field = option.model_fields.get(selector)
@@ -194,10 +182,8 @@ def values_of(annotation: Any) -> Any:
 
 
 def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str, FieldInfo] | None:
-    """The fields of the spec at a path; None where the path leads to none.
-
-    A mapping whose names a person chooses has the fields that it names.
-    """
+    """The fields of the spec at a path; None where the path leads to none. A mapping whose names a person chooses has
+    the fields that it names."""
     fields: Mapping[str, FieldInfo] = cls.model_fields
     for key in keys:
         if key not in fields:
@@ -238,16 +224,15 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
 
 def _known_names(cls: type[Spec], keys: Sequence[str], own: Iterable[str]) -> list[str]:
     """Return `own`, and the names that installed packages add at a path of an experiment: weights, or kinds."""
-    field = cls.model_fields.get("objective")
-    compares = field is not None and getattr(field.annotation, "component_prediction", None) is not None
+    field, added = cls.model_fields.get("objective"), []
     match list(keys):
-        case ["objective", "weights"] if compares:
-            return [*own, *LOSS_COMPONENTS.names()]
+        case ["objective", "weights"] if field and getattr(field.annotation, "component_prediction", None) is not None:
+            added = LOSS_COMPONENTS.names()
         case ["objective", "time"]:
-            return [*own, *TIME_DENSITIES.names()]
+            added = TIME_DENSITIES.names()
         case ["data"] | ["data", "parts", _]:
-            return [*own, *DATA_SOURCES.names()]
-    return [*own]
+            added = DATA_SOURCES.names()
+    return [*own, *added]
 
 
 def _unknown_field(
@@ -259,16 +244,15 @@ def _unknown_field(
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:
         return f"{above + '.' if above else ''}{name} is no known field; {remedy}"
-    for other in options(field_at(cls, mapping, keys[:-1]).annotation):
-        if key in other.model_fields and selector in other.model_fields:
-            remedy = f"set {above}.{selector} to {other.model_fields[selector].default} first."
-            break
+    kinds = (each.model_fields for each in options(field_at(cls, mapping, keys[:-1]).annotation))
+    if other := next((each for each in kinds if key in each and selector in each), None):
+        remedy = f"set {above}.{selector} to {other[selector].default} first."
     return f"{above}.{selector}={fields[selector].default} has no field '{name}'; {remedy}"
 
 
-def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any]) -> Iterator[str]:
+def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any]) -> list[str]:
     """One sentence per mistake."""
-    seen = set()
+    lines: dict[str, None] = {}
     for detail in error.errors():
         keys = _plain_path(detail["loc"], cls, mapping)
         annotation = field_at(cls, mapping, keys).annotation
@@ -281,10 +265,8 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
         if keys[:2] == ["data", "parts"] and len(keys) > 2:  # a source's sentence names `data.path`
             part = chosen(values_of(field_at(cls, mapping, keys[:2]).annotation), value_at(mapping, keys[:3]))
             sentence = in_part(sentence, keys[2], part) if part else sentence
-        line = printable_sentence(sentence)
-        if line not in seen:
-            seen.add(line)
-            yield line
+        lines[printable_sentence(sentence)] = None
+    return list(lines)
 
 
 def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mapping[str, Any]) -> str:
@@ -309,13 +291,11 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         # Null switches off a field that is a number by default and may be null.
         null_is_off = type(None) in members(field.annotation) and isinstance(field.default, int)
         off = ", or null for none" if detail.get("input") == 0 and null_is_off else ""
-        return f"{path}={value} must be {BOUNDS[kind]} {format_bound(next(iter(context.values())))}{off}."
-    if kind == "literal_error":
-        return f"{path}={value} must be {context['expected']}."
+        bound = next(iter(context.values()))
+        limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+        return f"{path}={value} must be {BOUNDS[kind]} {limit}{off}."
     if kind in MAPPING_WANTED:
         names = [name for option in options(field.annotation)[:1] for name in option.model_fields]
         return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}."
-    if kind in WANTED:
-        return f"{path}={value} must be {WANTED[kind]}."
-    wording = detail["msg"].removeprefix("Input should be ")
+    wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
     return f"{path}={value} must be {wording}." if wording != detail["msg"] else f"{path}={value}: {wording}."

@@ -11,15 +11,7 @@ from typing import Any, Generic, TypeVar
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment
-from ditlab.spec.overrides import (
-    Assignment,
-    assign,
-    is_below,
-    merge,
-    nested,
-    parse_overrides,
-    value_at,
-)
+from ditlab.spec.overrides import Assignment, assign, is_below, merge, nested, parse_overrides, value_at
 from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
 from ditlab.spec.sweep_axes import combinations
 from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, crossed_axes, experiment_for
@@ -35,7 +27,6 @@ RHYTHM = 10
 TRIALS = 2
 LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs")
 """Fields along which a short sweep has no axis; nor along the batch's."""
-Changes = dict[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -48,9 +39,8 @@ class Quick(Generic[SpecT]):
 
     def lines(self) -> list[str]:
         """Lines for people: each change."""
-        changed = [
-            f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in self.changes.items()
-        ]
+        pairs = self.changes.items()
+        changed = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
         return [f"--quick makes {len(changed)} changes:", *changed] if changed else ["--quick changes nothing."]
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +91,14 @@ def _changes(
     before: dict[str, Any], given: Mapping[str, Any], every: int | None, quality: int
 ) -> Iterator[dict[str, Any]]:
     """Values by path of the changes that are made together."""
-    steps = _steps(before, given)
+    own: dict[str, Any] = {}
+    for path, value in given.items():
+        own = merge(own, nested(path.split("."), value)) if is_below(path, "training") else own
+    start, steps = before["start"], value_at(own, ["training", "steps"])
+    if steps is None and value_at(own, ["training", "epochs"]) is None:
+        most = (start["step"] if start and start["state"] == "all" else 0) + STEPS
+        steps = min(before["training"]["steps"] or most, most)
+    steps = steps if isinstance(steps, int) else None  # None where its length in epochs was given
     batch, evaluation, schedule, sampling = (before[name] for name in ("batch", "evaluation", "schedule", "sampling"))
     yield {"name": before["name"].removesuffix(NAME_ENDING)[:90] + NAME_ENDING}
     if steps is not None:
@@ -130,20 +127,6 @@ def _changes(
     yield {"engine.compile": False}
 
 
-def _steps(before: dict[str, Any], given: Mapping[str, Any]) -> int | None:
-    """Steps of the short run; None where its length in epochs was given."""
-    own: dict[str, Any] = {}
-    for path, value in given.items():
-        own = merge(own, nested(path.split("."), value)) if is_below(path, "training") else own
-    if (steps := value_at(own, ["training", "steps"])) is not None:
-        return steps if isinstance(steps, int) else None
-    if value_at(own, ["training", "epochs"]) is not None:
-        return None
-    start = before["start"]
-    first = start["step"] if start and start["state"] == "all" else 0
-    return min(before["training"]["steps"] or first + STEPS, first + STEPS)
-
-
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
     """Load a sweep and make it short. What an override sets, or a part of, stays. Raises UserError."""
     given = {one.path: one.value for one in parse_overrides(overrides)}
@@ -151,18 +134,17 @@ def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
 
 
 def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: str = "") -> Quick[Sweep]:
-    """Make a sweep short: few trials, few values of each grid axis, short experiments.
-
-    `given` are paths that have been set already, with their values; `source` begins messages. Raises UserError for a
-    sweep that is wrong.
-    """
+    """Make a sweep short: few trials, few values of each grid axis, short experiments. `given` are paths that have been
+    set already, with their values; `source` begins messages. Raises UserError for a sweep that is wrong."""
     given, source, plain = dict(given or {}), source or sweep.name, sweep.to_dict()
     # Axes of lengths are left out, unless they are all there are, or another one depends on them.
     lengths = [path for path in sweep.space if path in LENGTHS or path.startswith("batch.")]
     kept = {name for axis in sweep.space.values() for name in axis.when}
     kept |= {path for path in sweep.space if is_given(f"space.{path}", given)}
     without = [path for path in lengths if path not in kept] if len(lengths) < len(sweep.space) else []
-    changes: Changes = {"name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)}
+    changes: dict[str, tuple[Any, Any]] = {
+        "name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)
+    }
     ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
     axes = dict.fromkeys(path for path in sweep.space if path not in without)
     try:

@@ -151,11 +151,11 @@ class Sweep(Spec):
     @field_validator("base", mode="before")
     @classmethod
     def _is_resolved(cls, base: Any) -> Any:
-        if not isinstance(base, dict):  # a file's name has become its content by now
-            raise ValueError(
-                f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
-            )
-        return base
+        if isinstance(base, dict):  # a file's name has become its content by now
+            return base
+        raise ValueError(
+            f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
+        )
 
     @field_validator("space")
     @classmethod
@@ -207,11 +207,9 @@ class Sweep(Spec):
         """Axes, fixed fields, and the rest of the sweep; its base on request."""
         rows = []
         for path, axis in self.space.items():
-            values = axis.model_dump(mode="json", serialize_as_any=True, exclude_none=True)
-            kind, when, low, high = (values.pop(name, None) for name in ("kind", "when", "low", "high"))
-            parts = [f"{value_text(low)} to {value_text(high)}"] if low is not None else []
-            parts += [f"{'' if name == 'values' else name + ' '}{value_text(value)}" for name, value in values.items()]
-            rows.append([path, kind, ", ".join(parts), value_text(when) if when else ""])
+            values = axis.model_dump(mode="json", serialize_as_any=True, exclude={"kind", "when"})
+            texts = (f"{name} {value_text(value)}" for name, value in values.items())
+            rows.append([path, axis.kind, ", ".join(texts), value_text(axis.when) if axis.when else ""])
         tables = [table(["axis", "kind", "values", "only when"], rows)]
         if self.fixed:
             pairs = [[path, value_text(value)] for path, value in self.fixed.items()]
@@ -223,11 +221,8 @@ class Sweep(Spec):
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """The sweep that a YAML file and its parents describe, with `--set` overrides on top.
-
-    Raises UserError, naming file and field, for what is wrong in its own fields; what they mean for the experiment is
-    `ditlab.spec.sweep_space.check_sweep`'s.
-    """
+    """The sweep that a YAML file and its parents describe, with `--set` overrides on top. Raises UserError, naming file
+    and field, for what is wrong in its own fields; `check_sweep` checks the rest."""
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:
         raise UserError(f"{path}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`.")
@@ -246,9 +241,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     mapping = assign(mapping, [override for override in given if override not in entered], lambda _: Sweep)
     for override in entered:
         top, below = override.path.split(".", 1)
-        entries = dict(
-            mapping.get(top) or {}
-        )  # of `fixed` a field of the experiment, of `space` an axis, null for none
+        entries = dict(mapping.get(top) or {})  # of `fixed` fields of the experiment, of `space` axes, null for none
         if top == "fixed" or isinstance(override.value, dict):
             entries[below] = override.value
         elif override.value is not None:

@@ -176,10 +176,8 @@ def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
 
 
 def in_order(space: Mapping[str, Axis]) -> list[str]:
-    """Paths in the file's order, save that an axis comes after those that its `when` names.
-
-    What stands in a circle, or waits for what is no axis, is left out.
-    """
+    """Paths in the file's order, save that an axis comes after those that its `when` names. What stands in a circle, or
+    waits for what is no axis, is left out."""
     order: list[str] = []
     waiting = list(space)
     while ready := next((path for path in waiting if all(name in order for name in space[path].when)), None):
@@ -194,10 +192,7 @@ def asked_values(axis: Axis, condition: Any) -> list[Any]:
 
 
 def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
-    """Return the values of other axes under which one exists, by path, through every `when`.
-
-    An empty list means that it never exists.
-    """
+    """Return the values of other axes under which one exists, by path, through every `when`; [] where it never does."""
     found: dict[str, list[Any]] = {}
     for name, condition in space[path].when.items():
         own = [value for value in asked_values(space[name], condition) if space[name].takes(value)]
@@ -209,7 +204,6 @@ def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
 
 def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
     """The first `most` of the combinations of the axes' values, in the order of `enumerate_trials`."""
-    order = in_order(space)
     values = {path: axis.listed() or () for path, axis in space.items()}
 
     def chosen(found: Mapping[str, int]) -> dict[str, Any]:
@@ -224,5 +218,5 @@ def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
         else:
             yield from extended(found, paths[1:])
 
-    found = itertools.islice(extended({}, order), most)
+    found = itertools.islice(extended({}, in_order(space)), most)
     return [chosen(one) for one in sorted(found, key=lambda one: [one.get(path, -1) for path in space])]

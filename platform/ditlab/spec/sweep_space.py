@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
-from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below, outermost_first
+from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below
 from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
@@ -35,10 +35,8 @@ SMALLEST_POPULATION = 4
 
 
 def draw_values(space: Mapping[str, Axis], draw: Callable[[str, Axis], Any]) -> dict[str, Any]:
-    """The values of one trial: `draw(path, axis)` of every axis whose `when` holds, in the file's order.
-
-    `draw` is called for an axis after it has been called for those that its `when` names.
-    """
+    """The values of one trial: `draw(path, axis)` of every axis whose `when` holds, in the file's order. `draw` is
+    called for an axis after it has been called for those that its `when` names."""
     values: dict[str, Any] = {}
     for path in in_order(space):
         if holds(space[path], values):
@@ -83,18 +81,19 @@ def written(values: Mapping[str, Any]) -> str:
 def experiment_for(
     sweep: Sweep, values: Mapping[str, Any], name: str | None = None, source: str | None = None
 ) -> Experiment:
-    """The base with `fixed` and a trial's values, validated in full; a kind is set before the fields beside it.
-
-    Raises UserError, one line a mistake, that names axes and values and begins with `source`.
-    """
+    """The base with `fixed` and a trial's values, validated in full; a kind is set before the fields beside it. Raises
+    UserError, one line a mistake, that names axes and values and begins with `source`."""
     source = source or (f"with {written(values)}" if values else "base with `fixed`")
     assignments = [
         Assignment(path, value, f"{label}.{path}={format_value(value)}")
         for label, entries in (("fixed", sweep.fixed), ("space", values))
         for path, value in entries.items()
     ]
+    # none undoes another: a mapping before its kind, its kind before its other fields
+    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
+    pairs.sort(key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))
     try:
-        mapping = assign(sweep.base, outermost_first(assignments), class_for)
+        mapping = assign(sweep.base, [each for _, each in pairs], class_for)
     except UserError as error:
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
         hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`." if kind else ""
@@ -104,9 +103,7 @@ def experiment_for(
 
 def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
-
-    Every trial that can be known beforehand is validated as an experiment of its own.
-    """
+    Every trial that can be known beforehand is validated as an experiment of its own."""
     build_experiment(sweep.base, f"{source}: base")
     if problem := next(chain(_path_problems(sweep), _condition_problems(sweep)), None):
         raise UserError(f"{source}: {problem}")
@@ -219,10 +216,8 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
 
 
 def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
-    """Why a scheduler would never act, or act on trials that it cannot compare.
-
-    `reference` is the base with `fixed`: its length and its evaluations are those of every trial.
-    """
+    """Why a scheduler would never act, or act on trials that it cannot compare. `reference` is the base with `fixed`:
+    its length and its evaluations are those of every trial."""
     scheduler, kind = sweep.scheduler, sweep.scheduler.kind
     if isinstance(scheduler, NoScheduler):
         return
@@ -279,11 +274,8 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
 
 
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
-    """One axis at one of its ends, its conditions fulfilled, the other axes as the base has them.
-
-    Where that is refused, the others at the first of their values are asked too: widths and heads, say, may only fit
-    each other.
-    """
+    """One axis at one of its ends, its conditions fulfilled, the other axes as the base has them. Where that is
+    refused, the others at the first of their values are asked too: widths and heads may only fit so."""
     wanted = {name: values[0] for name, values in fulfilled(sweep.space, path).items()} | {path: value}
     alone = {name: axis for name, axis in sweep.space.items() if name in wanted or axis.when}
     refused = ""
@@ -294,17 +286,12 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
             return
         except UserError as error:
             refused = refused or str(error)
-    if isinstance(value, float):
-        refused = refused.replace("must be a whole number.", "must be a whole number; use an axis of kind int.")
     raise UserError(refused)
 
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
-    """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`;
-    [] for none.
-
-    A default counts as if it were written out. More trials are the same sweep, fewer are not.
-    """
+    """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`.
+    A default counts as if it were written out. More trials are the same sweep, fewer are not."""
     before, after = old.to_dict(), new.to_dict()
     for mapping in (before, after):
         with suppress(UserError, ValidationError):  # one of another version counts as it is written

@@ -23,9 +23,7 @@ def is_uri(storage: str) -> bool:
 
 def refuse_secret(field: str, value: str) -> None:
     """Raise ValueError for a URI that holds a password or a secret query key, without repeating any of it."""
-    if not is_uri(value):
-        return
-    keys = map(unquote, _QUERY_KEY.findall(value))
+    keys = map(unquote, _QUERY_KEY.findall(value)) if is_uri(value) else ()
     if _PASSWORD.search(value) or any(map(_SECRET.search, keys)):
         scheme = re.search(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", value)
         raise ValueError(
@@ -35,8 +33,7 @@ def refuse_secret(field: str, value: str) -> None:
 
 
 def refuse_storage(field: str, place: str) -> str:
-    """Return a place; raise ValueError for a URI that cannot be parsed or holds a secret, which every record would
-    show."""
+    """Return a place; raise ValueError for a URI that cannot be parsed, or holds a secret."""
     refuse_secret(field, place)
     try:
         scheme = urlsplit(place).scheme

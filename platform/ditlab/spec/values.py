@@ -49,13 +49,6 @@ def _flow(value: Any) -> str:
     return str(value)
 
 
-def format_bound(bound: Any) -> str:
-    """A limit: `2^63`, `1,000,000`, `0.5`."""
-    if isinstance(bound, int) and bound >= 2**53 and bound & (bound - 1) == 0:
-        return f"2^{bound.bit_length() - 1}"
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
-
-
 def format_bytes(num: int) -> str:
     """Bytes as people read them: `512 B`, `4.1 MiB`, `22.5 GiB`."""
     return ByteSize(num).human_readable(separator=" ")
@@ -72,10 +65,5 @@ def num_bytes(size: str) -> int:
     return found
 
 
-def _check(size: str) -> str:
-    num_bytes(size)
-    return size
-
-
-SizeText = Annotated[str, AfterValidator(_check)]
+SizeText = Annotated[str, AfterValidator(lambda size: num_bytes(size) and size)]
 """A size in bytes with its unit, kept as it was written."""

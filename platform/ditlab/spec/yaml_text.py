@@ -1,12 +1,8 @@
-"""YAML as text: a strict reader for what strangers write, and a writer whose text it reads back.
-
-The last line of YAML that DiTLab wrote is the hash of those above, so that a change is noticed, and said.
-"""
+"""YAML as text: a strict reader for what strangers write, and a writer whose text it reads back."""
 
 from __future__ import annotations
 
 import io
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +14,6 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ditlab.errors import UserError, first_line
 from ditlab.spec.values import format_value, printable_sentence, shorten
-from ditlab.storage.files import is_edited
 from ditlab.storage.plain_files import MIB, read_plain
 
 MAX_BYTES = MIB  # a spec has a few thousand
@@ -34,8 +29,6 @@ SCALARS = {
     "!!bool": "true or false",
     "!!null": "null",
 }
-_log = logging.getLogger("ditlab.spec")
-_said: set[Path] = set()
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -107,9 +100,7 @@ def _problem(node: Node, yaml: YAML) -> str:
 
 def read_recorded(path: Path) -> dict[str, Any]:
     """The mapping of a spec in a run's folder, of which nothing is validated; empty where the file holds another value.
-
-    Raises OSError where it cannot be read, ValueError and UserError for what is no YAML.
-    """
+    Raises OSError where it cannot be read, ValueError and UserError for what is no YAML."""
     mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
     return mapping if isinstance(mapping, dict) else {}
 
@@ -122,10 +113,3 @@ def dump_yaml(mapping: Mapping[str, Any]) -> str:
     out = io.StringIO()
     yaml.dump(dict(mapping), out)
     return out.getvalue()
-
-
-def warn_of_edit(path: Path, content: bytes) -> None:
-    """Log a warning, once a process, where a file's content was changed since DiTLab wrote it."""
-    if path not in _said and is_edited(content):
-        _said.add(path)
-        _log.warning("%s was changed since DiTLab wrote it, by hand or by damage; it counts as it is now", path)

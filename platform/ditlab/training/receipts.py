@@ -20,12 +20,13 @@ from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.records import (
     LEFT_OUT,
     NOT_APPLIED,
+    ORIGIN,
     RecordedAttempt,
     draw_places,
     joined_digest,
     samples_digest,
 )
-from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
+from ditlab.receipts.writer import ReceiptWriter, StepReceipt
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.plugins import plugin_packages
 from ditlab.storage.plain_files import MIB, read_plain
@@ -120,7 +121,8 @@ def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -
     """Return what an attempt trains with, from `step` steps on."""
     experiment, device = run.experiment, rank.device
     spec = experiment.to_dict()
-    return describe_attempt(
+    return RecordedAttempt(
+        attempt=1, chain=ORIGIN,  # which the writer fills in
         step=step, workers=rank.world_size, halvings=memory.halvings,
         left_out=[number + 1 for number in memory.skipped_steps],
         device=device_name(device), processor=processor_name(), threads=torch.get_num_threads(),

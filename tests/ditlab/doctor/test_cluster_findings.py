@@ -11,7 +11,6 @@ from ditlab.cluster.allreduce import AllReduceMember, AllReduceResult
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements
 from ditlab.doctor.cluster import (
-    Exposure,
     all_reduce_findings,
     judge_exposure,
     report_findings,
@@ -123,7 +122,7 @@ def test_tracking_is_checked_from_every_node():
     ],
 )
 def test_exposure(status, listening, token, expected):
-    findings = judge_exposure(Exposure("127.0.0.1:8265", status, tuple(listening), token))
+    findings = judge_exposure("127.0.0.1:8265", status, listening, token)
     assert [each.verdict for each in findings] == expected
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import PydanticUndefined
 
 import ditlab
 from ditlab.notebook_html import never_failing, shown
-from ditlab.spec.cards import spec_fields
+from ditlab.spec.cards import spec_fields, value_text
 from support.plain_html import PlainHtml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
@@ -16,7 +17,11 @@ MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&lt;"
 
 
 def differing(spec: ditlab.Experiment) -> dict[str, tuple[str, str]]:
-    return {field.path: field.texts() for field in spec_fields(spec) if field.differs}
+    return {
+        path: (value_text(value), "" if default is PydanticUndefined else value_text(default))
+        for path, value, default in spec_fields(spec)
+        if value != default
+    }
 
 
 def leaves(mapping: dict[str, Any], fields: set[str], prefix: str = "") -> set[str]:
@@ -42,7 +47,7 @@ def test_fields_are_those_that_are_set():
 @pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*/small.yaml")), ids=lambda file: file.parent.name)
 def test_every_field_is_listed(file):
     spec = ditlab.load(file)
-    fields = {field.path for field in spec_fields(spec)}
+    fields = {path for path, *_ in spec_fields(spec)}
     assert leaves(spec.to_dict(), fields) == fields
 
 
@@ -83,8 +88,8 @@ def test_a_sweep_is_shown():
     sweep = ditlab.load_sweep(EXPERIMENTS / "digits/sweep_schedule.yaml")
     page = PlainHtml(sweep._repr_html_())
     assert page.text.startswith("digits-schedule : sweep over 6 axes")
-    assert "optimizer.lr loguniform 0.0003 to 0.01" in page.text and "base: digits-dit" in page.text
-    assert 'schedule.final uniform 0.0 to 0.3 {"schedule.kind": "warmup_cosine"}' in page.text
+    assert "optimizer.lr loguniform low 0.0003, high 0.01" in page.text and "base: digits-dit" in page.text
+    assert 'schedule.final uniform low 0.0, high 0.3 {"schedule.kind": "warmup_cosine"}' in page.text
     assert "metric eval/velocity" in page.text and "training.steps 400" in page.text
     for file in EXPERIMENTS.glob("*/*sweep*.yaml"):
         PlainHtml(ditlab.load_sweep(file)._repr_html_())

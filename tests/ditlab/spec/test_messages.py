@@ -56,7 +56,7 @@ MISTAKES = [
     ({"name": ""}, "name='' must begin with"),
     ({"name": 12}, "name=12 must be text (in quotes"),
     ({"seed": -1}, "seed=-1 must be at least 0."),
-    ({"seed": 2**63}, "seed=9223372036854775808 must be below 2^63."),
+    ({"seed": 2**63}, "seed=9223372036854775808 must be below 9,223,372,036,854,775,808."),
     ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
     ({"base": "dit.yaml"}, "a file with `base` is a sweep; name an experiment, or use `ditlab tune`"),
     ({"model": None}, f"model.family is missing; set it to one of {', '.join(families())}."),

@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import RunFolder
-from ditlab.spec import yaml_text
+from ditlab.spec import files
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import encode_recorded, load_experiment, load_recorded_experiment
 from ditlab.spec.sweep import load_sweep
@@ -18,7 +18,7 @@ from ditlab.sweeps.folder import SweepFolder
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec as DiTLab writes it into a run's folder."""
-    monkeypatch.setattr(yaml_text, "_said", set())
+    monkeypatch.setattr(files, "_said", set())
     file = tmp_path / "spec.yaml"
     file.write_bytes(encode_recorded(load_experiment(Path("experiments/digits/dit.yaml")).to_dict()))
     return file

@@ -24,7 +24,7 @@ from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.page_pictures import load_picture
-from ditlab.spec import yaml_text
+from ditlab.spec import files
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.prepare import PreparedSweep
@@ -58,7 +58,7 @@ def spoken() -> Iterator[list[str]]:
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
-    yaml_text._said.clear()
+    files._said.clear()
     try:
         yield found
     finally:

@@ -10,15 +10,16 @@ import pytest
 
 from ditlab.home import RunFolder
 from ditlab.receipts.reading import ChainWalk, Receipts, read_receipts, walk_chain
-from ditlab.receipts.records import checksum
-from ditlab.receipts.writer import ReceiptWriter, StepReceipt, describe_attempt
+from ditlab.receipts.records import ORIGIN, RecordedAttempt, checksum
+from ditlab.receipts.writer import ReceiptWriter, StepReceipt
 
 Saved = dict[str, str]
 
 
 def attempt(step: int):
-    return describe_attempt(
-        step=step, workers=1, halvings=0, left_out=[], device="cpu", processor="", threads=1, versions={}, code="c",
+    return RecordedAttempt(
+        attempt=1, chain=ORIGIN, step=step, workers=1,
+        halvings=0, left_out=[], device="cpu", processor="", threads=1, versions={}, code="c",
         data="d", spec_hash="s", numerics=4, blocks="eager",
     )  # fmt: skip
 
