@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from denoisers.figures import Figure
 from ditlab.receipts.records import Measurement, differing_parts
-from ditlab.reports.curves import running_median
+from ditlab.reports.charts import running_median
 
 HELD_OUT = "eval/"
 TRAIN_LOSS = "train/loss"
@@ -177,10 +177,7 @@ class Comparison:
         return ""
 
     def measured_apart(self, group: str) -> str:
-        """Sentence on figures of one name that are other measurements; empty where there are none.
-
-        `group` is `eval` for held-out metrics, `quality` for those of samples.
-        """
+        """Sentence on a name's other measurements in `group`, `eval` or `quality`; empty where there are none."""
         if group == "eval":
             known = {self.label(run): run.measurement for run in self.evaluated}
         else:
@@ -295,11 +292,7 @@ class EqualBudget:
 
 
 def equal_budget(curves: Sequence[RunCurve], axis: CurveAxis) -> EqualBudget | None:
-    """Interpolate a metric at the largest `axis` value that all `curves` reach; None where that is unknown.
-
-    `amount` lies within every curve that was evaluated before its first step. A curve that starts after `amount`
-    gives NaN.
-    """
+    """Interpolate a metric at the largest `axis` value that all `curves` reach, NaN before a start; None if unknown."""
     reaches = [curve.along(axis) for curve in curves]
     if any(not len(reach) or np.isnan(reach).any() for reach in reaches):
         return None

@@ -196,10 +196,7 @@ def _panel(
 
 
 def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
-    """Put the samples of two or more runs into one figure, each under its name; None where a figure has several panels.
-
-    Images without captions are arranged in a square, so that more runs fit beside each other.
-    """
+    """Put samples of runs into one figure, uncaptioned images in squares; None for one run or several panels."""
     if len(grids) < 2 or any(len(figure.panels) != 1 for _, figure in grids):
         return None
     panels = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from denoisers.figures import Bars, Curve, Figure, Lines, Tick
-from ditlab.reports.curves import running_median
+from ditlab.reports.charts import running_median
 from ditlab.reports.formatting import format_number
 from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
 

@@ -312,11 +312,7 @@ def write_html(page: Page, path: Path) -> Path:
 
 
 def write_markdown(page: Page, path: Path) -> Path:
-    """Write `page` as GitHub Markdown, with pictures by their paths relative to the file.
-
-    Escapes every text, makes folders as needed and replaces the file atomically. Returns `path`; raises
-    OSError where the disk refuses.
-    """
+    """Write `page` as GitHub Markdown with relative pictures, atomically; returns `path`. Raises OSError."""
 
     def address(picture: Path) -> str:
         return quote(Path(os.path.relpath(picture, path.parent)).as_posix())

@@ -18,9 +18,9 @@ from ditlab.reports.formatting import (
     short_names,
     shorten,
 )
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import METHOD, Importance, importance, plot_axis
+from ditlab.reports.sweep_axes import METHOD, importance, plot_axis
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
@@ -40,7 +40,6 @@ _NAMES = 12
 _WEAK = 0.3
 """R^2 below which importances are only a hint."""
 
-Part = Table | ImageFile | Paragraphs | Code
 _CLOSE = 0.01
 """Relative distance within which another seed would often change the order."""
 _SETTING_CHARACTERS = 60
@@ -75,7 +74,15 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     by_axis = f"{metric} over each axis, a panel an axis and a mark a trial: {names}. {leader}"
     parallel = parallel_figure(summary, f"Parallel coordinates, a line a trial: {names}, then {metric} {result}")
     curves = curves_figure(summary, f"{metric} and the training loss over steps, a line a trial {result}")
-    mattered = _importances(shares)
+    if shares.explained is None or not shares.shares:
+        mattered: list[Part] = [Paragraphs(f"No importance is given. {shares.reason}")]
+    else:
+        text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
+        text += "trials that it was not fitted on."
+        text += " That is little: take the shares as a hint." if shares.explained < _WEAK else ""
+        ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
+        table = Table(["axis", "importance, %"], [[path, round(100 * share)] for path, share in ordered], METHOD)
+        mattered = [Paragraphs(text), table]
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
     sections = [_ranking(summary)]
     if first is not None and best_spec.strip():
@@ -122,17 +129,6 @@ def _ranking(summary: SweepSummary) -> Section:
     caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
     caption += "An empty cell: not used, or not known."
     return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
-
-
-def _importances(shares: Importance) -> list[Part]:
-    if shares.explained is None or not shares.shares:
-        return [Paragraphs(f"No importance is given. {shares.reason}")]
-    text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
-    text += "trials that it was not fitted on."
-    text += " That is little: take the shares as a hint." if shares.explained < _WEAK else ""
-    ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
-    rows: list[list[Cell]] = [[path, round(100 * share)] for path, share in ordered]
-    return [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
 
 
 def _notes(summary: SweepSummary) -> list[Section]:
@@ -246,19 +242,17 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
         sentences.append(
             f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has finished yet."
         )
-    return [_trade_off(summary), *sentences] if trade_off else [*sentences, *_distance(summary, first)]
-
-
-def _trade_off(summary: SweepSummary) -> str:
+    if not trade_off:
+        return [*sentences, *_distance(summary, first)]
     front, goals = pareto(summary), _goals(summary)
     listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
     if not front:
-        return f"No trial has finished with a value of each of {goals}."
+        return [f"No trial has finished with a value of each of {goals}.", *sentences]
     if len(front) == 1:
-        return f"Trial {listed} is better than or equal to every other finished one in each of {goals}: no trade-off."
-    return (
-        f"{len(front)} trials are Pareto-optimal in {goals}, best in the first to last: {listed}. Choose among these."
-    )
+        none = f"Trial {listed} is better than or equal to every other finished one in each of {goals}: no trade-off."
+        return [none, *sentences]
+    count = f"{len(front)} trials are Pareto-optimal in {goals}, best in the first to last: {listed}"
+    return [f"{count}. Choose among these.", *sentences]
 
 
 def _distance(summary: SweepSummary, first: Trial) -> list[str]:

@@ -32,10 +32,7 @@ def save_text(figure: Figure, path: Path) -> Path | None:
 
 
 def save_captions(figure: Figure, path: Path) -> Path | None:
-    """Write the captions of a figure's images to `path`, one a line, for pages that describe the picture in words.
-
-    Write nothing and return None where there are none, or only class labels. Raises OSError where the disk refuses.
-    """
+    """Write captions that are words to `path`, one a line; None without any. Raises OSError where the disk refuses."""
     captions = [caption for panel in figure.panels if isinstance(panel, ImageGrid) for caption in panel.captions]
     if not any(len(caption) > _LONGEST_LABEL for caption in captions):
         return None
@@ -45,10 +42,7 @@ def save_captions(figure: Figure, path: Path) -> Path | None:
 
 
 def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
-    """Write columns of equal length to `path`, atomically; raises OSError where the disk refuses.
-
-    `facts` go into the schema's metadata, as JSON under the key `ditlab`. Folders are made as needed.
-    """
+    """Write columns of one length, `facts` as metadata `ditlab` (JSON). Raises OSError where the disk refuses."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     if facts:

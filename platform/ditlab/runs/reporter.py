@@ -96,7 +96,8 @@ class TrackedReporter(Reporter):
                 sizes |= {f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()}
             else:
                 sizes["left_out_of_each_epoch"] = plan.left_out_samples
-            tracker.log_dataset(data.name, data.fingerprint, experiment.data.kind, sizes)
+            known = {"name": data.name, "fingerprint": data.fingerprint, "source": experiment.data.kind}
+            tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)
             tracker.log_artifact(self._folder.proof_table)

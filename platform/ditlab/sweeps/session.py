@@ -33,7 +33,7 @@ from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sw
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
-from ditlab.tracking.history import final_metrics
+from ditlab.tracking.history import final_values, metric_history
 from ditlab.tracking.records import update_record
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
@@ -155,7 +155,7 @@ class SweepSession:
             trial, status=record.status, step=record.step, total_steps=record.total_steps, note=record.message
         )
         if trial.has_ended:
-            return replace(trial, metrics=final_metrics(home.run(trial.run_id)))
+            return replace(trial, metrics=final_values(metric_history(home.run(trial.run_id))))
         progress = self._channel.get(f"progress/{number}") or {}
         return replace(trial, metrics=progress.get("metrics", {}), step=max(progress.get("step", 0), record.step))
 

@@ -15,7 +15,7 @@ from ditlab.spec.sweep_space import check_sweep, differences, written
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
-from ditlab.tracking.history import final_metrics
+from ditlab.tracking.history import final_values, metric_history
 from ditlab.tracking.records import create_run, find_run, list_runs
 
 
@@ -154,7 +154,7 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
     found = []
     for trial in planned:
         if record := find_record(prepared.home, trial):
-            metrics = final_metrics(prepared.home.run(trial.run_id))
+            metrics = final_values(metric_history(prepared.home.run(trial.run_id)))
             trial = replace(trial, status=record.status, step=record.step, metrics=metrics)
         found.append(trial)
     return found

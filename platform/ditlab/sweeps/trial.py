@@ -32,7 +32,7 @@ from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import PACE, final_metrics
+from ditlab.tracking.history import PACE, final_values, metric_history
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
 from ditlab.training.reporting import RunOutcome
@@ -88,7 +88,7 @@ class TrialThread(threading.Thread):
         metrics = dict(self._outcome.metrics)
         if any(name.startswith(PACE) for name in self._sweep.metrics):
             # Speed over the whole trial: the outcome's is its last second's.
-            final = final_metrics(self._folder)
+            final = final_values(metric_history(self._folder))
             metrics |= {name: value for name, value in final.items() if name.startswith(PACE)}
         return {"step": self._outcome.step, **metrics, "done": True, "status": self._outcome.status}
 

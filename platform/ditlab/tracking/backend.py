@@ -54,16 +54,11 @@ class TrackingBackend(ABC):
     @classmethod
     @abstractmethod
     def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> TrackingBackend:
-        """Find or make the run.
+        """Find or make the run of a destination.
 
-        Args:
-            to: the run and its address.
-            start: the journal's `start` record: name, experiment, family; None for a node that makes no run.
-            run_id: the id that the run had there; a backend that has it no more returns another, and gets everything.
-
-        Raises:
-            RunGoneError: the run was deleted.
-            NotReadyError: another process has to make the run first.
+        `start` is the journal's `start` record, None for a node that makes no run; `run_id` is the id that it had
+        there, and gets everything again under another. Raises RunGoneError for a deleted run, and NotReadyError where
+        another process has to make it first.
         """
 
     @abstractmethod

@@ -9,10 +9,7 @@ from pathlib import Path
 
 
 def environment(directory: Path | None = None) -> str:
-    """Python, platform, git commit and every installed package with its version, as text.
-
-    No environment variables, host names, user names or remote addresses: nothing that identifies a machine or person.
-    """
+    """Python, platform, git commit and packages with versions, as text: nothing that identifies a machine or person."""
     lines = [
         f"python {sys.version.split()[0]} ({platform.python_implementation()})",
         f"platform {platform.system()} {platform.release()} {platform.machine()}",

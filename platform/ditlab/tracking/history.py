@@ -150,11 +150,6 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
     }
 
 
-def final_metrics(folder: RunFolder) -> dict[str, float]:
-    """Return what a run counts with: the value of every metric as `final_values` has it."""
-    return final_values(metric_history(folder))
-
-
 def final_values(history: Mapping[str, Series]) -> dict[str, float]:
     """Return the latest value of every metric, and the median of those of speed: each point is a second's."""
     return {

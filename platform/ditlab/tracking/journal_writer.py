@@ -145,11 +145,7 @@ class JournalWriter:
             self.sync()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics of a step, `train/loss` and the like, without those logged for this step or a later one.
-
-        So a run that went back to a checkpoint logs nothing twice, and of two values for one step (`ditlab evaluate`
-        run again) the first one stays.
-        """
+        """Record metrics of a step but those logged for it or a later one, as before a return to a checkpoint."""
         with self._lock:
             sent: dict[str, float] = {}
             held: dict[str, float] = {}

@@ -210,7 +210,7 @@ class MlflowBackend(TrackingBackend):
                 # As `log_table`, which appends to an existing file: sent again, it would double its rows.
                 self.client.log_artifact(self.run_id, str(path), place)
                 entry = {"path": posixpath.join(place or "", path.name), "type": "table"}
-                tables = json.loads(self._mlflow_tags().get("mlflow.loggedArtifacts", "[]"))
+                tables = json.loads(self.client.get_run(self.run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
                 if entry not in tables:
                     self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
             case "dataset":
@@ -230,10 +230,6 @@ class MlflowBackend(TrackingBackend):
             case "model":
                 self._send_model(record, path)
 
-    def _mlflow_tags(self) -> dict[str, str]:
-        tags: dict[str, str] = self.client.get_run(self.run_id).data.tags
-        return tags
-
     def _send_image(self, record: JournalRecord, path: Path) -> None:
         """Send an image of a step; sent again, it replaces itself. Of an animation the last frame is the result."""
         from mlflow.tracking.multimedia import compress_image_size
@@ -249,7 +245,7 @@ class MlflowBackend(TrackingBackend):
         key, step = record["key"], record["step"]
         name = safe_image_key(key)
         newest_tag = f"ditlab.latest.{name}"
-        is_newest = (as_count(self._mlflow_tags().get(newest_tag, "")) or 0) <= step
+        is_newest = (as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0) <= step
         pairs, files = [(f"{name}/{STEPS}", step, record["time"])], [artifact_image(key, step)]
         if is_newest:  # one name for all steps, and thus one file
             pairs.append((f"{name}/{LATEST}", 0, 0))
@@ -272,11 +268,7 @@ class MlflowBackend(TrackingBackend):
         self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_note(self, path: Path) -> None:
-        """Put a note on the run, unless a person wrote or emptied the one that is there.
-
-        The hash goes first, beside that of the note that it replaces: a crash between the two calls leaves a note that
-        is still known as DiTLab's.
-        """
+        """Put a note on the run, unless a person wrote or emptied its own; the hash goes first, lest a crash part them."""
         try:
             text = read_plain(path, MIB).decode(errors="replace")
         except OSError as error:

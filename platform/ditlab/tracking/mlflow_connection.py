@@ -69,11 +69,7 @@ def connect(uri: str, home: Home) -> Any:
 
 
 def forget_artifact_folder(mlflow_run_id: str) -> None:
-    """Make MLflow's client ask again where a run's artifacts lie.
-
-    It remembers that for the life of the process, by the run's id alone: a home copied meanwhile has the same ids, and
-    its files would go into the original.
-    """
+    """Make MLflow's client ask again where a run's artifacts lie: a copied home has the same ids in another folder."""
     from mlflow.tracking._tracking_service import utils
 
     getattr(utils, "_artifact_repos_cache", {}).pop(mlflow_run_id, None)

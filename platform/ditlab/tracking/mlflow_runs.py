@@ -148,10 +148,7 @@ def list_mlflow_runs(uri: str, home: Home, num: int) -> list[dict[str, Any]]:
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
-    """Mark our run as deleted at a resolved address; returns False where MLflow has no such run.
-
-    MLflow keeps a deleted run until `mlflow gc`. Raises UserError where the address does not answer, or refuses.
-    """
+    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError as the address does."""
     if fault := access_fault(address, "start that server, or delete the run without --mlflow"):
         if address.startswith("sqlite:"):
             return False

@@ -89,10 +89,7 @@ def page(title: str, artifact: str) -> str:
 
 
 def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
-    """The note with MLflow's addresses, relative to its pages, of the pictures and pages that it names.
-
-    MLflow 3.17 renders pictures of `http`, `https` and relative addresses, and no `data:` ones.
-    """
+    """The note with the addresses of its pictures and pages, relative to MLflow's: 3.17 renders no `data:` ones."""
 
     def address(found: re.Match[str]) -> str:
         if found[1] == "picture":

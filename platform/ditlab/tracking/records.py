@@ -138,10 +138,7 @@ class RunList(NamedTuple):
 
 
 def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any) -> RunFolder:
-    """Make the folder of a new run and its record; the id is `run_id`, or eight new hexadecimal characters.
-
-    `facts` are other fields of the record. Raises UserError where DITLAB_HOME cannot be written.
-    """
+    """Make a run's folder and record, with `facts` as further fields. Raises UserError for an unwritable home."""
     home.ensure()
     home.runs.mkdir(exist_ok=True)
     while True:
@@ -202,10 +199,7 @@ def scan_runs(home: Home) -> RunList:
 
 
 def find_run(home: Home, text: str) -> FoundRun:
-    """Find a run by its id, its name (the newest run of it), or a unique prefix of its id, in this order.
-
-    Raises UserError for none, naming the nearest, and for a prefix of several, listing them.
-    """
+    """Find a run by id, name (the newest), or unique prefix, in this order. Raises UserError for none or several."""
     runs, unreadable = scan_runs(home)
     if text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])

@@ -50,11 +50,7 @@ def renew_review(tracker: RunTracker, step: int) -> None:
 
 
 def log_overview(tracker: RunTracker, step: int) -> None:
-    """Log the run's figures for MLflow's list of runs, under names that all families share.
-
-    They are short, as the list's columns are narrow, and of four digits: the held-out metric that is read first, now
-    and at its lowest, the samples a second, the number of parameters (whole). Exact values stand under their own names.
-    """
+    """Log the run's figures, of four digits, for MLflow's list of runs under names that all families share."""
     facts, results = tracker.journal.facts, tracker.journal.results
     values: dict[str, float] = {}
     if main := results.get(facts.tags.get(MAIN_TAG, "")):

@@ -93,10 +93,7 @@ class Administrator:
         return cls(name, password)
 
     def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables for `mlflow server --app-name basic-auth`; writes its settings file into DITLAB_HOME.
-
-        Raises UserError where files that must be private can be read by others.
-        """
+        """Write basic-auth's settings into DITLAB_HOME; returns variables. Raises UserError for files others read."""
         _private_file(home.mlflow_users, None)
         database = str(home.mlflow_users).replace("%", "%%")  # the file's format expands %
         _private_file(
@@ -199,11 +196,10 @@ class MlflowServer:
                     self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=log, start_new_session=True,
                 )  # fmt: skip
-        except OSError as error:
+        except BaseException as error:
             signal.signal(signal.SIGTERM, self._previous)
-            raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
-        except BaseException:
-            signal.signal(signal.SIGTERM, self._previous)
+            if isinstance(error, OSError):
+                raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
             raise
         return self
 
@@ -294,10 +290,7 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(names: Sequence[str], host: str, port: int) -> list[str]:
-    """MLflow's patterns for loopback, the interface listened on, and further names: `name` at any port, `name:port`.
-
-    Raises UserError for a name that no host can have, `*` among them.
-    """
+    """MLflow's patterns for loopback, the interface and `NAME` or `NAME:PORT`. Raises UserError for no host's name."""
     names = [name.strip() for entry in names for name in entry.split(",") if name.strip()]
     patterns = list(_LOOPBACK)
     if not is_loopback(host) and host not in _ALL_INTERFACES:
@@ -315,10 +308,7 @@ def allowed_hosts(names: Sequence[str], host: str, port: int) -> list[str]:
 
 
 def database_address(uri: str, typed: bool) -> str:
-    """Return `uri` if it is a database's; `typed`: by the option, not the variable.
-
-    Raises UserError where it is not, and for a typed password, which other users would see in `ps`.
-    """
+    """Return `uri` if it is a database's. Raises UserError if not, and for a password that is `typed` as an option."""
     option = "--database" if typed else "MLFLOW_BACKEND_STORE_URI"
     if typed and hide_in_urls(uri) != uri:
         raise UserError(

@@ -140,28 +140,20 @@ class RunTracker:
                 path = kept
             self.journal.append("artifact", path=self.journal.relative_path(path), artifact_path=artifact_path)
 
-    def log_text(self, text: str, file: str) -> None:
+    def log_text(self, text: str, file: str, kind: Literal["artifact", "table"] = "artifact") -> None:
         """Log text as an artifact; `file` may name a folder: `environment/packages.txt`."""
-        self._log_media(text, file, "artifact")
+        path, parent = self.folder.media / file, Path(file).parent.as_posix()
+        with self._keeping(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, hide(text).encode())
+            place = None if parent == "." else parent
+            self.journal.append(kind, path=self.journal.relative_path(path), artifact_path=place)
 
     def log_table(self, data: Mapping[str, Sequence[Any]], file: str) -> None:
         """Log columns by name, of one length, as a table that MLflow's UI shows; `file` ends in `.json`."""
         rows = [list(row) for row in zip(*data.values(), strict=True)]
         table = {"columns": list(data), "index": list(range(len(rows))), "data": rows}
-        self._log_media(json.dumps(table, default=str), file, "table")
-
-    def log_dataset(
-        self,
-        name: str,
-        fingerprint: str,
-        source: str,
-        counts: Mapping[str, int] | None = None,
-        context: Literal["training", "evaluation"] = "training",
-    ) -> None:
-        """Log the data of a run: MLflow's digest is the fingerprint's first 36 characters, its profile the counts."""
-        self.journal.append(
-            "dataset", name=name, fingerprint=fingerprint, source=source, counts=dict(counts or {}), context=context
-        )
+        self.log_text(json.dumps(table, default=str), file, "table")
 
     def log_note(self, text: str) -> None:
         """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses, if it changed."""
@@ -198,14 +190,6 @@ class RunTracker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _log_media(self, text: str, file: str, kind: Literal["artifact", "table"]) -> None:
-        path, parent = self.folder.media / file, Path(file).parent.as_posix()
-        with self._keeping(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(path, hide(text).encode())
-            place = None if parent == "." else parent
-            self.journal.append(kind, path=self.journal.relative_path(path), artifact_path=place)
 
     @contextmanager
     def _keeping(self, path: Path) -> Iterator[None]:

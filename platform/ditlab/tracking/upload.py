@@ -82,11 +82,7 @@ class CursorFile:
         self._lock: int | None = None
 
     def load(self) -> Cursor:
-        """The saved cursor; the beginning where none can be read, or a local database is gone or lacks the run.
-
-        Sending twice does no harm. A journal that was made again, shorter or longer than the old one, is sent from its
-        beginning as well, to the same MLflow run.
-        """
+        """The saved cursor; the beginning for an unreadable one, and for a database or journal that was made again."""
         try:
             cursor = _SAVED.validate_python(self._read().get(self._key, {}))
         except ValidationError:

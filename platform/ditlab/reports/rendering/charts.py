@@ -14,7 +14,7 @@ from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from denoisers.figures import Bars, ColourScale, Curve, Lines, Parallel, Points, Tick
-from ditlab.reports.curves import thin
+from ditlab.reports.charts import thin
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.theme import (
     CAPTION_POINTS,

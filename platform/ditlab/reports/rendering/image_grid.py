@@ -73,11 +73,7 @@ class GridLayout:
         return picture
 
     def captions(self) -> Iterator[tuple[float, float, str]]:
-        """Lines of non-empty captions, centred on x and standing on y, in pixels of the picture: (x, y, text).
-
-        Captions of a row stand on one line, whichever letters they have; by their tops, one without tall letters would
-        stand higher than its neighbours.
-        """
+        """Lines of captions as (x, y, text), centred on x and standing on y, in pixels; level in a row of tiles."""
         for index, lines in enumerate(self.wrapped[: len(self.grid.images)]):
             top, left = self.corner(index)
             first = top + self.tile_height + 3 + 0.8 * _EM  # below the height of tall letters

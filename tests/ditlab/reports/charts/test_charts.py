@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ditlab.reports.charts import (
+    MOST_PLAIN,
+    MOST_STRETCHES,
     AxisScale,
     CurvePoints,
     draw_chart,
     linear_scale,
     number_label,
+    thin,
 )
-from ditlab.reports.curves import MOST_PLAIN, MOST_STRETCHES, thin
 
 
 def curve(values: list[float] | np.ndarray, name: str = "train") -> CurvePoints:

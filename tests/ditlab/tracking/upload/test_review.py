@@ -25,6 +25,7 @@ from ditlab.tracking.review import (
 )
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload import CursorFile, sync
+from support.journals import log_dataset
 
 NewRun = Callable[..., RunFolder]
 NOTE = NOTE_TAG
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("store")
 def open_run(folder: RunFolder, home: Home, warnings: list[str] | None = None) -> RunTracker:
     tracker = RunTracker(folder, None, home, warn=(warnings if warnings is not None else []).append)
     tracker.start("digits-dit", "digits", "dit", {"parameters.total": "10"}, {MAIN_TAG: "eval/velocity"})
-    tracker.log_dataset("digits", "f" * 64, "sklearn", {"train": 1617})
+    log_dataset(tracker, "f" * 64, {"train": 1617})
     return tracker
 
 

@@ -19,6 +19,7 @@ from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload import CursorFile, sync
 from support.forked import Forked
+from support.journals import log_dataset
 
 NewRun = Callable[..., RunFolder]
 
@@ -71,7 +72,7 @@ def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path
         tracker.log_image("samples/euler", step, picture(tmp_path / "outside" / f"{step}.png"))
     tracker.log_text("hello", "environment/packages.txt")
     tracker.log_table({"component": ["blocks", "head"], "parameters": [10, 2]}, "parameters.json")
-    tracker.log_dataset("digits", "f" * 64, "sklearn", {"train": 1500, "eval": 297})
+    log_dataset(tracker, "f" * 64, {"train": 1500, "eval": 297})
     tracker.end("finished")
     assert tracker.close(30) == 0
 
@@ -137,7 +138,7 @@ def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: P
         tracker.journal.log_metrics(step, {"train/loss": 1 / step})
     tracker.log_image("samples", 600, picture(tmp_path / "a.png"))
     tracker.log_table({"a": [1, 2]}, "table.json")
-    tracker.log_dataset("digits", "abc", "sklearn")
+    log_dataset(tracker, "abc", {})
     tracker.end("finished")
     assert tracker.close(30) == 0
 
