@@ -268,7 +268,7 @@ class MlflowBackend(TrackingBackend):
         self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_note(self, path: Path) -> None:
-        """Put a note on the run, unless a person wrote or emptied its own; the hash goes first, lest a crash part them."""
+        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a crash part them."""
         try:
             text = read_plain(path, MIB).decode(errors="replace")
         except OSError as error:
