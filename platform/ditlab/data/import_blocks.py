@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
 
 
-VERSION = 3
+VERSION = 4
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
@@ -60,7 +60,7 @@ class InputBlock:
     kind: str = ""
     """Kind of the files, where an importer reads several."""
     start: int = 0
-    """First byte, row group or row of its only file; 0 for whole files."""
+    """First byte, row group, record batch or row of its only file; 0 for whole files."""
     stop: int | None = None
     """End of that range; None: the file's."""
     first_row: int = 0

@@ -96,7 +96,12 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
             ) from error
     imported = []
     for split, pair in SPLITS.items():
-        images, labels = (_find(file.stem, folder) for file in pair)
+        found: list[Path | None] = []  # gzipped or not, under its own name or with the dot of some unpackers
+        for stem in (file.stem for file in pair):
+            dotted = stem.replace("-idx", ".idx")
+            names = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
+            found.append(next((folder / name for name in names if os.path.lexists(folder / name)), None))
+        images, labels = found
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
@@ -106,13 +111,6 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
         names = ", ".join(file.stem for file in published)
         raise UserError(f"--source={folder} holds none of {names} (.gz or not); name the folder that holds them.")
     return imported
-
-
-def _find(stem: str, folder: Path) -> Path | None:
-    """Find a file in a folder, gzipped or not, under its own name or with the dot of some unpackers."""
-    dotted = stem.replace("-idx", ".idx")
-    names = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
-    return next((folder / name for name in names if os.path.lexists(folder / name)), None)
 
 
 def _import_split(
@@ -176,11 +174,7 @@ class IdxFile:
 
 
 def read_idx(path: Path, magic: int) -> IdxFile:
-    """Read an idx file of images (2051) or labels (2049), gzipped or not.
-
-    Raises UserError, naming the file and its content, for another magic number, a truncated file, or more bytes than
-    its sizes say.
-    """
+    """Read an idx file of images (2051) or labels (2049), gzipped or not. Raises UserError for any other or damaged."""
     try:
         content = packed = read_plain(path, MOST_BYTES, follow=True)
         gzipped = packed[:2] == b"\x1f\x8b"
@@ -214,10 +208,9 @@ def read_idx(path: Path, magic: int) -> IdxFile:
 
 
 def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress) -> str | None:
-    """Download `folder/name`, whose MD5 is known, from the first of the mirrors (URL prefixes ending in /) that has it.
+    """Download `folder/name` from the first of the mirrors (URL prefixes ending in /) that gives a file of this MD5.
 
-    Returns the URL it came from, or None where it was there already. The file takes its name once its MD5 is right.
-    Raises UserError when no mirror gives the file, with the reason for each.
+    Returns the URL, or None where it was there already. Raises UserError with each mirror's reason where none gives it.
     """
     target = folder / name
     with suppress(OSError):

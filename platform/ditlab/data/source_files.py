@@ -99,10 +99,7 @@ class SourceFile:
         """Return True for a file of this machine that has another time of change than its listing, or is gone."""
         if self.is_remote or not self.stamp.isdigit():
             return False
-        try:
-            return str(self.path.stat().st_mtime_ns) != self.stamp
-        except OSError:
-            return True
+        return local_file(self.path).stamp != self.stamp
 
     @property
     def path(self) -> Path:

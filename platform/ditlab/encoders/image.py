@@ -59,11 +59,7 @@ class FrozenImageEncoder:
     def check(
         place: str, width: int | None, patch: int | None, option: str = "encoders.image", downloads: Path | None = None
     ) -> EncoderCheckpoint:
-        """Return the checkpoint, whose weights are not read.
-
-        Raises UserError without transformers, and for one that is missing, not whole, no DINOv3, or of another width or
-        patch.
-        """
+        """Return the checkpoint, whose weights are not read. Raises UserError for one that does not fit."""
         checkpoint = EncoderCheckpoint.find(place, option, ("weights",), downloads)
         config = checkpoint.config()
         if config.model_type != ARCHITECTURE:

@@ -59,11 +59,7 @@ class FrozenTextEncoder:
     def check(
         place: str, width: int | None, option: str = "encoders.text", downloads: Path | None = None
     ) -> tuple[EncoderCheckpoint, Any]:
-        """Return the checkpoint, whose weights are not read, and its tokeniser.
-
-        Raises UserError for a checkpoint that is missing or not whole, of another width, or with a tokeniser that
-        pads on the left or not at all; and where transformers is not installed.
-        """
+        """Return the checkpoint, without its weights, and its tokeniser. Raises UserError for one that does not fit."""
         checkpoint = EncoderCheckpoint.find(place, option, ("weights", "tokenizer"), downloads)
         size = getattr(checkpoint.config(), "hidden_size", None)
         if size is None:

@@ -68,10 +68,7 @@ class QualityBasis:
 
 
 def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None) -> QualityBasis | str:
-    """Return the basis for samples of this shape (channels, height, width); or the reason why there is none.
-
-    The reason is a clause without a full stop. `encoder` is the experiment's; it needs images of three channels.
-    """
+    """Return the basis for samples of this shape (channels, height, width); or a clause on why there is none."""
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     or_an_encoder = ", and encoders.image names no encoder to take its place" if channels == 3 else ""

@@ -313,11 +313,7 @@ class QualityEvaluator:
         return QualityReference.open(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
-        """Draw `num` samples under the experiment's sampling settings, `batch_size` at a time.
-
-        Their noise is a function of the experiment's seed, and the first k do not depend on `num`. Raises UserError
-        where they could not be measured.
-        """
+        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where there is no basis."""
         self.basis.check()
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = self.conditions(num)

@@ -22,10 +22,7 @@ FLOAT = "fp32"
 def held_out_measurement(
     experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
 ) -> Measurement:
-    """Return what the metrics of the first `num` held-out samples (None: all) are measured with.
-
-    The kind of device counts, as its generator draws times and noise; which device, batches and workers do not.
-    """
+    """Return what metrics of the first `num` held-out samples (None: all) are measured with, on a kind of device."""
     return Measurement.of(_held_out_parts(experiment, data, num, precision, device_type, home))
 
 
@@ -48,10 +45,7 @@ def quality_measurement(
     device_type: str,
     features: str,
 ) -> Measurement:
-    """Return what the quality of `num` drawn samples is measured with.
-
-    `seed` is the generator's own (`derived_seed`), `precision` the network's, `features` a digest of those of features.
-    """
+    """Return what the quality of `num` samples is measured with; `features`: a digest of the networks of features."""
     return Measurement.of(
         {
             "held-out samples": _rows(data.held_out),

@@ -216,11 +216,7 @@ def _block(number: int, source: GetZarrStore, start: int, stop: int, detail: Any
 
 
 def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -> np.ndarray:
-    """Read the scores of peaks `start` to `stop`, float32 (peaks, motifs).
-
-    Raises RefusedSource for a chunk that cannot be read, and for scores that are negative, infinite or no numbers;
-    Unreachable as the place does.
-    """
+    """Read scores of some peaks, float32 (peaks, motifs). Raises RefusedSource for negative, infinite and NaN ones."""
     found = data.read(slice(start, stop))
     with np.errstate(over="ignore"):  # beyond float32: infinite, and refused below
         values: np.ndarray = found.astype(np.float32, copy=False)

@@ -89,10 +89,7 @@ class GetZarrStore:
     """Names of the chromosomes, in the order of the file."""
 
     def atpm(self, cell_type: str) -> np.ndarray:
-        """Read a cell type's accessibility of each peak, float64 (peaks,).
-
-        Raises UserError for an unknown cell type, another number of peaks, and values that are no accessibilities.
-        """
+        """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or invalid ones."""
         source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
             near = difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)

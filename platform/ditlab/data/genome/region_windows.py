@@ -34,10 +34,7 @@ def make_peaks(chromosome: np.ndarray | int, start: np.ndarray, end: np.ndarray)
 def region_columns(
     regions: int, feature_names: Sequence[str], divisors: Sequence[float], chromosomes: Sequence[str]
 ) -> dict[str, Column]:
-    """Return the columns of a store whose rows are windows of `regions` peaks.
-
-    `divisors`: the number by which each feature was divided, so that its values lie in [0, 1].
-    """
+    """Return the columns of windows of `regions` peaks, whose features were divided by `divisors` to lie in [0, 1]."""
     return {
         "regions": Column(
             dtype="float32",

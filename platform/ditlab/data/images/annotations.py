@@ -74,10 +74,9 @@ class Annotations:
 
 
 def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]]:
-    """Read captions by image path from lines `{"file_name": "a/b.png", "caption": "a red dot"}`.
+    """Read captions by image path from lines `{"file_name": "a/b.png", "caption": "a dot"}`, and lines of other forms.
 
-    A line of another form costs itself alone, and is returned as well. Raises UserError, naming the line, where all
-    lines are of another form, and for an image that has two.
+    Raises UserError, naming the line, where all lines are of another form, and for an image that has two.
     """
     keys = {"it the image's path below --source": FILE_NAME, "--caption-column": key}
     captions: dict[str, str] = {}

@@ -94,12 +94,18 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     if kind == "images":
         return _image_files(files, annotations, options)
     if kind == "tar":
+
+        def labels_of(file: SourceFile) -> set[str]:
+            insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], headers=True))
+            found = (annotations.label_of(each, f"{file.shown}: {each}") for each in insides if each.suffix != ".txt")
+            return set(filter(None, found))
+
         labels: set[str] = set()
         if annotations.label is not None:
             with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
-                labels = labels.union(*pool.map(lambda file: tar_labels(file, annotations), tars))
+                labels = labels.union(*pool.map(labels_of, tars))
         blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-        return ImageSource(annotations, blocks, None, tuple(sorted(filter(None, labels))))
+        return ImageSource(annotations, blocks, None, tuple(sorted(labels)))
     num = None  # where it would take a request for each file
     if kind == "mds":
         num = sum(int(each.detail["samples"]) for each in tables)
@@ -236,12 +242,6 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
             yield annotations.annotate(inside, f"{file.shown}: {inside}", image, text, problem)
     if damage:
         yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
-
-
-def tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
-    """Return the classes of a tar's images, by its headers. Raises UserError for an image outside all folders."""
-    insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], headers=True))
-    return {annotations.label_of(each, f"{file.shown}: {each}") or "" for each in insides if each.suffix != ".txt"}
 
 
 def _contents(file: SourceFile, damage: list[str], headers: bool = False) -> Iterator[tuple[str, bytes | str]]:

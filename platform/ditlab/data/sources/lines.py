@@ -40,10 +40,9 @@ def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> 
 
 
 def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str, str]) -> tuple[Any, ...] | None:
-    """Return the values of keys (by the flag that names each) of a line; None for an empty one.
+    """Return the values of keys (by flag) of a line, which begins at `begin` of the file `name`; None for an empty one.
 
-    `begin` is the line's first byte in its file, `name` the file's name. Raises BadRecord for what is no JSON object
-    with these keys.
+    Raises BadRecord for what is no JSON object with these keys.
     """
     try:
         text = line.decode()

@@ -17,7 +17,7 @@ from ditlab.data.import_blocks import InputBlock, group_files
 from ditlab.data.source_files import BadRecord, SourceFile, read_json
 from ditlab.data.sources.lines import lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
-from ditlab.data.sources.tables import arrow_batches, batch_places, parquet_batches, parquet_rows
+from ditlab.data.sources.tables import arrow_batches, arrow_rows, parquet_batches, parquet_rows
 from ditlab.errors import UserError, first_line
 
 KINDS = ("arrow", "jsonl", "mds", "parquet")
@@ -113,8 +113,8 @@ def record_blocks(files: Sequence[RecordFile], most_bytes: int) -> list[InputBlo
 def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     """Return start, stop and first row of the parts of a large file; [] for a file that is read whole.
 
-    Row groups of Parquet, bytes of the others; rows are 0 where they have no numbers. A damaged file is read whole, and
-    so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
+    Row groups of Parquet, batches of Arrow, bytes of the others; rows are 0 where they have no numbers. A damaged file
+    is read whole, and so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
     """
     file = each.file
     if file.size <= most_bytes or each.kind == "mds" or (each.kind == "arrow" and file.is_remote):
@@ -124,21 +124,14 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
         cuts = [number * file.size // num for number in range(num + 1)]
         return [(start, stop, 0) for start, stop in pairwise(cuts)]
     try:
-        if each.kind == "parquet":
-            rows = list(accumulate(parquet_rows(file), initial=0))
-            edges, sizes, allowed = list(range(len(rows))), rows, max(1, rows[-1] * most_bytes // file.size)
-        else:
-            places = batch_places(file)
-            rows = list(accumulate((num for _, _, num in places), initial=0))
-            edges, allowed = [start for start, _, _ in places] + [stop for _, stop, _ in places[-1:]], most_bytes
-            sizes = edges
+        rows = list(accumulate(parquet_rows(file) if each.kind == "parquet" else arrow_rows(file), initial=0))
     except BadRecord:
         return []
-    cuts = [0]  # few parts are larger than allowed
-    for place in range(1, len(sizes)):
-        if place - cuts[-1] > 1 and sizes[place] - sizes[cuts[-1]] > allowed:
+    allowed, cuts = max(1, rows[-1] * most_bytes // file.size), [0]  # few parts are larger than allowed
+    for place in range(1, len(rows)):
+        if place - cuts[-1] > 1 and rows[place] - rows[cuts[-1]] > allowed:
             cuts.append(place - 1)
-    return [(edges[start], edges[stop], rows[start]) for start, stop in pairwise([*cuts, len(sizes) - 1])]
+    return [(start, stop, rows[start]) for start, stop in pairwise([*cuts, len(rows) - 1])]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ditlab.data.source_files import READ_BYTES, BadRecord, SourceFile, open_source
@@ -43,37 +44,26 @@ def parquet_rows(file: SourceFile) -> list[int]:
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
-def batch_places(file: SourceFile) -> list[tuple[int, int, int]]:
-    """Return each record batch's first byte, end and rows in a file of this machine. Raises BadRecord for damage."""
-    import pyarrow as pa
-
+def arrow_rows(file: SourceFile) -> list[int]:
+    """Return the number of rows of each of a file's record batches. Raises BadRecord for a file that is damaged."""
     with _opened(file, "Arrow") as source:
-        stream = pa.memory_map(str(source))
-        schema, places = _schema(stream), []
-        start = stream.tell()
-        for message in _messages(stream):
-            places.append((start, stream.tell(), pa.ipc.read_record_batch(message, schema).num_rows))
-            start = stream.tell()
-    return places
+        return [batch.num_rows for batch in _arrow_reader(file, source)]
 
 
 def arrow_batches(
     file: SourceFile, columns: Mapping[str, str], start: int = 0, stop: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over columns of a file (by the flag that names each), a record batch at a time.
+    """Iterate over columns of a file (by the flag that names each), a record batch at a time, from `start` to `stop`.
 
-    `start`, `stop`: bytes between which the batches begin, as `batch_places` gives them; 0, None: all. Raises
-    UserError for a column that is not there, and BadRecord, after the batches before, for a file that is damaged.
+    Raises UserError for a column that is not there, and BadRecord, after the batches before, for a damaged file.
     """
     import pyarrow as pa
 
     with _opened(file, "Arrow") as source:
-        stream = pa.PythonFile(source, mode="r") if file.is_remote else pa.memory_map(str(source))
-        schema = _schema(stream)
-        check_columns(file, columns, schema.names)
-        stream.seek(max(start, stream.tell()))
-        for message in _messages(stream, stop):
-            batch = pa.ipc.read_record_batch(message, schema).select(list(columns.values()))
+        reader = _arrow_reader(file, source)
+        check_columns(file, columns, reader.schema.names)
+        for whole in islice(reader, start, stop):
+            batch = whole.select(list(columns.values()))
             for column in batch.columns:  # its offsets, which Arrow's readers trust, and no text that is not UTF-8
                 if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                     column = column.view(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
@@ -88,28 +78,13 @@ def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[
             raise UserError(f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give {flag}.")
 
 
-def _schema(stream: Any) -> pa.Schema:
+def _arrow_reader(file: SourceFile, source: Any) -> pa.RecordBatchStreamReader:
     import pyarrow as pa
 
+    stream = pa.PythonFile(source, mode="r") if file.is_remote else pa.memory_map(str(source))
     if stream.read(len(_FILE)) != _FILE:
         stream.seek(0)
-    return pa.ipc.read_schema(pa.ipc.read_message(stream))
-
-
-def _messages(stream: Any, stop: int | None = None) -> Iterator[Any]:
-    """Iterate over the messages of record batches from a stream's place on, those that begin before `stop`."""
-    import pyarrow as pa
-
-    while stop is None or stream.tell() < stop:
-        try:
-            message = pa.ipc.read_message(stream)
-        except EOFError:
-            return
-        if message.type != "record batch":
-            raise ValueError(
-                f"it holds a {message.type}; save it again with `save_to_disk`, which writes plain columns"
-            )
-        yield message
+    return pa.ipc.open_stream(stream)
 
 
 @contextmanager

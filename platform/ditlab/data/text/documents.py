@@ -15,8 +15,6 @@ from ditlab.data.sources.records import read_records
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
-Document = Iterable[str]
-"""Text of a document, in blocks of any size."""
 LeaveOut = Callable[[BadRecord], None]
 """Function that counts a record which cannot be read, or raises it where none may be left out."""
 SURROGATE = re.compile("[\\ud800-\\udfff]")
@@ -39,7 +37,7 @@ class TextPiece:
         return len(self.text) if self.text.isascii() else len(self.text.encode())
 
 
-def pieces(document: Document) -> Iterator[TextPiece]:
+def pieces(document: Iterable[str]) -> Iterator[TextPiece]:
     """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.
 
     A piece ends at a line's end between two characters that are no space, where the usual pre-tokenisers cut as well,

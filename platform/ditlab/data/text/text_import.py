@@ -135,7 +135,7 @@ class TextRules:
 
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
-        tokenizer = _load_once(self.tokenizer)
+        tokenizer = _load_once(self.tokenizer, TOKENIZER_NAME)
         bad: list[BadRecord] = []
 
         def leave_out(record: BadRecord) -> None:
@@ -177,9 +177,7 @@ class TextRules:
         )
 
 
-@lru_cache(maxsize=1)
-def _load_once(content: bytes) -> Tokenizer:
-    return load_tokenizer(content, TOKENIZER_NAME)
+_load_once = lru_cache(maxsize=1)(load_tokenizer)
 
 
 def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:

@@ -1,8 +1,4 @@
-"""Tokenisers between text and token ids, kept as `tokenizer.json` by stores, runs and exports.
-
-Bytes are one; others are those of the library `tokenizers` (Hugging Face): any `tokenizer.json`, and byte-level BPE
-learned from text.
-"""
+"""Tokenisers between text and ids: bytes, or those of the library `tokenizers`; kept as `tokenizer.json`."""
 
 from __future__ import annotations
 
