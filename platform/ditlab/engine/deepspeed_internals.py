@@ -41,8 +41,20 @@ def import_deepspeed() -> Any:
 
     Raises UserError for another version: its internals may lie elsewhere, and mean something else.
     """
-    if "deepspeed.runtime.zero.muon.muon_optimizer" in sys.modules:
-        return sys.modules["deepspeed"]
+    deepspeed: Any = sys.modules.get("deepspeed")
+    if "deepspeed.runtime.zero.muon.muon_optimizer" not in sys.modules:
+        deepspeed = _import_light()
+    # Told that this machine has none of its extensions, it probes (by compiler runs) and builds nothing: they are a
+    # shared-memory all-reduce and its own optimisers, in whose place gloo and torch's fused AdamW serve.
+    vars(deepspeed.ops)["__compatible_ops__"] = {}
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.WARNING)
+    if not logger.filters:  # it has not tested Muon on its partitions: our tests have
+        logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
+    return deepspeed
+
+
+def _import_light() -> Any:
     os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "warning")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -60,13 +72,6 @@ def import_deepspeed() -> Any:
             importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
         finally:
             compiler.compile = compile_of
-    # Told that this machine has none of its extensions, it probes (by compiler runs) and builds nothing: they are a
-    # shared-memory all-reduce and its own optimisers, in whose place gloo and torch's fused AdamW serve.
-    vars(deepspeed.ops)["__compatible_ops__"] = {}
-    logger = logging.getLogger("DeepSpeed")
-    logger.setLevel(logging.WARNING)
-    # It has not tested Muon on its partitions: our tests have.
-    logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
     return deepspeed
 
 

@@ -41,12 +41,16 @@ class CheckpointManager:
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
         self.snapshots = AverageSnapshots(run, rank, reporter) if run.experiment.training.averages else None
         """Snapshots of averages that the run saves beside its checkpoints."""
-        self._saver_channel = ControlChannel(rank, private=True)
+        saver_channel = ControlChannel(rank, private=True)
         policy = run.experiment.checkpoint
         self._saver = BackgroundSaver(
-            run.checkpoints, rank.rank, rank.world_size, self._saver_channel.gather, policy.keep,
+            run.checkpoints, rank.rank, rank.world_size, saver_channel.gather, policy.keep,
             self._make_durable if rank.is_first else None, policy.write, policy.keep_every,
         )  # fmt: skip
+        self._savers, self._channels = [self._saver], [saver_channel]
+        if self.snapshots:
+            self._savers.append(self.snapshots.saver)
+            self._channels.append(self.snapshots.channel)
         self.last: str | None = None
         """Path or URI of the last complete checkpoint."""
         self.num_pending = 0
@@ -75,8 +79,13 @@ class CheckpointManager:
             if self._start:
                 checked = self._start.open() if self._rank.is_first else None
                 self._channel.barrier()  # until its shards are hashed
+                kept = self._start.start.state
                 with checked or self._start.open(verify=False) as reader:
-                    self._begin_fork(reader, self._start.start.state, state)
+                    if kept == "all":
+                        goes_on = not order_changes(reader.manifest.spec, self._experiment)
+                        self._load(reader, state, kept_scalars(reader.manifest, self._experiment), goes_on)
+                    else:
+                        state.load_weights(reader, "ema" if kept == "averaged" else "master")
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             self.load(reader, state)
@@ -89,25 +98,20 @@ class CheckpointManager:
         """
         manifest = reader.manifest
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
-        state.load(reader, scalars or manifest.scalars, manifest.step, manifest.position)
-        state.draw_counts = {manifest.position: manifest.draws} if manifest.draws else {}
+        self._load(reader, state, scalars or manifest.scalars)
         self.last, self.loaded_receipt = reader.location, manifest.receipt
-        self._warn_of_versions(manifest)
 
-    def _begin_fork(self, reader: CheckpointReader, kept: str, state: TrainingState) -> None:
-        """Load what a fork takes over from its parent's checkpoint."""
+    def _load(
+        self, reader: CheckpointReader, state: TrainingState, scalars: dict[str, float], goes_on: bool = True
+    ) -> None:
+        """Load a checkpoint whose order of samples `goes_on`, or begins again.
+
+        Warns where other numbers than this version's, or than this run's blocks', wrote it.
+        """
         manifest = reader.manifest
-        if kept != "all":
-            state.load_weights(reader, "ema" if kept == "averaged" else "master")
-            return
-        goes_on = not order_changes(manifest.spec, self._experiment)
         position = manifest.position if goes_on else 0
-        state.load(reader, kept_scalars(manifest, self._experiment), manifest.step, position)
+        state.load(reader, scalars, manifest.step, position)
         state.draw_counts = {position: manifest.draws} if manifest.draws and goes_on else {}
-        self._warn_of_versions(manifest)
-
-    def _warn_of_versions(self, manifest: CheckpointManifest) -> None:
-        """Warn where other numbers than this version's, or than this run's blocks', wrote the checkpoint."""
         numbers = version_warning(manifest.numerics, self._device_type)
         for warning in filter(None, (numbers, compiled_warning(manifest.blocks, self._blocks))):
             if self._rank.is_first:
@@ -173,9 +177,8 @@ class CheckpointManager:
 
     def wait(self) -> None:
         """Wait for the save that is under way and report it."""
-        if self.snapshots:
-            self.snapshots.saver.wait()
-        self._saver.wait()
+        for saver in self._savers:
+            saver.wait()
         self.report_finished()
 
     def finish(self) -> None:
@@ -189,16 +192,14 @@ class CheckpointManager:
             )
 
     def release(self) -> None:
-        """Destroy the saver's process group, after an orderly end."""
-        self._saver_channel.close()
-        if self.snapshots:
-            self.snapshots.channel.close()
+        """Destroy the savers' process groups, after an orderly end."""
+        for channel in self._channels:
+            channel.close()
 
     def close(self) -> None:
-        """Stop the saver and report what it still saved: a run that fails later can continue from there."""
-        self._saver.close(CLOSE_TIMEOUT)
-        if self.snapshots:
-            self.snapshots.saver.close(CLOSE_TIMEOUT)
+        """Stop the savers and report what they still saved: a run that fails later can continue from there."""
+        for saver in self._savers:
+            saver.close(CLOSE_TIMEOUT)
         with suppress(RunFailed, PeerLost):
             self.report_finished()
 

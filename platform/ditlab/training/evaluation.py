@@ -32,9 +32,7 @@ class RunEvaluation:
     def __init__(
         self, run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter
     ) -> None:
-        self._experiment, self._data, self._rank = run.experiment, run.data, rank
-        self._channel, self._inputs, self._reporter = channel, inputs, reporter
-        self._home, self._precision = run.home, run.experiment.training.precision
+        self._run, self._rank, self._channel, self._inputs, self._reporter = run, rank, channel, inputs, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
         self._quality = QualityEvaluator(
@@ -46,16 +44,17 @@ class RunEvaluation:
 
         The first worker reports the sample grid, and alone returns quality figures.
         """
-        evaluation, rank = self._experiment.evaluation, self._rank
+        experiment, data, rank = self._run.experiment, self._run.data, self._rank
+        evaluation, precision = experiment.evaluation, experiment.training.precision
         at_once = max(batch_size, evaluation.samples)  # both are known to fit
         with state.engine.evaluating():
             found = metrics_by_part(
-                state.network, state.objective, self._experiment, self._data, self._inputs, batch_size,
+                state.network, state.objective, experiment, data, self._inputs, batch_size,
                 evaluation.limit, rank, self._channel,
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                figure = sample_grid(state.network, self._experiment, self._data, evaluation.samples, self._inputs)
+                figure = sample_grid(state.network, experiment, data, evaluation.samples, self._inputs)
                 if rank.is_first:
                     self._reporter.samples(state.step, figure)
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):
@@ -66,12 +65,10 @@ class RunEvaluation:
             values |= self._quality.measure(drawn) if rank.is_first else {}
         if rank.is_first:
             # Tag the run with what its figures are measured with, where that is new.
-            held_out = held_out_measurement(
-                self._experiment, self._data, evaluation.limit, self._precision, rank.device.type, self._home
-            )
-            measurements = {"eval": held_out}
+            place = rank.device.type, self._run.home
+            measurements = {"eval": held_out_measurement(experiment, data, evaluation.limit, precision, *place)}
             if evaluation.quality:
-                measurements["quality"] = self._quality.measurement(evaluation.quality, at_once, self._precision)
+                measurements["quality"] = self._quality.measurement(evaluation.quality, at_once, precision)
             tags = measurement_tags(measurements)
             if tags != self._measurements:
                 self._reporter.tags(tags)

@@ -1,17 +1,10 @@
 """Hooks on the step loop: observers of a training, and the moments at which they are called.
 
 Every observer is a `StepHook` and overrides the moments that it needs: receipts, the log of phases, the reporter, a
-replay, a proof. A moment that no hook overrides costs nothing. No hook changes what is trained. In order, with steps
-counted from 1:
-
-- `attempt_begun`: the state is built or loaded, and steps begin; again after a roll-back or another micro-batch size;
-- `loader_opened`: batches are read from a position on;
-- `step_begun`, `consumed`, `step_ended`: before the first pass, after the last backward pass, after the update. A step
-  that is left out is consumed without passes, and ends;
-- `pack`, `merge`: what every worker is to know of the others, in one collective a step for all hooks together;
-- `measured`: the step's numbers are on the host; on a GPU a few steps later;
-- `evaluated`, `saving`, `saved`: after an evaluation; before a checkpoint; once that checkpoint is complete, later;
-- `attempt_ended`: steps end, by an error too.
+replay, a proof. A moment that no hook overrides costs nothing. No hook changes what is trained. An attempt begins again
+after a roll-back or with another micro-batch size. In it come `attempt_begun` and `loader_opened`; for each step
+(counted from 1) `step_begun`, `consumed`, `step_ended`, `pack` and `merge` (one collective for all hooks together),
+and, on a GPU a few steps later, `measured`; `evaluated`, `saving` and, later, `saved`; `attempt_ended`.
 """
 
 from __future__ import annotations
@@ -60,7 +53,10 @@ class StepHook:
         """Observe the state before a step, and this worker's micro-batches."""
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
-        """Observe what the passes of this worker that count took; no passes for a step that is left out."""
+        """Observe, after the last backward pass, what the passes of this worker that count took.
+
+        A step that is left out is consumed without passes, and ends.
+        """
 
     def step_ended(self, step: int) -> None:
         """Observe the state after a step."""
@@ -87,7 +83,7 @@ class StepHook:
         """Take note of a checkpoint that is complete; on the first worker alone."""
 
     def attempt_ended(self) -> None:
-        """Stop to observe the state."""
+        """Stop to observe the state: steps end, by an error too."""
 
 
 class Hooks:

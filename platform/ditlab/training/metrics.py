@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,16 +21,6 @@ from ditlab.training.reporting import Phase, Reporter, TrainingProgress
 from ditlab.training.timing import PhaseLog, ThroughputMeter
 
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
-
-
-@dataclass(frozen=True)
-class StepValues:
-    """Metrics of one step, on the host."""
-
-    step: int
-    values: dict[str, float]
-    is_logged: bool
-    """True if they are logged, and not only checked."""
 
 
 class StepMetrics:
@@ -78,8 +67,8 @@ class StepMetrics:
             values = host
         self._pending.append((step, is_logged, [*self._names, *extra], values, event))
 
-    def read(self, wait: bool = False) -> list[StepValues]:
-        """Return every step whose numbers have arrived; every finished step with `wait`."""
+    def read(self, wait: bool = False) -> list[tuple[int, dict[str, float], bool]]:
+        """Return every step whose numbers have arrived (every finished step with `wait`): step, metrics, is logged."""
         arrived = []
         while self._pending:
             step, is_logged, names, values, event = self._pending[0]
@@ -88,7 +77,7 @@ class StepMetrics:
             if event is not None:
                 event.synchronize()
             self._pending.pop(0)
-            arrived.append(StepValues(step, dict(zip(names, values.tolist(), strict=True)), is_logged))
+            arrived.append((step, dict(zip(names, values.tolist(), strict=True)), is_logged))
         return arrived
 
 
@@ -119,32 +108,32 @@ class MetricLog:
         """
         self.phases.read()
         is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
-        for read in self.steps.read(wait):
+        for step, numbers, is_logged in self.steps.read(wait):
             for measured in self._hooks.measured:
-                measured(read.step, read.values)
-            values = {f"train/{name}": value for name, value in read.values.items()}
+                measured(step, numbers)
+            values = {f"train/{name}": value for name, value in numbers.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
-            values["train/data_wait"] = self.phases.data_wait(restart=read.is_logged)
-            loss, norm = read.values["loss"], 0.0 if is_fp16 else read.values["grad_norm"]
+            values["train/data_wait"] = self.phases.data_wait(restart=is_logged)
+            loss, norm = numbers["loss"], 0.0 if is_fp16 else numbers["grad_norm"]
             is_finite = math.isfinite(loss) and math.isfinite(norm)
             if is_finite:
                 self.monitor.num_consecutive = 0
                 self._update(values)
             else:
-                self.monitor.record(read.step, loss, norm)
+                self.monitor.record(step, loss, norm)
                 if self._experiment.training.non_finite.policy == "rollback":
-                    self.bad_step = self.bad_step or read.step  # the first one: those after it are done again
+                    self.bad_step = self.bad_step or step  # the first one: those after it are done again
                 elif self._is_first:
                     num = str(self.monitor.num_skipped)
-                    self._reporter.warn(f"step {read.step} was skipped: its loss or gradient was NaN or infinite.")
+                    self._reporter.warn(f"step {step} was skipped: its loss or gradient was NaN or infinite.")
                     self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": num})
-            if self._is_first and (read.is_logged or not is_finite):
+            if self._is_first and (is_logged or not is_finite):
                 times = {}
-                if read.is_logged and read.step < self._total_steps and self.phases.is_due():
+                if is_logged and step < self._total_steps and self.phases.is_due():
                     with self.throughput.paused():
                         times = self.phases.point()
                     self._update(times)
-                self._reporter.metrics(read.step, values | times)
+                self._reporter.metrics(step, values | times)
         if current_step == self._total_steps or time.monotonic() - self._reported > PROGRESS_INTERVAL:
             self._reported = time.monotonic()
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
@@ -152,13 +141,12 @@ class MetricLog:
 
     def finish(self, step: int) -> None:
         """Report the times since the last point, with the evaluation and the checkpoint after the last step."""
-        if self._is_first and (times := self.phases.point()):
-            self._update(times)
-            self._reporter.metrics(step, times)
+        if self._is_first:
+            self.add(step, self.phases.point())
         self._expose(step, is_over=True)
 
-    def add_evaluation(self, step: int, values: dict[str, float]) -> None:
-        """Take in and report the metrics of an evaluation after `step` steps."""
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Take in and report metrics after `step` steps, such as an evaluation's."""
         self._update(values)
         if self._is_first and values:
             self._reporter.metrics(step, values)

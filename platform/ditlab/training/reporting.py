@@ -81,12 +81,9 @@ class Reporter(StepHook):
     """Writer of the steps' receipts; None: nobody keeps them."""
 
     def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
-        """Report with these functions.
+        """Report with `warn`, which shows people a full sentence, and stop once `should_stop` returns True.
 
-        Args:
-            should_stop: returns True once this worker is requested to stop early.
-            warn: shows a warning, a full sentence, to people.
-            marker: where the loop records how far it has come.
+        In `marker` the loop records how far it has come.
         """
         self.should_stop, self.warn, self.marker = should_stop, warn, marker
 

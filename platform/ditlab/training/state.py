@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ditlab.averages import START
+from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.deepspeed_internals import whole_shape
 from ditlab.engine.distributed import Rank
@@ -19,18 +20,6 @@ from ditlab.errors import UserError
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, WorkerShare
 from ditlab.training.reporting import ProgressMarker
-
-
-class SavedState(Protocol):
-    """Source that a state is read from: a checkpoint, or an earlier engine's state in host memory."""
-
-    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Return values `start` to `stop` of a flattened tensor, float32."""
-        ...
-
-    def has(self, kind: str) -> bool:
-        """Return True if any slice of a field is there."""
-        ...
 
 
 class TrainingState:
@@ -70,7 +59,7 @@ class TrainingState:
         if is_first:
             yield from ((("buffer", name, 0), each.detach().float().view(-1)) for name, each in self.buffers.items())
 
-    def load(self, saved: SavedState, scalars: dict[str, float], step: int, position: int) -> None:
+    def load(self, saved: CheckpointReader | CopiedState, scalars: dict[str, float], step: int, position: int) -> None:
         """Load a saved state, written by any number of workers at any ZeRO stage.
 
         Raises UserError for a state of another optimiser.
@@ -88,7 +77,7 @@ class TrainingState:
         self._load_buffers(saved)
         self.step, self.position = step, position
 
-    def load_weights(self, saved: SavedState, kind: Literal["master", "ema"]) -> None:
+    def load_weights(self, saved: CheckpointReader | CopiedState, kind: Literal["master", "ema"]) -> None:
         """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run."""
 
         def read(field: str, name: str, start: int, stop: int) -> Tensor:
@@ -98,13 +87,9 @@ class TrainingState:
         self.engine.load_state(read, scalars, has_ema=False)
         self._load_buffers(saved)
 
-    def _load_buffers(self, saved: SavedState) -> None:
+    def _load_buffers(self, saved: CheckpointReader | CopiedState) -> None:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
-
-    def close(self) -> None:
-        """Close the engine."""
-        self.engine.close()
 
 
 @dataclass(frozen=True)

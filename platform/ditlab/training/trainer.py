@@ -105,18 +105,13 @@ class Trainer:
             try:
                 return self.train_span(saves=True, saved=saved)
             except RollBack as request:
-                bad_step, failed_step = request.step, None
+                recover, step = self._roll_back, request.step
             except OutOfMemory as error:
                 if self.rank.world_size > 1:
                     raise  # the others wait for this worker in the middle of a step: all start again
-                bad_step, failed_step = 0, error.step
+                recover, step = self._reduce_memory, error.step
             # Out here the exception is gone, and with it every activation that its traceback held on to.
-            if failed_step is not None:
-                self._reduce_memory(failed_step)
-                saved = self.hooks.held()
-            else:
-                self._roll_back(bad_step)
-                saved = self.checkpoints.loaded_receipt
+            saved = recover(step)
 
     def __enter__(self) -> Self:
         return self
@@ -142,13 +137,16 @@ class Trainer:
 
     def _free_state(self) -> None:
         if hasattr(self, "state"):
-            self.state.close()
+            self.state.engine.close()
             del self.state, self.stepper
         gc.collect()
         torch.cuda.empty_cache()  # nothing, without a GPU in use
 
-    def _reduce_memory(self, step: int) -> None:
-        """Take the next measure for a step (from 0) that did not fit, and continue with the state as it is."""
+    def _reduce_memory(self, step: int) -> Mapping[str, str]:
+        """Take the next measure for a step (from 0) that did not fit, and continue with the state as it is.
+
+        Returns what the hooks would have a checkpoint of it hold.
+        """
         self.metrics.read_steps(self.state.step, wait=True)
         self.memory = self.memory.next_attempt(step, self.run.experiment)
         message = self.memory.describe(step, self.run.experiment)
@@ -158,9 +156,13 @@ class Trainer:
         host = CopiedState.of(self.state)
         self._build()
         self.state.load(host, host.scalars, host.step, host.position)
+        return self.hooks.held()
 
-    def _roll_back(self, step: int) -> None:
-        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes again."""
+    def _roll_back(self, step: int) -> Mapping[str, str]:
+        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes again.
+
+        Returns what that checkpoint holds of the hooks.
+        """
         self.metrics.discard_pending()
         self.memory = replace(self.memory, skipped_steps=(*self.memory.skipped_steps, step - 1))
         self.reporter.marker.begin(step, "rolling back", is_untimed=True)
@@ -175,6 +177,7 @@ class Trainer:
                 "out."
             )
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
+        return self.checkpoints.loaded_receipt
 
     def train_span(
         self, until: int | None = None, saves: bool = False, saved: Mapping[str, str] = MappingProxyType({})
@@ -279,7 +282,7 @@ class Trainer:
         marker.begin(step, "evaluating")
         self.metrics.report_progress(step, "evaluating")
         with self.clock.phase("evaluation"):
-            self.metrics.add_evaluation(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
+            self.metrics.add(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
             marker.begin(step, "waiting for the other workers")
             self.channel.barrier()
 
