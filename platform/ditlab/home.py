@@ -49,22 +49,6 @@ def resolve_user_path(path: str | Path) -> Path:
     return found
 
 
-def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can write. Raises UserError where another user can write the existing one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700, exist_ok=True)
-    state = path.lstat()
-    try:
-        # NFS may give files that root writes to the user nobody: the owner of a new file is our own.
-        with tempfile.TemporaryFile(dir=path) as probe:
-            is_ours = state.st_uid == os.fstat(probe.fileno()).st_uid
-    except OSError:
-        is_ours = False
-    if not stat.S_ISDIR(state.st_mode) or not is_ours or state.st_mode & 0o022:
-        raise UserError(f"{path} can be written by others than you, who could put code there; remove it.")
-    return path
-
-
 class Below:
     """Path of a file or folder below a home or a run's folder, as an attribute of it."""
 
@@ -119,7 +103,15 @@ class Home:
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
         Compilers unpickle files from there. Raises UserError where another user can write that folder."""
-        compiled = private_folder(self.caches / f"compiled-{os.geteuid()}")
+        compiled, is_ours = self.caches / f"compiled-{os.geteuid()}", False
+        self.caches.mkdir(parents=True, exist_ok=True)
+        compiled.mkdir(mode=0o700, exist_ok=True)
+        state = compiled.lstat()
+        # NFS may give files that root writes to the user nobody: the owner of a new file is our own.
+        with suppress(OSError), tempfile.TemporaryFile(dir=compiled) as probe:
+            is_ours = state.st_uid == os.fstat(probe.fileno()).st_uid
+        if not stat.S_ISDIR(state.st_mode) or not is_ours or state.st_mode & 0o022:
+            raise UserError(f"{compiled} can be written by others than you, who could put code there; remove it.")
         return {
             "TORCH_EXTENSIONS_DIR": str(compiled / "torch_extensions"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),

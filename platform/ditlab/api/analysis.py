@@ -42,10 +42,8 @@ def compare(
 
     Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
     `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
-    page becomes an artifact of every run. `warn` receives warnings; None: the logger `ditlab`. `on_progress` is called
-    with (task, done, total or None, unit).
-
-    Raises UserError for runs that cannot be compared.
+    page becomes an artifact of every run. `warn` receives warnings (None: the logger `ditlab`), `on_progress` (task,
+    done, total or None, unit). Raises UserError for runs that cannot be compared.
     """
     from ditlab.analysis.comparison import compare_runs
 
@@ -69,10 +67,8 @@ def evaluate_averages(
     """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept.
 
     `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
-    `Run.evaluate`. Nothing is added to the run but a figure in its folder.
-
-    Raises UserError for a run that keeps no averages (`training.averages`), for a length that cannot be rebuilt, and as
-    `Run.evaluate` does.
+    `Run.evaluate`. Nothing is added to the run but a figure in its folder. Raises UserError for a run without averages
+    (`training.averages`), for a length that cannot be rebuilt, and as `Run.evaluate` does.
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
     opened.home.check_place()

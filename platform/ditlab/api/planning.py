@@ -162,9 +162,9 @@ def plan_sweep(
             try:
                 plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
             except UserError as error:
-                if number and values is not None:  # what the first one takes is wrong with this one alone
-                    raise UserError(f"trial {number} ({written(values[number])}): {error}") from None
-                raise
+                # what the first one takes is wrong with this one alone
+                trial = f"trial {number} ({written(values[number])}): " if number and values is not None else ""
+                raise UserError(f"{trial}{error}") from None
         found = plans[key]
         hours.append(found.gpu_hours(found.own))
     known = [each for each in hours if each is not None]
@@ -181,10 +181,9 @@ def draw_plan(plan: Plan, path: Path) -> Path:
 
     bars, chosen = {}, plan.recommended
     for each in plan.settings:
-        parts = asdict(each.memory.peak)
-        encoders = {"encoders": parts.pop("encoders")}
-        bars[each.label] = {name.replace("optimizer", "optimiser"): size for name, size in parts.items()}
-        bars[each.label] |= {"margin": each.margin} | (encoders if encoders["encoders"] else {})
+        parts = asdict(each.memory.peak) | {"margin": each.margin}
+        shown = {name: size for name, size in parts.items() if size or name != "encoders"}
+        bars[each.label] = {name.replace("optimizer", "optimiser"): size for name, size in shown.items()}
     recommended = chosen.label if chosen and chosen.label in bars else None
     title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
     with writing(path):

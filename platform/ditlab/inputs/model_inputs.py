@@ -46,8 +46,8 @@ EncodeTexts = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class ModelInputs:
     """Fields that a model and its loss take of a store's rows, on a device.
 
-    A field whose column is stored is read. Where text or image features are not, and an encoder is named for them, they
-    are computed from the caption and the image; the encoder is opened at the first use, or by `open`.
+    Stored columns are read. Text and image features that are not stored are computed by the encoders that are named for
+    them, from the caption and the image; an encoder is opened at the first use, or by `open`.
     """
 
     def __init__(

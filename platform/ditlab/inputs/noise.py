@@ -62,11 +62,8 @@ class KeyedNoise(_Drawn):
 
 
 def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise":
-    """Return the random numbers of held-out metrics, for rows from place `first` on among a view's rows of a bucket.
-
-    They are the same in every experiment, so that a row has the same masks wherever it is evaluated. Buckets share no
-    numbers.
-    """
+    """Return the random numbers of held-out metrics, for rows from place `first` on among a view's rows of a bucket:
+    the same in every experiment, so that a row has the same masks wherever it is evaluated."""
     return RowNoise(0, f"evaluate/{bucket}" if bucket else "evaluate", first, device)
 
 

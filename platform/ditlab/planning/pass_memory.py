@@ -83,11 +83,8 @@ _traces: dict[str, PassMemory] = {}
 
 
 def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool) -> PassMemory:
-    """Trace the passes of a micro-batch of `size` samples as the engine computes them: in the experiment's precision,
-    with its blocks checkpointed or offloaded where it says so; compiled ones take less.
-
-    Kept for the process. Raises ValueError for a loss that does not fit its model.
-    """
+    """Trace the passes of a micro-batch of `size` samples as the engine computes them, compilation apart; kept for
+    the process. Raises ValueError for a loss that does not fit its model."""
     dtype = DTYPES[experiment.training.precision]
     recomputes = experiment.engine.activation_checkpointing
     offloads = on_gpu and experiment.engine.activation_offload == "cpu"  # on a CPU they are there already

@@ -112,7 +112,7 @@ class Planner:
 
     def setting(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> PlannedSetting:
         """Plan one setting at a micro-batch of so many samples."""
-        experiment, own = self._with_checkpointing[checkpointing], self._experiment.micro_size
+        experiment = self._with_checkpointing[checkpointing]
         memory, margin, total = self.memory(zero, checkpointing, micro)
         batch = experiment.batch.model_copy(update={"micro": micro})
         flops = step_flops(experiment.model_copy(update={"batch": batch}), self.data)
@@ -126,8 +126,7 @@ class Planner:
         def exceeds(index: int) -> bool:  # more samples never take less
             return self.memory(zero, checkpointing, self.micro_sizes[index])[2] > self.device.memory
 
-        num, at = len(self.micro_sizes), self.micro_sizes.index(own)
-        fitting = bisect_left(range(num), True, *((0, at) if exceeds(at) else (at + 1, num)), key=exceeds)
+        fitting = bisect_left(range(len(self.micro_sizes)), True, key=exceeds)
         largest = self.micro_sizes[fitting - 1] if fitting else 0
         return PlannedSetting(
             zero, checkpointing, micro, largest, memory, margin, total, total <= self.device.memory, seconds, flops
@@ -267,11 +266,8 @@ def what_would_fit(planner: Planner, experiment: Experiment) -> str:
 
 
 def write_recommended(plan: Plan, source: Path, path: Path) -> Path:
-    """Write the recommended setting as the spec `path`, which extends the spec `source`, and return it.
-
-    A file that holds the same is left as it is. Raises UserError for any other file at that place, for one that cannot
-    be written, and where nothing fits.
-    """
+    """Write the recommended setting as the spec `path`, which extends the spec `source`; return it. Raises UserError
+    where nothing fits, for another file at that place, and for one that cannot be written."""
     chosen = plan.recommended
     if chosen is None:
         raise UserError(f"--apply has no setting to write: {plan.why}")

@@ -74,11 +74,6 @@ def joined_digest(digests: list[int]) -> int:
     return sum(digests) & SAMPLES_MASK
 
 
-def checksum(row: bytes, before: int) -> int:
-    """Return the CRC-32 of a row's checked bytes after a row of checksum `before` (0 for the first)."""
-    return zlib.crc32(row[:CHECKED], before)
-
-
 def intact_rows(content: bytes) -> np.ndarray:
     """Return the rows of a file's content up to the first that is torn or altered, as an array of ROW."""
     before, num, view = 0, 0, memoryview(content)

@@ -1,42 +1,24 @@
 """Writing of a run's receipts, by its first worker: a damaged file or a full disk costs receipts, never a step."""
 
-import math
 import os
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.receipts.records import ORIGIN, ROW, RecordedAttempt, checksum, intact_rows, next_head, parse_attempt
+from ditlab.receipts.records import ORIGIN, ROW, RecordedAttempt, intact_rows, next_head, parse_attempt
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
-LARGEST = float(np.finfo(np.float32).max)
 HELD = 1 * MIB
 """Bytes of rows that are held while the disk refuses them; beyond that, receipts begin again."""
-
-
-_CHECKED = struct.Struct("<QHBBIQfff")
-"""The bytes of a row that its checksum covers, as `rows.ROW` lays them out: twice as fast as an array's fields."""
-
-
-@dataclass(frozen=True)
-class StepReceipt:
-    """Samples that a step was fed, and the numbers that came out."""
-
-    step: int
-    """From 1."""
-    samples: int
-    """Digest of its samples and draws, as `rows.samples_digest` gives it."""
-    loss: float = 0.0
-    norm: float = 0.0
-    """Gradient norm before clipping."""
-    lr: float = 0.0
-    flags: int = 0
+_FACTS = struct.Struct("<QHBBIQ")
+"""The bytes of a row before its three numbers, as `ROW` lays them out: faster than an array's fields."""
 
 
 class ReceiptWriter:
@@ -86,20 +68,17 @@ class ReceiptWriter:
             except OSError as error:
                 self._warn_once(error)
 
-    def add(self, receipt: StepReceipt) -> None:
-        """Add the next step. Its row is with the operating system when this returns, and survives a kill."""
+    def add(
+        self, step: int, samples: int, loss: float = 0.0, norm: float = 0.0, lr: float = 0.0, flags: int = 0
+    ) -> None:
+        """Add the next step (from 1), whose row survives a kill. `samples`: its `samples_digest`; `norm`: unclipped."""
         with self._lock:
             if self._attempt is None:
                 return
-            checked = _CHECKED.pack(
-                receipt.step, self._attempt.attempt, receipt.flags, 0, 0, receipt.samples,
-                *(
-                    # Beyond float32's range is infinity, which `struct` refuses to round to.
-                    value if abs(value) <= LARGEST or value != value else math.copysign(math.inf, value)
-                    for value in (receipt.loss, receipt.norm, receipt.lr)
-                ),
-            )  # fmt: skip
-            self._checksum = checksum(checked, self._checksum)
+            with np.errstate(over="ignore"):  # beyond float32's range is infinity
+                numbers = np.array([loss, norm, lr], "<f4").tobytes()
+            checked = _FACTS.pack(step, self._attempt.attempt, flags, 0, 0, samples) + numbers
+            self._checksum = zlib.crc32(checked, self._checksum)
             written = checked + self._checksum.to_bytes(4, "little")
             self._head, self._begun = next_head(self._head, written, self._begun), None
             self._held += written

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -91,7 +92,23 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
     done: list[Assignment] = []
     for assignment in assignments:
         keys, value = assignment.keys, assignment.value
-        mapping = _with_default_kinds(mapping, assignment, class_of)
+        # The class of some mappings depends on the names of the fields that they have (loss components of packages).
+        is_there = value_at(mapping, keys) is not None
+        cls: type[Spec] | None = None
+        with suppress(UserError):  # reported later, for the whole experiment
+            cls = class_of(mapping if is_there else merge(mapping, nested(keys, value)))
+        for depth, key in enumerate(keys):
+            if cls is None:
+                break
+            fields, above = fields_at(cls, mapping, keys[:depth]), ".".join(keys[:depth])
+            if fields is None:
+                problem = f"{above} is a plain value and holds no '{key}'; set {above} itself."
+                raise UserError(f"{assignment.source}: {problem}")
+            if key not in fields:
+                raise UserError(f"{assignment.source}: {_unknown_field(cls, mapping, keys[: depth + 1], fields)}")
+            if depth and "kind" in fields and value_at(mapping, keys[:depth]) is None:
+                # left out in a file: the field would belong to no kind
+                mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
         if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
             beside = (each for each in done if each.keys[:-1] == keys[:-1] and each.keys[-1] not in SELECTORS)
             if earlier := next(beside, None):
@@ -126,28 +143,6 @@ def changed_values(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, An
             yield from changed_values(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield path, old, new
-
-
-def _with_default_kinds(mapping: dict[str, Any], assignment: Assignment, class_of: ClassOf) -> dict[str, Any]:
-    """Return the mapping with the default kinds of the mappings around a field that an assignment sets, where a file
-    leaves them out. Raises UserError for a path that leads nowhere."""
-    keys = assignment.keys
-    # The class of some mappings depends on the names of the fields that they have (loss components of packages).
-    is_there = value_at(mapping, keys) is not None
-    try:
-        cls = class_of(mapping if is_there else merge(mapping, nested(keys, assignment.value)))
-    except UserError:
-        return mapping  # reported later, for the whole experiment
-    for depth, key in enumerate(keys):
-        fields = fields_at(cls, mapping, keys[:depth])
-        if fields is None:
-            above = ".".join(keys[:depth])
-            raise UserError(f"{assignment.source}: {above} is a plain value and holds no '{key}'; set {above} itself.")
-        if key not in fields:
-            raise UserError(f"{assignment.source}: {_unknown_field(cls, mapping, keys[: depth + 1], fields)}")
-        if depth and "kind" in fields and value_at(mapping, keys[:depth]) is None:
-            mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
-    return mapping
 
 
 def members(annotation: Any) -> list[Any]:

@@ -28,7 +28,6 @@ COMMON = {
     "checkpoint.storage": "all trials of a sweep are kept in one place; set it under `fixed` instead",
     "resources": "trials share the machine in equal parts; set it under `fixed` instead",
 }
-WHOLE_GRID = 1_000  # combinations that `trials: null` stands for; more want to be written out
 # Fields that a population can change in the middle of a run.
 PBT_AREAS = ("optimizer.", "schedule.", "objective.", "training.clip.", "training.ema.", "sampling.")
 SMALLEST_POPULATION = 4
@@ -203,10 +202,9 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
     sizes = ", ".join(f"{path} {len(axis.listed() or ()):,}" for path, axis in crossed.items())
     if count > MAX_TRIALS:
         yield f"space has more than {MAX_TRIALS:,} combinations ({sizes}); take values out."
-    if count > (trials or WHOLE_GRID):
-        limit = f"trials={trials} are fewer" if trials else f"trials=null stands for at most {WHOLE_GRID:,} of them"
-        enough = f"a multiple of {count}" if search == "random" else f"{count}"
-        yield (f"space has {count:,} combinations ({sizes}), and {limit}; set trials to {enough}, or take values out.")
+    if trials and count > trials:
+        enough = f"{'a multiple of ' if search == 'random' else ''}{count}, or take values out"
+        yield f"space has {count:,} combinations ({sizes}), and trials={trials} are fewer; set trials to {enough}."
     if search == "random" and trials and trials % count:
         below = trials // count * count
         yield (

@@ -65,7 +65,24 @@ def _check(root: Node, yaml: YAML, source: str) -> None:
     while stack:
         node, depth = stack.pop()
         count += 1
-        problem = _TOO_MUCH if count > MAX_NODES or depth > MAX_DEPTH else _problem(node, yaml)
+        problem, tag = "", str(node.tag).replace("tag:yaml.org,2002:", "!!")
+        known = SCALARS if isinstance(node, ScalarNode) else ["!!seq" if isinstance(node, SequenceNode) else "!!map"]
+        if count > MAX_NODES or depth > MAX_DEPTH:
+            problem = _TOO_MUCH
+        elif tag not in known:
+            problem = (
+                f"YAML tag {format_value(tag)} is refused; write a plain value, and a text, such as a date, in quotes."
+            )
+        elif isinstance(node, ScalarNode):
+            try:
+                value = yaml.constructor.construct_object(node)
+                str(value).encode()  # neither half a character nor a number of thousands of digits
+                if isinstance(value, float) and not math.isfinite(value):
+                    problem = f"{shorten(node.value)} is refused; write a finite number."
+            except Exception:  # ValueError of `!!int x`, KeyError of `!!bool 7`
+                problem = (
+                    f"{format_value(node.value)} is not {SCALARS[tag]}; write a plain value, and a text in quotes."
+                )
         if problem:
             raise UserError(f"{source}: line {node.start_mark.line + 1}: {problem}")
         if isinstance(node, SequenceNode):
@@ -79,23 +96,6 @@ def _check(root: Node, yaml: YAML, source: str) -> None:
                         "before each colon, and quotes around a text with braces."
                     )
                 stack += [(key, depth + 1), (value, depth + 1)]
-
-
-def _problem(node: Node, yaml: YAML) -> str:
-    """Describe what is wrong with a node by itself; empty for nothing."""
-    tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
-    known = SCALARS if isinstance(node, ScalarNode) else ["!!seq" if isinstance(node, SequenceNode) else "!!map"]
-    if tag not in known:
-        return f"YAML tag {format_value(tag)} is refused; write a plain value, and a text, such as a date, in quotes."
-    if isinstance(node, ScalarNode):
-        try:
-            value = yaml.constructor.construct_object(node)
-            str(value).encode()  # neither half a character nor a number of thousands of digits
-        except Exception:  # ValueError of `!!int x`, KeyError of `!!bool 7`
-            return f"{format_value(node.value)} is not {SCALARS[tag]}; write a plain value, and a text in quotes."
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"{shorten(node.value)} is refused; write a finite number."
-    return ""
 
 
 def read_recorded(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ditlab.receipts.records import (
     joined_digest,
     samples_digest,
 )
-from ditlab.receipts.writer import ReceiptWriter, StepReceipt
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.plugins import plugin_packages
 from ditlab.storage.plain_files import MIB, read_plain
@@ -96,14 +96,13 @@ class StepReceipts(StepHook):
     def _write(self) -> None:
         assert self._writer is not None
         while self._next in self._digests and (self._next in self._values or self._next in self._skipped):
-            step = self._next
-            digest = self._digests.pop(step)
+            step, digest = self._next, self._digests.pop(self._next)
             if step in self._skipped:
-                self._writer.add(StepReceipt(step, digest, flags=LEFT_OUT))
+                self._writer.add(step, digest, flags=LEFT_OUT)
             else:
                 loss, norm, lr = self._values.pop(step)
                 flags = 0 if math.isfinite(loss) and math.isfinite(norm) else NOT_APPLIED
-                self._writer.add(StepReceipt(step, digest, loss, norm, lr, flags))
+                self._writer.add(step, digest, loss, norm, lr, flags)
             self._next += 1
 
 

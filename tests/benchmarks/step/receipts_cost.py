@@ -17,13 +17,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.engine.distributed import Rank, single_process
 from ditlab.home import RunFolder
-from ditlab.receipts.writer import ReceiptWriter, StepReceipt
+from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.training import receipts, trainer
@@ -56,9 +57,9 @@ class SwitchedWriter(ReceiptWriter):
 
     is_on = True
 
-    def add(self, receipt: StepReceipt) -> None:
+    def add(self, *numbers: Any, **more: Any) -> None:
         if self.is_on:
-            super().add(receipt)
+            super().add(*numbers, **more)
 
 
 class Blocks(Reporter):
@@ -95,7 +96,7 @@ def calls_of_a_step(run: TrainingRun, rank: Rank, folder: Path) -> float:
     begin = time.perf_counter()
     for step in range(CALLS):
         passes = [ConsumedPass(rows, first, first // unit, 0, step, experiment.seed) for first in range(0, size, unit)]
-        writer.add(StepReceipt(step + 1, passes_digest(passes), 0.5, 1.0, 1e-3))
+        writer.add(step + 1, passes_digest(passes), 0.5, 1.0, 1e-3)
     seconds = (time.perf_counter() - begin) / CALLS
     writer.close()
     return seconds

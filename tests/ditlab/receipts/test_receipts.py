@@ -21,7 +21,7 @@ from ditlab.receipts.records import (
     mix64,
     samples_digest,
 )
-from ditlab.receipts.writer import ReceiptWriter, StepReceipt
+from ditlab.receipts.writer import ReceiptWriter
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def write(folder, warnings, first, last, saved=None, workers=1) -> dict[str, str
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(first - 1, workers), saved or {})
     for step in range(first, last + 1):
-        writer.add(StepReceipt(step, 1000 * workers + step, 0.5 / step, 2.0, 1e-3))
+        writer.add(step, 1000 * workers + step, 0.5 / step, 2.0, 1e-3)
     receipt = writer.receipt()
     writer.close()
     return receipt
@@ -87,7 +87,7 @@ def test_steps_are_done_again(folder, warnings):
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(4), saved)
     for step in range(5, 10):
-        writer.add(StepReceipt(step, 1000 + step))
+        writer.add(step, 1000 + step)
     first = writer.receipt()
     writer.close()
     last = write(folder, warnings, 5, 12, saved, workers=2)
@@ -169,12 +169,12 @@ def test_rows_are_written_at_once(folder, warnings):
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(), {})
     for step in (1, 2):
-        writer.add(StepReceipt(step, 7))
+        writer.add(step, 7)
         assert read_receipts(folder).rows["step"].tolist() == list(range(1, step + 1))
     with mock.patch("os.write", side_effect=OSError(28, "No space left on device")):
-        writer.add(StepReceipt(3, 7))
+        writer.add(3, 7)
     assert len(warnings) == 1 and len(read_receipts(folder).rows) == 2
-    writer.add(StepReceipt(4, 7))
+    writer.add(4, 7)
     assert read_receipts(folder).rows["step"].tolist() == [1, 2, 3, 4]
     writer.close()
 
@@ -182,7 +182,7 @@ def test_rows_are_written_at_once(folder, warnings):
 def test_numbers_beyond_float32_are_infinite(folder, warnings):
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(), {})
-    writer.add(StepReceipt(1, 2**63 - 1, 1e39, -1e300, float("nan")))
+    writer.add(1, 2**63 - 1, 1e39, -1e300, float("nan"))
     writer.close()
     (row,) = read_receipts(folder).rows
     assert row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"]) and warnings == []
@@ -219,6 +219,6 @@ def test_mix64_is_splitmix64():
 def test_left_out_steps_are_rows(folder, warnings):
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(), {})
-    writer.add(StepReceipt(1, 5, flags=LEFT_OUT))
+    writer.add(1, 5, flags=LEFT_OUT)
     writer.close()
     assert read_receipts(folder).rows["flags"].tolist() == [LEFT_OUT]

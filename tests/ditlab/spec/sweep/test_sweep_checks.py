@@ -132,9 +132,6 @@ NUMBERS = [
     ({"seed": whole(0, 9), "batch.size": choice(64, 128)}, {**GRID, "trials": 8},
      "space has 20 combinations (seed 10, batch.size 2), and trials=8 are fewer; set trials to 20, or take values "
      "out."),
-    ({"seed": whole(0, 1000)}, GRID,
-     "space has 1,001 combinations (seed 1,001), and trials=null stands for at most 1,000 of them; set trials to "
-     "1001, or take values out."),
     ({"seed": {"kind": "grid", "values": [0, 1, 2]}}, {},
      "trials=8 is no multiple of the 3 combinations of the grid axes (seed 3), each of which is tried on the same "
      "draws; set trials to 6 or 9."),
