@@ -55,7 +55,7 @@ class Below:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, owner: "Home | RunFolder", kind: type) -> Path:
+    def __get__(self, owner: Any, kind: type) -> Path:
         return (owner.root if isinstance(owner, Home) else owner.path) / self.name
 
 

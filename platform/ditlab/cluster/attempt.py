@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
 
-from ditlab.cluster.channel import CHANNEL_ERRORS, PREEMPTED, KeyValueChannel
-from ditlab.cluster.heartbeat import HangDetector, Heartbeat, heartbeat_interval, read_heartbeats
+from ditlab.cluster.channel import (
+    CHANNEL_ERRORS,
+    PREEMPTED,
+    HangDetector,
+    Heartbeat,
+    KeyValueChannel,
+    heartbeat_interval,
+    read_heartbeats,
+)
 from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
-from ditlab.cluster.ray_internals import cluster_state, start_errors
+from ditlab.cluster.ray_internals import checked
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
@@ -22,7 +29,9 @@ from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
-WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError, WorkerHealthCheckTimeoutError = start_errors()
+WorkerGroupStartupFailedError = checked("WorkerGroupStartupFailedError")
+WorkerGroupStartupTimeoutError = checked("WorkerGroupStartupTimeoutError")
+WorkerHealthCheckTimeoutError = checked("WorkerHealthCheckTimeoutError")
 POLL_INTERVAL = 0.1  # seconds between looks at the channel
 START_NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
 DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
@@ -105,7 +114,7 @@ class Attempt:
             self._next_drain_check = now + DRAIN_INTERVAL
             self._nodes |= alive_ids()
             # A spot instance's notice, or a scale-down.
-            if set(cluster_state().get_draining_nodes()) & {each.node for each in self._heartbeats}:
+            if set(checked("state").get_draining_nodes()) & {each.node for each in self._heartbeats}:
                 self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
                 self._request_stop(PREEMPTED)
 

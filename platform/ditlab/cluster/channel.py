@@ -1,15 +1,24 @@
-"""Key-value channel between launcher and workers, in the store that every Ray cluster has; requests to stop on it."""
+"""Key-value channel between launcher and workers, in the store that every Ray cluster has, and what passes on it.
+
+Workers write heartbeats and hear when to stop; the launcher detects those that hang.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 import ray
 
 from ditlab.cluster.ray_internals import key_value
+from ditlab.training.reporting import ProgressMarker
 
 CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 """Exceptions of Ray's key-value store while it cannot be reached."""
@@ -17,7 +26,8 @@ CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 # Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good by a sweep's
 # scheduler; paused by a sweep's scheduler.
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
-STOP_POLL_INTERVAL = 0.5  # seconds
+STOP_POLL_INTERVAL = 0.5  # seconds between looks for requests to stop
+MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 
 
 class KeyValueChannel:
@@ -57,26 +67,99 @@ class KeyValueChannel:
         return f"{self.name}/{topic}".encode()
 
 
-class StopPoller:
-    """Thread that polls the topic `stop`, off the training thread. Use as a context manager."""
+@dataclass(frozen=True)
+class Heartbeat:
+    """Latest state of one worker."""
 
-    def __init__(self, channel: KeyValueChannel) -> None:
-        self._channel, self._requested, self._ended = channel, threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="stop-poller", daemon=True)
-        self.is_set = self._requested.is_set
-        self.reason = ""
+    rank: int
+    pid: int
+    node: str
+    """Ray's id of the worker's node."""
+    written: float
+    """Time of this heartbeat, seconds since 1970 by the node's clock: compared with the same worker's only."""
+    step: int
+    activity: str
+    num_begun: int
+    num_done: int
+    """(num_begun, num_done) is equal on workers that are equally far."""
+    idle: float
+    """Seconds without progress in an activity that should make some."""
+    process_start: float = 0.0
+    """Start time of the process: its number may be another process's by now."""
 
-    def _poll(self) -> None:
-        while not self._ended.wait(STOP_POLL_INTERVAL):
-            with suppress(*CHANNEL_ERRORS):
-                if reason := self._channel.get("stop"):
-                    self.reason = reason  # a person's request may follow that of the cluster
-                    self._requested.set()
 
-    def __enter__(self) -> StopPoller:
-        self._thread.start()
-        return self
+class HeartbeatThread(threading.Thread):
+    """Thread of a worker that writes heartbeats and polls the topic `stop`, off the training thread, until `end`."""
 
-    def __exit__(self, *_: object) -> None:
+    def __init__(self, group: KeyValueChannel, control: KeyValueChannel, rank: int, hang_timeout: float) -> None:
+        """Heartbeats go to `group`, requests to stop come by `control`."""
+        super().__init__(name="ditlab-heartbeat", daemon=True)
+        self._group, self._control, self._rank = group, control, rank
+        self.marker = ProgressMarker()
+        self._topic, self._interval = f"heartbeat/{rank}", heartbeat_interval(hang_timeout)
+        self._node = ray.get_runtime_context().get_node_id()
+        self._process_start = psutil.Process().create_time()
+        self._ended = threading.Event()
+        self.stop_reason = ""
+        """Latest reason to stop; empty for none."""
+
+    def run(self) -> None:
+        marker, due = self.marker, 0.0
+        while True:
+            if time.monotonic() >= due:
+                due = time.monotonic() + self._interval
+                heartbeat = Heartbeat(
+                    self._rank, os.getpid(), self._node, time.time(), marker.step, marker.activity, marker.num_begun,
+                    marker.num_done, marker.idle, self._process_start,
+                )  # fmt: skip
+                self._group.try_put(self._topic, asdict(heartbeat))
+            with suppress(*CHANNEL_ERRORS):  # a person's request may follow that of the cluster
+                self.stop_reason = self._control.get("stop") or self.stop_reason
+            if self._ended.wait(min(STOP_POLL_INTERVAL, self._interval)):
+                return
+
+    def should_stop(self) -> bool:
+        """Return True once the worker shall stop."""
+        return bool(self.stop_reason)
+
+    def end(self) -> None:
+        """End the thread and delete the heartbeat: a worker that is done is not silent."""
         self._ended.set()
-        self._thread.join()
+        self.join()
+        with suppress(*CHANNEL_ERRORS):
+            self._group.remove(self._topic)
+
+
+def read_heartbeats(channel: KeyValueChannel, num_workers: int) -> list[Heartbeat]:
+    """Latest heartbeat of each worker that has written one."""
+    found = (channel.get(f"heartbeat/{rank}") for rank in range(num_workers))
+    return [Heartbeat(**values) for values in found if values]
+
+
+def heartbeat_interval(hang_timeout: float) -> float:
+    """Seconds between heartbeats, for a timeout after which a silent worker counts as hung."""
+    return min(MAX_INTERVAL, hang_timeout / 8)
+
+
+class HangDetector:
+    """Finds workers that are silent, or without progress, for longer than `hang_timeout` seconds."""
+
+    def __init__(self, hang_timeout: float) -> None:
+        self._timeout = hang_timeout
+        self._seen: dict[int, tuple[float, float]] = {}
+        """Times at which each rank's latest heartbeat was written, and first seen."""
+
+    def hung_workers(self, heartbeats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
+        """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in seconds.
+
+        A process that is stopped or cut off writes no more heartbeats. One whose step loop hangs writes heartbeats
+        without progress, and so do all that wait for it: the worker that is least far is the one that hangs.
+        """
+        for each in heartbeats:
+            if self._seen.get(each.rank, (0.0, 0.0))[0] != each.written:
+                self._seen[each.rank] = (each.written, now)
+        silent = [each for each in heartbeats if now - self._seen[each.rank][1] > self._timeout]
+        if silent or not heartbeats or any(each.idle <= self._timeout for each in heartbeats):
+            return silent
+        least = min((each.num_begun, each.num_done) for each in heartbeats)
+        return [each for each in heartbeats if (each.num_begun, each.num_done) == least]

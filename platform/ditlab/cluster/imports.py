@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -105,22 +104,12 @@ def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[st
     """
     with ray_session(address, 0, warn):
         from ditlab.cluster.nodes import alive_nodes, run_on_nodes
-        from ditlab.cluster.survey import removed_if_empty
+        from ditlab.cluster.survey import probe_file
 
         local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
-        probe = out.absolute() / f".probe-{secrets.token_hex(8)}"
-        with removed_if_empty(out):
-            try:
-                out.mkdir(parents=True, exist_ok=True)
-                probe.write_text(probe.name)
-                arguments = (str(probe), probe.name, local)
-                results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
-            except OSError as error:
-                raise UserError(
-                    f"--out={out} cannot be written ({first_line(error)}); choose another folder."
-                ) from error
-            finally:
-                probe.unlink(missing_ok=True)
+        with probe_file(out.absolute(), f"--out={out}", "choose another folder") as probe:
+            arguments = (str(out.absolute() / probe), probe, local)
+            results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
         for result in results:
             if result.problem:
                 warn(f"warning: node {result.name} sent no report ({result.problem}).")

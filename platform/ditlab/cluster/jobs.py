@@ -150,10 +150,7 @@ class JobServer:
 
     def follow(self, job: str, on_text: Callable[[str], None]) -> JobResult:
         """Pass the job's output to `on_text` until the job has ended. Raises RunFailed where the job server is lost."""
-        asyncio.run(self._follow(job, on_text))
-        status, message, code = self.state(job)
-        if status not in _END_STATUSES:
-            raise RunFailed(f"{self._lost(job)}; its last status is {status}.", kind="lost_node")
+        status, message, code = asyncio.run(self._follow(job, on_text))
         if status == "STOPPED":
             return JobResult(status, 130, message)
         return JobResult(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
@@ -164,8 +161,8 @@ class JobServer:
             details = self._client.get_job_info(job)
             return str(details.status.value), details.message or "", details.driver_exit_code
 
-    async def _follow(self, job: str, on_text: Callable[[str], None]) -> None:
-        """Pass on the log, each text once; its stream may break off any number of times before the job has ended."""
+    async def _follow(self, job: str, on_text: Callable[[str], None]) -> tuple[str, str, int | None]:
+        """Pass on the log, each text once, and return the state at the job's end; its stream may break off before."""
         seen, away = 0, 0.0
         while away < AWAY_TIMEOUT:
             fresh = 0
@@ -175,20 +172,17 @@ class JobServer:
                     if fresh > seen:  # a new stream begins at the log's beginning
                         on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
                         seen = fresh
-                if self.state(job)[0] in _END_STATUSES:
-                    return
+                if (state := self.state(job))[0] in _END_STATUSES:
+                    return state
                 away = 0.0
             except _client_errors():
                 away += 1.0
             await asyncio.sleep(1.0)
-        raise RunFailed(f"{self._lost(job)}.", kind="lost_node")
-
-    def _lost(self, job: str) -> str:
-        """Message for a job whose job server does not answer any more."""
-        return (
+        raise RunFailed(
             f"the job server at {self.address} does not answer any more, and job {job} may go on without it: "
             f"`ray job logs --follow {job} --address {self.address}` once it is back; if the head is gone, submit the "
-            "same again with --resume auto"
+            "same again with --resume auto.",
+            kind="lost_node",
         )
 
     @contextmanager

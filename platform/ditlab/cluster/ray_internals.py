@@ -17,88 +17,71 @@ from typing import Any
 
 TESTED = "2.60"
 """Version of Ray whose internals these are."""
-INTERNALS = (
-    "ray._private.authentication.authentication_utils:is_token_auth_enabled",
-    "ray._private.ray_constants:get_runtime_env_default_excludes",
-    "ray._private.runtime_env.packaging:_dir_travel",
-    "ray._private.runtime_env.packaging:_get_excludes",
-    "ray._private.state:state",
-    "ray._private.worker:_global_node",
-    "ray._private.worker:print_to_stdstream",
-    "ray._raylet:AuthenticationTokenLoader",
-    "ray._raylet:Config",
-    "ray._raylet:PlacementGroupID",
-    "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator:get_or_create_autoscaling_coordinator",
-    "ray.experimental.internal_kv:_internal_kv_del",
-    "ray.experimental.internal_kv:_internal_kv_get",
-    "ray.experimental.internal_kv:_internal_kv_put",
-    "ray.train.v2._internal.exceptions:WorkerGroupStartupFailedError",
-    "ray.train.v2._internal.exceptions:WorkerGroupStartupTimeoutError",
-    "ray.train.v2._internal.exceptions:WorkerHealthCheckTimeoutError",
-    "ray.tune.execution.tune_controller:TuneController._schedule_trial_train",
-    "ray.tune.schedulers.pbt:PopulationBasedTraining._get_new_config",
-    "ray.tune.schedulers.pbt:PopulationBasedTraining._quantiles",
-    "ray.tune.schedulers.pbt:PopulationBasedTraining._save_trial_state",
-)
-"""`module:name` of each; `sweeps.search` inherits those of PopulationBasedTraining, and the attributes below."""
+INTERNALS = {
+    "is_token_auth_enabled": "ray._private.authentication.authentication_utils",
+    "get_runtime_env_default_excludes": "ray._private.ray_constants",
+    "_dir_travel": "ray._private.runtime_env.packaging",
+    "_get_excludes": "ray._private.runtime_env.packaging",
+    "state": "ray._private.state",
+    "_global_node": "ray._private.worker",
+    "print_to_stdstream": "ray._private.worker",
+    "AuthenticationTokenLoader": "ray._raylet",
+    "Config": "ray._raylet",
+    "PlacementGroupID": "ray._raylet",
+    "get_or_create_autoscaling_coordinator": "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator",
+    "_internal_kv_del": "ray.experimental.internal_kv",
+    "_internal_kv_get": "ray.experimental.internal_kv",
+    "_internal_kv_put": "ray.experimental.internal_kv",
+    "WorkerGroupStartupFailedError": "ray.train.v2._internal.exceptions",
+    "WorkerGroupStartupTimeoutError": "ray.train.v2._internal.exceptions",
+    "WorkerHealthCheckTimeoutError": "ray.train.v2._internal.exceptions",
+    "TuneController._schedule_trial_train": "ray.tune.execution.tune_controller",
+    "PopulationBasedTraining._get_new_config": "ray.tune.schedulers.pbt",
+    "PopulationBasedTraining._quantiles": "ray.tune.schedulers.pbt",
+    "PopulationBasedTraining._save_trial_state": "ray.tune.schedulers.pbt",
+}
+"""Module of each name; `sweeps.search` inherits those of PopulationBasedTraining, and the attributes below."""
 INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
 """Attributes of an instance of PopulationBasedTraining; `_metric` of MedianStoppingRule, too."""
 
 
 def checked(name: str) -> Any:
     """Import one of INTERNALS. Raises RuntimeError, with the version, where this Ray has moved it."""
-    assert name in INTERNALS, name
-    module, _, attribute = name.partition(":")
+    module = INTERNALS[name]
     try:
-        return attrgetter(attribute)(import_module(module))
+        return attrgetter(name)(import_module(module))
     except (ImportError, AttributeError) as error:
         import ray
 
         raise RuntimeError(
-            f"Ray {ray.__version__} has moved {module}.{attribute}, which DiTLab uses of Ray {TESTED} ({error}); "
+            f"Ray {ray.__version__} has moved {module}.{name}, which DiTLab uses of Ray {TESTED} ({error}); "
             f"pip install 'ray[train,tune]=={TESTED}.*'."
         ) from error
 
 
-def is_token_required() -> bool:
-    """Return True if this process sends a token to the cluster that it is connected to."""
-    return bool(checked("ray._private.authentication.authentication_utils:is_token_auth_enabled")())
-
-
-def token_loader() -> Any:
-    """Return Ray's reader of tokens."""
-    return checked("ray._raylet:AuthenticationTokenLoader").instance()
-
-
 def reload_token() -> None:
     """Make Ray read mode and token again; by itself it does so once a process."""
-    checked("ray._raylet:Config").initialize("")
-    token_loader().reset_cache()
+    checked("Config").initialize("")
+    checked("AuthenticationTokenLoader").instance().reset_cache()
 
 
 def travel(root: Path, note: Callable[[Path], None], *, respects_git: bool, logger: logging.Logger) -> None:
     """Call `note` with each file that Ray would pack of a folder: its rules for ignored files are its own."""
-    packaging = "ray._private.runtime_env.packaging"
-    excludes = checked("ray._private.ray_constants:get_runtime_env_default_excludes")()
-    ignored = [checked(f"{packaging}:_get_excludes")(root, excludes)]
-    checked(f"{packaging}:_dir_travel")(root, ignored, note, include_gitignore=respects_git, logger=logger)
-
-
-def cluster_state() -> Any:
-    """Return the state of the connected cluster, as Ray Train's own watchers read it."""
-    return checked("ray._private.state:state")
+    excludes = checked("get_runtime_env_default_excludes")()
+    ignored = [checked("_get_excludes")(root, excludes)]
+    checked("_dir_travel")(root, ignored, note, include_gitignore=respects_git, logger=logger)
 
 
 def job_server() -> str:
     """Return HOST:PORT of the connected cluster's job server; empty where there is none."""
-    return str(checked("ray._private.worker:_global_node").webui_url or "")
+    return str(checked("_global_node").webui_url or "")
 
 
 @contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Leave out the paragraph that Ray prints on standard output for every process that dies."""
     printer = vars(import_module("ray._private.worker"))
-    before, printer["print_to_stdstream"] = checked("ray._private.worker:print_to_stdstream"), lambda *_, **__: None
+    before, printer["print_to_stdstream"] = checked("print_to_stdstream"), lambda *_, **__: None
     try:
         yield
     finally:
@@ -109,31 +92,23 @@ def remove_group(hexadecimal: str) -> None:
     """Release the placement group with this id, and kill what runs in it."""
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-    remove_placement_group(PlacementGroup(checked("ray._raylet:PlacementGroupID")(bytes.fromhex(hexadecimal))))
+    remove_placement_group(PlacementGroup(checked("PlacementGroupID")(bytes.fromhex(hexadecimal))))
 
 
 def recount_nodes(timeout: float) -> None:
     """Make Ray Train's coordinator count the nodes of the cluster again."""
     import ray
 
-    place = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator"
-    coordinator: Any = checked(f"{place}:get_or_create_autoscaling_coordinator")()
+    coordinator: Any = checked("get_or_create_autoscaling_coordinator")()
     ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=timeout)
-
-
-def start_errors() -> tuple[type[Exception], type[Exception], type[Exception]]:
-    """Return Ray Train's errors of a worker group: its start failed, its start took too long, a worker hangs."""
-    names = ("WorkerGroupStartupFailedError", "WorkerGroupStartupTimeoutError", "WorkerHealthCheckTimeoutError")
-    failed, late, hung = (checked(f"ray.train.v2._internal.exceptions:{name}") for name in names)
-    return failed, late, hung
 
 
 def schedule_training(controller: Any, trial: Any) -> None:
     """Make Tune's controller train a trial that waits in its process."""
-    checked("ray.tune.execution.tune_controller:TuneController._schedule_trial_train")
+    checked("TuneController._schedule_trial_train")
     controller._schedule_trial_train(trial)
 
 
 def key_value(operation: str) -> Callable[..., Any]:
     """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get` or `del`."""
-    return partial(checked(f"ray.experimental.internal_kv:_internal_kv_{operation}"), namespace=b"ditlab")
+    return partial(checked(f"_internal_kv_{operation}"), namespace=b"ditlab")

@@ -87,12 +87,9 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
 
     Folders made for them are removed as well. Raises UserError where nothing can be written.
     """
-    name = f".probe-{secrets.token_hex(8)}"
     with ExitStack() as stack:
-        stack.enter_context(removed_if_empty(home.root))
-        writable_folder(home.root, f"DITLAB_HOME={home.root}", "point DITLAB_HOME at a writable folder")
-        (home.root / name).write_text(name)
-        stack.callback((home.root / name).unlink, missing_ok=True)
+        what = f"DITLAB_HOME={home.root}"
+        name = stack.enter_context(probe_file(home.root, what, "point DITLAB_HOME at a writable folder"))
         if storage is None:
             yield name
             return
@@ -107,6 +104,22 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
         finally:
             with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
                 store.files.delete("", name)
+
+
+@contextmanager
+def probe_file(folder: Path, what: str, remedy: str) -> Iterator[str]:
+    """Write a probe file into a folder for the length of the block; yields its name, which is its content.
+
+    Raises UserError, with `what` and `remedy`, where the folder cannot be written.
+    """
+    name = f".probe-{secrets.token_hex(8)}"
+    with removed_if_empty(folder):
+        writable_folder(folder, what, remedy)
+        (folder / name).write_text(name)
+        try:
+            yield name
+        finally:
+            (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -234,8 +247,7 @@ def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -
 def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: Sequence[str]) -> list[str]:
     """Sentences on packages in another version than the launcher's.
 
-    Of Python the first two numbers count, of a library all but the build: a head without GPU may have another one
-    (`+cu128`).
+    Of Python the first two numbers count, of a library all but the build (`+cu128`), which a head may lack.
     """
 
     def comparable(name: str, version: str) -> str:

@@ -21,8 +21,7 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, KeyValueChannel, StopPoller
-from ditlab.cluster.heartbeat import HeartbeatThread
+from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, HeartbeatThread, KeyValueChannel
 from ditlab.cluster.nodes import node_name
 from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
@@ -35,7 +34,7 @@ from ditlab.secrets import hide, raise_hidden
 from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
-from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.reporting import Reporter
 from ditlab.training.trainer import train
 
 POLL_INTERVAL = 0.05  # seconds between looks for the next assignment, and for the answer of a scheduler
@@ -46,8 +45,7 @@ SWEEP_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other w
 def run_worker(config: dict[str, Any]) -> None:
     """Train every run that the group is assigned, until the last one.
 
-    Args:
-        config: `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
+    `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
     """
     channel, context = KeyValueChannel(config["channel"]), get_context()
     torch.set_num_threads(config["threads"])
@@ -101,25 +99,23 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     distributed.broadcast_object_list(group_name, 0)
     if rank.is_first:
         control.put("group", group_name[0])
-    marker, group = ProgressMarker(), control.child(group_name[0])
-    heartbeats = HeartbeatThread(group, rank.rank, marker, launch.experiment.resources.hang_timeout)
-    heartbeats.start()
+    group = control.child(group_name[0])
+    link = HeartbeatThread(group, control, rank.rank, launch.experiment.resources.hang_timeout)
+    link.start()
     try:
         if launch.versions:
             packages = plugin_packages(launch.experiment.to_dict())
             check_joining_node(launch.versions, packages, launch.home, launch.run_id)
-        _train_run(launch, control, group, rank, marker)
+        _train_run(launch, group, rank, link)
     except Exception as error:
         record_failure(error, rank.rank, launch.resumed, group)
         raise
     finally:
-        heartbeats.stop()
+        link.end()
 
 
-def _train_run(
-    launch: Launch, control: KeyValueChannel, group: KeyValueChannel, rank: Rank, marker: ProgressMarker
-) -> None:
-    """Train a run to its end, and put the outcome on the group's channel; requests to stop come by `control`."""
+def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: HeartbeatThread) -> None:
+    """Train a run to its end, and put the outcome on the group's channel."""
     experiment, warnings = launch.experiment, []
     worker_nodes = [""] * rank.world_size
     distributed.all_gather_object(worker_nodes, node_name())
@@ -133,14 +129,13 @@ def _train_run(
     launch = launch.changed(notify=warn if rank.local_rank == 0 else ignore)  # once a node
     training_run = launch.training_run()
     with ExitStack() as stack:
-        stop = stack.enter_context(StopPoller(control))
-        common: dict[str, Any] = {"should_stop": stop.is_set, "warn": warn, "marker": marker}
+        common: dict[str, Any] = {"should_stop": link.should_stop, "warn": warn, "marker": link.marker}
         reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(launch.folder, warn=warn))
             report = None
             if launch.trial_channel:
-                report = partial(report_to_sweep, launch, stop, marker, min(SWEEP_TIMEOUT, rank.timeout / 2))
+                report = partial(report_to_sweep, launch, link, min(SWEEP_TIMEOUT, rank.timeout / 2))
             reporter = TrackedReporter(
                 launch, lambda progress: group.try_put("progress", asdict(progress)), report, worker_nodes, **common
             )
@@ -153,26 +148,26 @@ def _train_run(
             tracker.watch_system(num_nodes=max_nodes(experiment, nodes))
             stack.enter_context(tracker)
         outcome = train(training_run, rank, reporter)
-        if outcome.status == "interrupted" and stop.reason == STOPPED:
+        if outcome.status == "interrupted" and link.stop_reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:
-            if outcome.status != "interrupted" or stop.reason not in (PREEMPTED, PAUSED):  # else it goes on soon
+            if outcome.status != "interrupted" or link.stop_reason not in (PREEMPTED, PAUSED):  # else it goes on soon
                 reporter.finish(outcome)
             group.put("outcome", asdict(outcome))
 
 
 def report_to_sweep(
-    launch: Launch, stop: StopPoller, marker: ProgressMarker, timeout: float, step: int, metrics: Mapping[str, float]
+    launch: Launch, link: HeartbeatThread, timeout: float, step: int, metrics: Mapping[str, float]
 ) -> bool:
     """Report a trial's evaluation, and wait for the sweep's scheduler where it has one.
 
     Returns True if training still has to wait after `timeout` seconds.
     """
     channel = KeyValueChannel(launch.trial_channel)
-    marker.begin(step, "waiting for the sweep's scheduler", is_untimed=True)
+    link.marker.begin(step, "waiting for the sweep's scheduler", is_untimed=True)
     channel.try_put("report", {"step": step, "metrics": dict(metrics)})
     deadline = time.monotonic() + timeout
-    while launch.gated and not stop.is_set():
+    while launch.gated and not link.should_stop():
         with suppress(*CHANNEL_ERRORS):
             if (channel.get("go") or 0) >= step:
                 return False

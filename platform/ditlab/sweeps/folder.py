@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Below, Home, RunFolder
 from ditlab.reports.sweep_records import Trial
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded
@@ -67,24 +67,18 @@ class SweepFolder:
         return self.folder.run_id
 
     @property
-    def spec(self) -> Path:
-        """The resolved sweep (YAML)."""
-        return self.folder.path / "sweep.yaml"
+    def path(self) -> Path:
+        """The folder itself."""
+        return self.folder.path
 
-    @property
-    def ledger(self) -> Path:
-        """One line a trial (JSON), on the disk before the trial starts."""
-        return self.folder.path / "trials.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """Folder of the figures, the tables and best.yaml."""
-        return self.folder.path / "report"
-
-    @property
-    def clock(self) -> Path:
-        """Duration of all sessions so far (JSON)."""
-        return self.folder.path / "elapsed.json"
+    spec = Below("sweep.yaml")
+    """The resolved sweep (YAML)."""
+    ledger = Below("trials.jsonl")
+    """One line a trial (JSON), on the disk before the trial starts."""
+    report = Below("report")
+    """Folder of the figures, the tables and best.yaml."""
+    clock = Below("elapsed.json")
+    """Duration of all sessions so far (JSON)."""
 
     def load_sweep(self) -> Sweep:
         """Read and validate the sweep. Raises UserError if the folder belongs to an ordinary run.

@@ -74,8 +74,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         steps = trial.total_steps - first_step(trial.experiment.start)
         seconds[trial.number] = steps * trial.experiment.batch.size / speed if speed else None
     left = [value for number, value in seconds.items() if number not in ended]
-    known = [value for value in left if value is not None]
-    total = sum(known) / at_once if len(known) == len(left) else None
+    total = None if None in left else sum(filter(None, left)) / at_once
     sources = ", ".join(sorted({source for _, source in speeds.values()}))
     duration = f"{format_duration(total)} with {at_once} at once, by {sources}" if total else f"unknown ({sources})"
     lines = [f"expected: {duration}"]

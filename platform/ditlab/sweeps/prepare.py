@@ -1,8 +1,4 @@
-"""Preparation of a sweep: every check that needs no worker process, for each trial that is known beforehand.
-
-A portable sweep has absolute paths and a tracking address, as workers run in other working directories. Its concurrency
-is the number of trials that train at once, and the cores of each of their workers.
-"""
+"""Preparation of a sweep: every check that needs no worker process, for each trial that is known beforehand."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ STARTED_SECTIONS = ("start", "model", "objective", "training")
 
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
-    """Return the sweep with absolute paths, and the resolved tracking address.
+    """Return the sweep with absolute paths, as workers run in other folders, and the resolved tracking address.
 
     A tracking address of null becomes MLFLOW_TRACKING_URI, or, for a resumed sweep, the address in its `stored` spec,
     whatever the environment says now. Without either it stays null, so that DITLAB_HOME can be moved. Raises UserError

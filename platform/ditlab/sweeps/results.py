@@ -160,15 +160,15 @@ class ParentRun:
             self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
         self._tracker.close(0.0 if kind is KeyboardInterrupt else CATCH_UP_TIMEOUT)
 
-    def log_progress(self, trials: Sequence[Trial], leader: int | None) -> None:
+    def log_progress(self, trials: Sequence[Trial], leader: Trial | None) -> None:
         """Log the counts by status and the best value so far, once for each number of ended trials."""
         ended = [trial for trial in trials if trial.has_ended]
         if len(ended) <= self._num_logged:
             return
         self._num_logged = len(ended)
         counts = {f"trials/{status}": float(sum(trial.status == status for trial in ended)) for status in ENDED}
-        found = next((trial for trial in trials if trial.number == leader), None)
-        values = {f"best/{name}": found.metrics[name] for name in self._metrics if found and name in found.metrics}
+        final = leader.metrics if leader else {}
+        values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
         if (first := values.get(f"best/{self._metrics[0]}")) is not None:
             self._tracker.journal.log_overview(len(ended), {"run/best_eval": float(number(first))})

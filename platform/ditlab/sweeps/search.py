@@ -1,7 +1,7 @@
 """Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
 
-Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). Population-based training is synchronous (Jaderberg et al.
-2017, arXiv:1711.09846).
+Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; median stopping:
+Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
 """
 
 from __future__ import annotations
@@ -163,9 +163,6 @@ def make_scheduler(
     sweep: Sweep, total_steps: int, past: Mapping[str, MetricCurve], stop_trial: Callable[[int], None]
 ) -> TrialScheduler:
     """Make the sweep's scheduler, whose time is a trial's training step.
-
-    ASHA: Li et al. 2020, arXiv:1810.05934. Median stopping: Golovin et al. 2017. Population-based training: Jaderberg
-    et al. 2017, arXiv:1711.09846.
 
     `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
     sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.

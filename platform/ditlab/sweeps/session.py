@@ -111,6 +111,7 @@ class SweepSession:
         """Show and log the trials until Tune has ended; stop Tune on request, or when the time budget is used up."""
         sweep = self._started.sweep
         ended_before = frozenset(trial.number for trial in self._started.past if trial.has_ended)
+        name, sign = sweep.metrics[0], -1 if sweep.modes[0] == "max" else 1
         tuner.start()
         is_stopping = False
         while tuner.is_alive():
@@ -119,52 +120,44 @@ class SweepSession:
             if (requests.count or self._is_over_budget) and not is_stopping:
                 is_stopping = True
                 self._channel.put("stop", INTERRUPTED)
-                tuner.stop()
+                tuner.stopper.requested.set()
                 reason = "time_budget is used up" if self._is_over_budget else "stopping"
                 more = "" if self._is_over_budget else "; once more ends at once"
                 self._warn(f"{reason}: running trials save a checkpoint{more}.")
             trials = self._read_trials()
-            leader = self._leader(trials)
-            num_trials = self._started.num_trials
+            done = [trial for trial in trials if trial.status == "finished"]
+            done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
+            best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
+            leader, num_trials = best.number if best else None, self._started.num_trials
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
-            parent.log_progress(trials, leader)
+            parent.log_progress(trials, best)
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._saved_at = time.monotonic()
                 self._save_elapsed()
 
     def _read_trials(self) -> list[Trial]:
-        """Read the present state of every trial in the ledger."""
-        planned = self._folder.planned_trials()
+        """Read the present state of every trial in the ledger, and pass on new warnings."""
+        planned, home, channel = self._folder.planned_trials(), self._started.home, self._channel
         for trial in planned:
-            if not self._trials.get(trial.number, trial).has_ended:
-                # A file or a channel that cannot be read now may be readable in the next round.
-                with suppress(UserError, *CHANNEL_ERRORS):
-                    self._trials[trial.number] = self._read_trial(trial)
+            number = trial.number
+            if self._trials.get(number, trial).has_ended:
+                continue
+            with suppress(UserError, *CHANNEL_ERRORS):  # what cannot be read now may be readable in the next round
+                record, messages = find_record(home, trial), channel.get(f"warnings/{number}") or []
+                for message in messages[self._num_warnings.get(number, 0) :]:
+                    self._warn(f"trial {number}: {message}")
+                self._num_warnings[number] = len(messages)
+                if record is None:
+                    continue
+                progress = {"metrics": {}, "step": 0, **(channel.get(f"progress/{number}") or {})}
+                metrics, step = progress["metrics"], max(progress["step"], record.step)
+                if record.status in ENDED:
+                    metrics, step = final_values(metric_history(home.run(trial.run_id))), record.step
+                self._trials[number] = replace(
+                    trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,
+                    note=record.message,
+                )  # fmt: skip
         return [self._trials.get(trial.number, trial) for trial in planned]
-
-    def _read_trial(self, trial: Trial) -> Trial:
-        number, home = trial.number, self._started.home
-        record = find_record(home, trial)
-        messages = self._channel.get(f"warnings/{number}") or []
-        for message in messages[self._num_warnings.get(number, 0) :]:
-            self._warn(f"trial {number}: {message}")
-        self._num_warnings[number] = len(messages)
-        if record is None:
-            return trial
-        trial = replace(
-            trial, status=record.status, step=record.step, total_steps=record.total_steps, note=record.message
-        )
-        if trial.has_ended:
-            return replace(trial, metrics=final_values(metric_history(home.run(trial.run_id))))
-        progress = self._channel.get(f"progress/{number}") or {}
-        return replace(trial, metrics=progress.get("metrics", {}), step=max(progress.get("step", 0), record.step))
-
-    def _leader(self, trials: list[Trial]) -> int | None:
-        """Number of the best finished trial, by the first metric."""
-        name, sign = self._started.sweep.metrics[0], -1 if self._started.sweep.modes[0] == "max" else 1
-        done = [trial for trial in trials if trial.status == "finished"]
-        done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
-        return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number)).number if done else None
 
     def _elapsed(self) -> float:
         """Seconds of all sessions so far."""
@@ -204,19 +197,9 @@ class TunerThread(threading.Thread):
     def __init__(self, started: StartedSweep, channel: KeyValueChannel, past: Mapping[str, MetricCurve]) -> None:
         super().__init__(name="ray-tune", daemon=True)
         self._sweep, self._channel, self._past = started, channel, past
-        self._stopper = _IdleStopper(self._is_idle)
-        self._storage = started.folder.folder.path / "tune"
+        self.stopper = _IdleStopper(started)
+        self._storage = started.folder.path / "tune"
         self.error: Exception | None = None
-
-    def stop(self) -> None:
-        """Start no more trials, and end once the running ones have ended."""
-        self._stopper.requested.set()
-
-    def _is_idle(self) -> bool:
-        """Return True if no trial is training or saving its last checkpoint."""
-        started = self._sweep
-        records = (find_record(started.home, trial) for trial in started.folder.planned_trials())
-        return not any(record and record.status == "running" for record in records)
 
     def run(self) -> None:
         for name, value in SETTINGS.items():
@@ -238,16 +221,11 @@ class TunerThread(threading.Thread):
         started, sweep = self._sweep, self._sweep.sweep
         folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
         leader = make_trainable(str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers)
+        stop = partial(stop_trial, self._channel)  # Tune copies its schedulers with all that they hold
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(
-                # Tune copies its schedulers with all that they hold.
-                sweep,
-                started.prepared.total_steps,
-                self._past,
-                partial(stop_trial, self._channel),
-            ),
+            "scheduler": make_scheduler(sweep, started.prepared.total_steps, self._past, stop),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.search, OptunaSearch):
@@ -269,7 +247,7 @@ class TunerThread(threading.Thread):
             run_config=tune.RunConfig(
                 name=secrets.token_hex(4),
                 storage_path=str(self._storage),
-                stop=self._stopper,
+                stop=self.stopper,
                 failure_config=tune.FailureConfig(max_failures=MAX_LOST_PROCESSES),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
                 verbose=0,
@@ -278,19 +256,22 @@ class TunerThread(threading.Thread):
 
 
 class _IdleStopper(tune.Stopper):
-    """Ends Tune on request, once no trial runs.
+    """Ends Tune on request, once no trial is training or saving its last checkpoint.
 
     Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
     """
 
-    def __init__(self, is_idle: Callable[[], bool]) -> None:
-        self.requested, self._is_idle = threading.Event(), is_idle
+    def __init__(self, started: StartedSweep) -> None:
+        self.requested, self._started = threading.Event(), started
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self.requested.is_set() and self._is_idle()
+        if not self.requested.is_set():
+            return False
+        records = [find_record(self._started.home, trial) for trial in self._started.folder.planned_trials()]
+        return not any(record and record.status == "running" for record in records)
 
     def __deepcopy__(self, memo: Any) -> _IdleStopper:
         return self
@@ -308,7 +289,7 @@ def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers:
         def setup(self, config: dict[str, Any]) -> None:
             home = Home(Path(home_root))
             folder = SweepFolder(home.run(sweep_id))
-            self._pool = WorkerPool(folder.folder.path / "ray", keep_workers)
+            self._pool = WorkerPool(folder.path / "ray", keep_workers)
             self._lead = partial(TrialThread, home, sweep_id, folder.load_sweep(), share, self._pool)
             self._trial = self._lead(config["trial"])
 

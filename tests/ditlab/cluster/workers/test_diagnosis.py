@@ -6,7 +6,7 @@ from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 
 from ditlab.cluster.attempt import GroupState, diagnose
-from ditlab.cluster.heartbeat import Heartbeat
+from ditlab.cluster.channel import Heartbeat
 from ditlab.runs.failures import Failure, FailureKind
 
 

@@ -1,6 +1,6 @@
 """Detection of workers that hang, from heartbeats made by hand."""
 
-from ditlab.cluster.heartbeat import HangDetector, Heartbeat, heartbeat_interval
+from ditlab.cluster.channel import HangDetector, Heartbeat, heartbeat_interval
 
 
 def heartbeat(rank, num_done=5, idle=0.0, written=1.0):
