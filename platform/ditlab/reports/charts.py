@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -135,10 +135,8 @@ class Chart:
         """True if a curve's point stands for several."""
         return any(curve.band for curve in self.curves)
 
-    @property
-    def box(self) -> tuple[int, int, int, int]:
-        """Left, right, top and bottom of the plot in the chart's units."""
-        return _LEFT, _RIGHT, _TOP, _BOTTOM
+    box: ClassVar = (_LEFT, _RIGHT, _TOP, _BOTTOM)
+    """Left, right, top and bottom of the plot in the chart's units."""
 
 
 def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
@@ -239,7 +237,7 @@ class AxisScale:
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
     def ticks(self) -> list[Tick]:
-        """Ticks at multiples of 1, 2 or 5 times a power of ten; on a wide logarithmic scale at powers alone."""
+        """Ticks at multiples of 1, 2, 2.5 or 5 times a power of ten; on a wide logarithmic scale at powers."""
         if self.is_log and self.high > 5 * self.low:
             lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -210,18 +210,8 @@ class Comparison:
         return next(label for label, one in zip(self.labels, self.runs, strict=True) if one.run_id == run.run_id)
 
 
-@dataclass(frozen=True)
-class TrainingClock:
-    """Seconds of training by step."""
-
-    steps: np.ndarray
-    """(num,) ascending, from 0."""
-    seconds: np.ndarray
-    """(num,) from 0; all NaN where the time is unknown."""
-
-    def at(self, steps: np.ndarray) -> np.ndarray:
-        """Seconds at `steps`, interpolated linearly."""
-        return np.interp(steps, self.steps, self.seconds)
+TrainingClock = Callable[[np.ndarray], np.ndarray]
+"""Seconds of training at steps, linear between those that are known; NaN where the time is unknown."""
 
 
 def training_clock(
@@ -236,7 +226,7 @@ def training_clock(
     """
     at, stamps = np.asarray(steps, dtype=float), np.asarray(times, dtype=float) / 1000
     if len(at) < 2:
-        return TrainingClock(np.array([0.0, 1.0]), np.array([np.nan, np.nan]))
+        return lambda wanted: np.full(np.shape(wanted), np.nan)
     strides, intervals = np.diff(at), np.diff(stamps)
     session = np.searchsorted(np.sort(np.asarray(starts, dtype=float)) / 1000, stamps, side="right")
     marks = np.sort(np.asarray(evaluated, dtype=float))
@@ -249,7 +239,9 @@ def training_clock(
         usual[session == own] = max(0.0, float(np.median(paces[next(mask for mask in masks if mask.any())])))
     is_measured = is_clean & ((paces <= PAUSE_STEPS * usual[1:]) | (intervals <= PAUSE_SECONDS))
     spent = np.where(is_measured, intervals, usual[1:] * strides)
-    return TrainingClock(np.insert(at, 0, 0.0), np.cumsum(np.concatenate([[0.0, usual[0] * at[0]], spent])))
+    seconds = np.cumsum(np.concatenate([[0.0, usual[0] * at[0]], spent]))
+    known = np.insert(at, 0, 0.0)
+    return lambda wanted: np.interp(wanted, known, seconds)
 
 
 @dataclass(frozen=True)
@@ -271,7 +263,7 @@ class RunCurve:
 def run_curve(steps: ArrayLike, values: ArrayLike, batch_size: int, clock: TrainingClock) -> RunCurve:
     """Place a metric's points on all three axes; of two points for one step the first one counts."""
     at, first = np.unique(np.asarray(steps, dtype=float), return_index=True)
-    return RunCurve(at, at * batch_size, clock.at(at), np.asarray(values, dtype=float)[first])
+    return RunCurve(at, at * batch_size, clock(at), np.asarray(values, dtype=float)[first])
 
 
 def smoothed(curve: RunCurve) -> RunCurve:

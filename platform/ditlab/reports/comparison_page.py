@@ -155,11 +155,7 @@ def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | Im
 
 
 def curves_figure(comparison: Comparison, names: Mapping[str, str]) -> Figure:
-    """Draw three panels a metric: over steps, samples and training time; a run has its colour in all of them.
-
-    `names` are titles by metric. Axes are logarithmic where all values are above 0. The training loss is pale, and its
-    running median is drawn over it.
-    """
+    """Draw metrics, `names` with their titles, over steps, samples and time; the training loss with its median."""
     panels: list[Lines] = []
     ends = []
     for name, title in names.items():

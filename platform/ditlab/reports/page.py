@@ -298,7 +298,7 @@ def render_sections(page: Page) -> dict[str, str]:
     rendered = {TOP: parts.render_head(page)}
     for key, section in zip(page.keys(), page.sections, strict=True):
         rendered[key] = parts.render_section(section, key)
-    return {key: _printable(str(html)) for key, html in rendered.items()}
+    return {key: _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(html)) for key, html in rendered.items()}
 
 
 def digest_of(html: str) -> str:
@@ -323,11 +323,7 @@ def write_markdown(page: Page, path: Path) -> Path:
 def write_text(text: str, path: Path) -> Path:
     """Write a rendered page without control characters; makes folders as needed, and replaces the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, (_printable(text).strip() + "\n").encode())
-
-
-def _printable(text: str) -> str:
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return write_whole(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
 
 
 @cache

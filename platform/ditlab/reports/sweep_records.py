@@ -113,8 +113,7 @@ def rank(summary: SweepSummary) -> list[Trial]:
 def pareto(summary: SweepSummary) -> list[Trial]:
     """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
-    A trial dominates another if it is no worse in any metric and better in at least one. With one metric: the best
-    finished trial alone. Empty where no trial finished with a finite value of every metric.
+    With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric.
     """
     done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
     fronts = _fronts([_losses(summary, trial) or () for trial in done])

@@ -20,7 +20,7 @@ from ditlab.reports.formatting import (
 )
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import METHOD, importance, plot_axis
+from ditlab.reports.sweep_axes import METHOD, importance
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
@@ -35,8 +35,6 @@ from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, objec
 
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
-_NAMES = 12
-"""Most categories listed of an axis."""
 _WEAK = 0.3
 """R^2 below which importances are only a hint."""
 
@@ -84,7 +82,9 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
         table = Table(["axis", "importance, %"], [[path, round(100 * share)] for path, share in ordered], METHOD)
         mattered = [Paragraphs(text), table]
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
-    sections = [_ranking(summary)]
+    taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
+    heads = short_names((axis.path for axis in summary.axes), taken)
+    sections = [_ranking(summary, heads)]
     if first is not None and best_spec.strip():
         state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
         text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
@@ -97,20 +97,14 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
         ]),
         Section("Learning curves", [picture("curves.png", curves, CURVES_CAPTION)]),
-        *_notes(summary), _how(summary, resume_command),
+        *_notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
 
-def _names(summary: SweepSummary) -> dict[str, str]:
-    """Short names of the axes for the heads of tables."""
-    taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
-    return short_names((axis.path for axis in summary.axes), taken)
-
-
-def _ranking(summary: SweepSummary) -> Section:
-    names, front = _names(summary), {trial.number for trial in pareto(summary)}
+def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
+    front = {trial.number for trial in pareto(summary)}
     trade_off = len(summary.metrics) > 1
     columns = ["trial", "run", "status", "step", *summary.metrics, *(["Pareto"] if trade_off else [])]
     rows: list[list[Cell]] = []
@@ -134,20 +128,16 @@ def _ranking(summary: SweepSummary) -> Section:
 def _notes(summary: SweepSummary) -> list[Section]:
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     others = [trial for trial in summary.trials if trial.status != "failed" and trial.note]
-    population = "pbt" in summary.scheduler.lower() or "population" in summary.scheduler.lower()
     sections = []
-    for title, head, trials in (
-        ("Failed trials", "why", failed), ("Takeovers" if population else "Notes", "note", others),
-    ):  # fmt: skip
-        rows: list[list[Cell]] = [
-            [trial.number, trial.run_id, trial.step,
-             shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason was recorded"] for trial in trials
-        ]  # fmt: skip
-        sections += [Section(title, [Table(["trial", "run", "step", head], rows)])] if rows else []
+    for title, trials in (("Failed trials", failed), ("Notes", others)):
+        notes = [shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason recorded" for trial in trials]
+        rows: list[list[Cell]]
+        rows = [[trial.number, trial.run_id, trial.step, note] for trial, note in zip(trials, notes, strict=True)]
+        sections += [Section(title, [Table(["trial", "run", "step", "note"], rows)])] if rows else []
     return sections
 
 
-def _how(summary: SweepSummary, resume_command: str) -> Section:
+def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -> Section:
     elapsed, summed = (
         format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
     )
@@ -161,20 +151,9 @@ def _how(summary: SweepSummary, resume_command: str) -> Section:
         ["time", f"{elapsed}; {summed} summed over trials"],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
-    axes: list[list[Cell]] = []
-    for axis in summary.axes:
-        tried = plot_axis(axis, [trial for trial in summary.trials if trial.status != "waiting"])
-        if not tried.raw:
-            values = ""
-        elif tried.scale == "category":
-            names = ", ".join(tried.names[:_NAMES])
-            values = f"{names} and {len(tried.names) - _NAMES} more" if len(tried.names) > _NAMES else names
-        else:
-            ends = [math.exp(end) if tried.scale == "log" else end for end in (tried.low, tried.high)]
-            values = " to ".join(dict.fromkeys(format_number(end) for end in ends))
-        axes.append([axis.path, _names(summary)[axis.path], axis.scale, values])
-    if axes:
-        parts.append(Table(["axis", "in the ranking", "scale", "tried"], axes))
+    if summary.axes:
+        axes = [[axis.path, heads[axis.path], axis.scale] for axis in summary.axes]
+        parts.append(Table(["axis", "in the ranking", "scale"], axes))
     if not is_done(summary):
         parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
     return Section("How the sweep was run", parts)

@@ -80,11 +80,9 @@ class Thinning:
 class JournalWriter:
     """Writer of one node's journal. Safe to use from several threads; one write call per record.
 
-    Records that the journal holds already are dropped, so a run that goes back to a checkpoint, in this process or in
-    the next, repeats the steps since then without logging them twice. A metric's value for a step that is not beyond
-    its last one is such a repeat even if it differs: a resumed run on other hardware differs in the last bits, and
-    MLflow, which never forgets a point, would show both. Of each metric about `budget` of 10^6 points go on to MLflow,
-    or all of them where `budget` is None. `warn` gets a line on damage, and on a disk that refuses; None: it is logged.
+    A metric's value for a step that is not beyond its last one is dropped, even if it differs: a run that goes back to
+    a checkpoint repeats steps, and MLflow never forgets a point. Of each metric about `budget` of 10^6 points go on to
+    MLflow; None: all. `warn` gets a line on damage, and on a disk that refuses; None: it is logged.
     """
 
     def __init__(

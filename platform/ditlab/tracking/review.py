@@ -81,8 +81,7 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
 def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, str]:
     """Tags of a complete checkpoint; those of the samples too, where they were drawn from these weights.
 
-    A checkpoint in the run's folder is named relative to it, one elsewhere by its path or URI. The digest of its
-    manifest is the file's SHA-256, and given where the file is on this machine.
+    One in the run's folder is named relative to it, with its manifest's SHA-256 where that file is on this machine.
     """
     path = Path(location)
     try:

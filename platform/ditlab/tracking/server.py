@@ -184,7 +184,13 @@ class MlflowServer:
         return self._process.pid if self._process else None
 
     def __enter__(self) -> MlflowServer:
-        environment = self._environment()
+        environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+        for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
+                     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
+            environment.pop(name, None)  # a client's, or a setting that would weaken access
+        environment["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
+        if self.options.administrator:
+            environment |= self.options.administrator.settings(self.home, os.environ)
         # First, or a SIGTERM could leave the server behind.
         self._previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -217,16 +223,6 @@ class MlflowServer:
         if self.options.administrator or self.options.database or self.options.artifacts:
             return [*command, "--serve-artifacts"]  # clients may be on other machines, without keys to the storage
         return [*command, "--default-artifact-root", str(self.home.artifacts)]
-
-    def _environment(self) -> dict[str, str]:
-        settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
-        for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
-                     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
-            settings.pop(name, None)  # a client's, or a setting that would weaken access
-        settings["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
-        if self.options.administrator:
-            settings |= self.options.administrator.settings(self.home, os.environ)
-        return settings
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """End the server; an interruption is the ordinary end, and is not raised again."""

@@ -54,10 +54,8 @@ class RunTracker:
     ) -> None:
         """Open the journal and start the upload. Raises UserError for a malformed address.
 
-        Where it `is_held`, the upload and the system metrics begin with `begin_upload`, or 10 seconds late: they import
-        MLflow, which would take 3 s of processor from what comes before the first step.
-        `warn` gets a line for each trouble with MLflow. `budget` is the spec's `tracking.budget`: about how many of
-        10^6 points of a metric reach MLflow; None: all.
+        Where it `is_held`, upload and system metrics, which import MLflow for 3 s, begin with `begin_upload`, or 10
+        seconds late. `warn` gets a line for each trouble with MLflow; `budget` is the spec's `tracking.budget`.
         """
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder
@@ -71,7 +69,6 @@ class RunTracker:
         if not is_held:
             self._begin.set()
         self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync, self._begin)
-        self._uploader.start()
 
     def begin_upload(self) -> None:
         """Begin the upload and the system metrics where they are held."""

@@ -79,7 +79,8 @@ class CursorFile:
         self._database = sqlite_path(uri) if uri.startswith("sqlite:") else None
         self._journal = folder.node_journal(node)
         self._path = self._journal.with_suffix(".cursor.json")
-        self._lock: int | None = None
+        self.lock: int | None = None
+        """Descriptor of the held lock; None while this process does not hold it."""
 
     def load(self) -> Cursor:
         """The saved cursor; the beginning for an unreadable one, and for a database or journal that was made again."""
@@ -101,28 +102,23 @@ class CursorFile:
         targets = {**self._read(), self._key: asdict(cursor)}
         write_durably(self._path, add_checksum(json.dumps(targets, indent=1).encode()))
 
-    @property
-    def is_mine(self) -> bool:
-        """True if this process holds the lock."""
-        return self._lock is not None
-
     def acquire(self) -> bool:
         """Take the lock; returns False while another process holds it."""
-        if self._lock is None:
+        if self.lock is None:
             descriptor = open_for_append(Path(f"{self._path}.lock"))
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(descriptor)
                 return False
-            self._lock = descriptor
+            self.lock = descriptor
         return True
 
     def release(self) -> None:
         """Release the lock, if this process holds it."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     def _head(self) -> str:
         try:
@@ -166,7 +162,7 @@ class JournalTransfer:
 
         Raises what MLflow raises when it does not answer, RunGoneError, and NotReadyError.
         """
-        if not self.cursor_file.is_mine:
+        if self.cursor_file.lock is None:
             if not self.cursor_file.acquire():
                 return
             self.cursor = self.cursor_file.load()  # another process may have sent since this one began
@@ -290,9 +286,6 @@ class BackgroundUploader:
         self._stop, self._begin = threading.Event(), begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until = math.inf
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property

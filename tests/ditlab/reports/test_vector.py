@@ -100,11 +100,6 @@ def test_text_and_curves_are_legible(theme) -> None:
             assert contrast(text_on(red, green, blue), cell) >= 4.5
 
 
-def test_contrast_of_black_and_white() -> None:
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-
-
 def test_one_line_cuts_and_says_so() -> None:
     assert one_line("a\nb\tc", 10) == "a b c"
     assert one_line("word " * 4000, 12) == "word word w…"

@@ -32,7 +32,7 @@ def folder(home):
 @pytest.fixture(autouse=True)
 def no_upload(monkeypatch):
     """Upload nothing: MLflow has tests of its own."""
-    monkeypatch.setattr("ditlab.tracking.upload.BackgroundUploader.start", lambda self: None)
+    monkeypatch.setattr("ditlab.tracking.upload.BackgroundUploader._run", lambda self: None)
     monkeypatch.setattr("ditlab.tracking.upload.BackgroundUploader.close", lambda self, *_: None)
 
 
