@@ -38,25 +38,21 @@ class EncoderWork:
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
     """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.
     Captions count with the model's longest. Raises UserError for a damaged configuration."""
-    spec, found = experiment.encoders, EncoderWork()
+    spec, work, left_out = experiment.encoders, EncoderWork(), list[str]()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
     for kind, place, made in (("text", spec.text, {*TEXT}), ("image", spec.image, {IMAGE})):
         option = f"encoders.{kind}"
         if place is None or not needed & made:
             continue
         if data.columns is None:
-            reason = ", as whether a step runs it depends on the data, which are not here"
-            found = replace(found, left_out=(*found.left_out, option + reason))
+            left_out.append(f"{option}, as whether a step runs it depends on the data, which are not here")
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
-            found = replace(found, left_out=(*found.left_out, f"{option}={place}, which is not on this machine"))
+            left_out.append(f"{option}={place}, which is not on this machine")
         else:
-            network = checkpoint.outline(DTYPES[spec.precision])
-            weights, pass_bytes, flops, features = _trace(network, experiment, data, kind)
-            found = EncoderWork(
-                found.weights + weights, max(found.pass_bytes, pass_bytes), found.flops + flops,
-                found.host + spec.cache * features, found.left_out,
-            )  # fmt: skip
-    return found
+            weights, peak, flops, features = _trace(checkpoint.outline(DTYPES[spec.precision]), experiment, data, kind)
+            host = work.host + spec.cache * features
+            work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host)
+    return replace(work, left_out=tuple(left_out))
 
 
 def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:

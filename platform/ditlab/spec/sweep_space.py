@@ -104,7 +104,7 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
     Every trial that can be known beforehand is validated as an experiment of its own."""
     build_experiment(sweep.base, f"{source}: base")
-    if problem := next(chain(_path_problems(sweep), _condition_problems(sweep)), None):
+    if problem := next(_axis_problems(sweep), None):
         raise UserError(f"{source}: {problem}")
     reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
     if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
@@ -116,14 +116,15 @@ def check_sweep(sweep: Sweep, source: str) -> None:
         experiment_for(sweep, values, source=f"{source}: trial {number} ({written(values)})")
 
 
-def _path_problems(sweep: Sweep) -> Iterator[str]:
-    """Find what `fixed` and `space` set that trials share, or that both set."""
+def _axis_problems(sweep: Sweep) -> Iterator[str]:
+    """Find what `fixed` and `space` set that trials share or that both set, and mistakes in the `when` of axes."""
+    space = sweep.space
     if "name" in sweep.fixed:
         yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
-    for path in sweep.space:
+    for path in space:
         if inside := next((name for name in sweep.fixed if is_below(name, path)), None):
             yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
-        if inside := next((name for name in sweep.space if name != path and is_below(name, path)), None):
+        if inside := next((name for name in space if name != path and is_below(name, path)), None):
             yield (
                 f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
                 f"write the values of {path} out with that field, or make axes of its single fields."
@@ -131,11 +132,6 @@ def _path_problems(sweep: Sweep) -> Iterator[str]:
         for field, reason in COMMON.items():
             if is_below(path, field) or is_below(field, path):
                 yield f"space.{path} cannot vary, as {reason}."
-
-
-def _condition_problems(sweep: Sweep) -> Iterator[str]:
-    """Find mistakes in the `when` of axes."""
-    space = sweep.space
     for path, axis in space.items():
         for name, condition in axis.when.items():
             where = f"space.{path}.when={{{name}: {format_value(condition)}}}"
