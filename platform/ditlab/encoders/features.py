@@ -108,13 +108,13 @@ class FeatureExtractor:
     def text(self) -> FrozenTextEncoder:
         """Encoder of captions. Raises UserError where it cannot be opened."""
         field = self._fields[TEXT[0]]
-        return FrozenTextEncoder.open(self._spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
+        return FrozenTextEncoder(self._spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
 
     @cached_property
     def image(self) -> FrozenImageEncoder:
         """Encoder of images. Raises UserError where it cannot be opened."""
         width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
-        return FrozenImageEncoder.open(self._spec.image or "", width, patch, **self._options)
+        return FrozenImageEncoder(self._spec.image or "", width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""

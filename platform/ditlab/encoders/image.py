@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ditlab.encoders.cache import FeatureCache, batch_slices, content_keys
 from ditlab.encoders.checkpoint import EncoderCheckpoint
@@ -21,19 +21,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class FrozenImageEncoder:
     """Frozen DINOv3 vision transformer."""
 
-    def __init__(self, network: nn.Module, cache: int = 0) -> None:
-        self.network = network
-        config: Any = network.config
-        self.width: int = config.hidden_size
-        """Features of a patch."""
-        self.patch: int = config.patch_size
-        """Pixels of a patch's side."""
-        self._num_other: int = 1 + config.num_register_tokens  # tokens before those of patches: the class, registers
-        self._cache = FeatureCache(cache)
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         place: str,
         width: int | None,
         patch: int | None,
@@ -44,16 +33,22 @@ class FrozenImageEncoder:
         compile: bool = False,
         option: str = "encoders.image",
         downloads: Path | None = None,
-    ) -> "FrozenImageEncoder":
+    ) -> None:
         """Open the encoder at a folder, or of a name on the Hugging Face hub.
 
         It has `width` features a patch of `patch` pixels a side (None: any), and keeps the features of `cache` images.
         Raises UserError as `check` does.
         """
-        network = cls.check(place, width, patch, option, downloads).network(dtype, device)
+        self.network = self.check(place, width, patch, option, downloads).network(dtype, device)
         if compile:
-            network.compile()
-        return cls(network, cache)
+            self.network.compile()
+        config: Any = self.network.config
+        self.width: int = config.hidden_size
+        """Features of a patch."""
+        self.patch: int = config.patch_size
+        """Pixels of a patch's side."""
+        self._num_other: int = 1 + config.num_register_tokens  # tokens before those of patches: the class, registers
+        self._cache = FeatureCache(cache)
 
     @staticmethod
     def check(

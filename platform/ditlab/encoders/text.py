@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ditlab.encoders.cache import FeatureCache, batch_slices
@@ -19,20 +19,8 @@ CAPTIONS_AT_A_TIME = 64
 class FrozenTextEncoder:
     """Frozen causal language model without its head, and its tokeniser."""
 
-    def __init__(self, network: nn.Module, tokenizer: Any, length: int, cache: int = 0) -> None:
-        self.network = network
-        config: Any = network.config
-        self.width: int = config.hidden_size
-        """Features of a token."""
-        self.length = length
-        """Most tokens of a caption."""
-        self.num_truncated = 0
-        """Captions cut to `length` tokens so far."""
-        self._tokenizer, self._cache = tokenizer, FeatureCache(cache)
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         place: str,
         width: int | None,
         length: int,
@@ -43,17 +31,24 @@ class FrozenTextEncoder:
         compile: bool = False,
         option: str = "encoders.text",
         downloads: Path | None = None,
-    ) -> "FrozenTextEncoder":
+    ) -> None:
         """Open the encoder at a folder, or of a name on the Hugging Face hub, of `width` features a token (None: any).
 
         Captions are cut to `length` tokens. The features of `cache` captions are kept. `option` is the setting that
         holds `place`. Raises UserError as `check` does.
         """
-        checkpoint, tokenizer = cls.check(place, width, option, downloads)
-        network = checkpoint.network(dtype, device)
+        checkpoint, self._tokenizer = self.check(place, width, option, downloads)
+        self.network = checkpoint.network(dtype, device)
         if compile:
-            network.compile(dynamic=True)  # captions have any length
-        return cls(network, tokenizer, length, cache)
+            self.network.compile(dynamic=True)  # captions have any length
+        config: Any = self.network.config
+        self.width: int = config.hidden_size
+        """Features of a token."""
+        self.length = length
+        """Most tokens of a caption."""
+        self.num_truncated = 0
+        """Captions cut to `length` tokens so far."""
+        self._cache = FeatureCache(cache)
 
     @staticmethod
     def check(

@@ -48,7 +48,6 @@ from ditlab.quality.images import (
     LARGEST_REFERENCE,
     RANGE,
     ImageFields,
-    RealImages,
     image_batches,
     images_per_batch,
     real_images,
@@ -82,37 +81,26 @@ def quality(
     basis = find_basis(data, tuple(samples.shape[1:]))
     if isinstance(basis, str):
         raise UserError(f"sample quality cannot be measured, as {basis}; choose other data.")
-    return QualityReference.open(basis, home, device, warn, from_captions=bool(expected)).measure(samples, expected)
+    return QualityReference(basis, home, device, warn, from_captions=bool(expected)).measure(samples, expected)
 
 
-@dataclass(frozen=True)
 class QualityReference:
     """Reference that samples of a data set are measured against, reusable for several sets of samples."""
 
-    basis: QualityBasis
-    real: RealImages
-    spaces: tuple[FeatureSpace, ...]
-    classifiers: Mapping[str, TrainedClassifier]
-    """Classifiers by column of classes: all where agreement with captions is measured, else that of the first."""
-    agreement_real: float | None
-    """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
-    nearest_held_out: float
-    device: torch.device
-    tick: Callable[[], None]
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         basis: QualityBasis,
         home: Home,
         device: torch.device | str = "cpu",
         warn: Callable[[str], None] = ignore,
         tick: Callable[[], None] = ignore,
         from_captions: bool = False,
-    ) -> QualityReference:
+    ) -> None:
         """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as `quality` does."""
-        real, device = real_images(basis.data), torch.device(device)
-        classifiers = {}
+        self.basis, self.device, self.tick = basis, torch.device(device), tick
+        self.real = real = real_images(basis.data)
+        self.classifiers: dict[str, TrainedClassifier] = {}
+        """Classifiers by column of classes: all where agreement with captions is measured, else that of the first."""
         for fields in basis.classes if from_captions else basis.classes[:1]:
             trained = cached_classifier(basis.data, real, fields, home, tick)
             if trained.accuracy < trained.chance + 0.25 * (1 - trained.chance):
@@ -121,27 +109,27 @@ class QualityReference:
                     f"that they rest on recognises {trained.accuracy:.0%} of the held-out images (always the same "
                     f"class: {trained.chance:.0%})."
                 )
-            trained.network.to(device)
-            classifiers[fields.label.name] = trained
-        spaces = []
-        for trained in list(classifiers.values())[:1]:
+            trained.network.to(self.device)
+            self.classifiers[fields.label.name] = trained
+        self.spaces: list[FeatureSpace] = []
+        for trained in list(self.classifiers.values())[:1]:
             extract = partial(apply_batched, trained.network.features, tick=tick)  # scaled when it was trained
-            compared = extract(images=image_batches(real.reference, basis.image, device))
-            spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
+            compared = extract(images=image_batches(real.reference, basis.image, self.device))
+            self.spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
         if basis.encoder is not None:
-            features = basis.encoder.features(device, tick)
-            compared = features(image_batches(real.reference, basis.image, device))
+            features = basis.encoder.features(self.device, tick)
+            compared = features(image_batches(real.reference, basis.image, self.device))
             scale = float((compared.square().mean() + 1e-12).rsqrt())
-            spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
-        agreement = None
-        if from_captions and classifiers:
-            images = list(image_batches(real.held_out, basis.image, device, LARGEST_REFERENCE))
+            self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
+        self.agreement_real: float | None = None
+        """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
+        if from_captions and self.classifiers:
+            images = list(image_batches(real.held_out, basis.image, self.device, LARGEST_REFERENCE))
             expected = classes_of(real.held_out, basis.classes, np.arange(sum(map(len, images))))
-            recognised = recognised_classes(classifiers, images, tick)
-            agreement = float(_all_right(expected, recognised).double().mean())
-        first = torch.cat(list(image_batches(real.held_out, basis.image, device, NUM_NEAREST)))
-        held_out = _nearest(first, image_batches(real.train, basis.image, device), tick)
-        return cls(basis, real, tuple(spaces), classifiers, agreement, held_out, device, tick)
+            recognised = recognised_classes(self.classifiers, images, tick)
+            self.agreement_real = float(_all_right(expected, recognised).double().mean())
+        first = torch.cat(list(image_batches(real.held_out, basis.image, self.device, NUM_NEAREST)))
+        self.nearest_held_out = _nearest(first, image_batches(real.train, basis.image, self.device), tick)
 
     @torch.no_grad()
     def measure(self, samples: Tensor, expected: Classes | None = None) -> dict[str, float]:
@@ -310,7 +298,7 @@ class QualityEvaluator:
     def reference(self) -> QualityReference:
         """Reference of the data, with agreement for samples of captions. Raises UserError as `quality` does."""
         takes_captions = self.sampler.takes_rows == "conditions"
-        return QualityReference.open(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
+        return QualityReference(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
         """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where there is no basis."""

@@ -171,7 +171,7 @@ class ImageEncoder:
         """Return an extractor of the last layer's mean over patches, (num, width); calls `tick` after each batch."""
 
         def extract(images: Iterable[Tensor]) -> Tensor:
-            encoder, means = FrozenImageEncoder.open(self.place, None, None, device, self.dtype), []
+            encoder, means = FrozenImageEncoder(self.place, None, None, device, self.dtype), []
             for batch in images:
                 means.append(encoder.encode(batch).float().mean(1))
                 tick()

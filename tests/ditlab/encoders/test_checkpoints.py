@@ -25,7 +25,7 @@ def text(text_folder, tmp_path) -> Path:
 
 def refused(folder, *words, width=32, **how) -> None:
     with pytest.raises(UserError) as caught:
-        FrozenTextEncoder.open(str(folder), width, 16, **how)
+        FrozenTextEncoder(str(folder), width, 16, **how)
     assert all(word in str(caught.value) for word in words), caught.value
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
@@ -70,7 +70,7 @@ def test_damaged_configurations_end_in_a_sentence(text):
     for damaged in (*mutations(config, 30), *bit_flips(config, 10)):
         (text / "config.json").write_bytes(damaged)
         with contextlib.suppress(UserError):
-            FrozenTextEncoder.open(str(text), None, 16)
+            FrozenTextEncoder(str(text), None, 16)
 
 
 def test_weights_that_are_cut_off(text):
@@ -99,7 +99,7 @@ def test_an_unknown_architecture_is_refused(text):
 
 def test_a_width_that_is_not_the_models(text):
     refused(text, "gives 32 features", "model.width=48", "set model.width to 32", width=48)
-    FrozenTextEncoder.open(str(text), None, 16)
+    FrozenTextEncoder(str(text), None, 16)
 
 
 def test_padding_on_the_left(tmp_path):
@@ -107,7 +107,7 @@ def test_padding_on_the_left(tmp_path):
     refused(folder, "pads on the left", "set padding_side to right and a pad_token in its tokenizer_config.json")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": "right"}))
-    FrozenTextEncoder.open(str(folder), 32, 16)
+    FrozenTextEncoder(str(folder), 32, 16)
 
 
 def test_no_padding_token(text):
@@ -133,14 +133,14 @@ def test_messages_name_the_flag(tmp_path):
 
 def test_images_need_a_dinov3(text, image_folder, tmp_path):
     with pytest.raises(UserError, match=r"encoders\.image=.* of the kind qwen3, .* name a DINOv3"):
-        FrozenImageEncoder.open(str(text), 24, 4)
+        FrozenImageEncoder(str(text), 24, 4)
     with pytest.raises(UserError, match=r"patches of 4 pixels, and the model's have 16; set model\.patch_size to 4"):
-        FrozenImageEncoder.open(str(image_folder), 24, 16)
+        FrozenImageEncoder(str(image_folder), 24, 16)
     with pytest.raises(UserError, match=r"24 features a patch, .* set objective\.alignment_width to 24"):
-        FrozenImageEncoder.open(str(image_folder), 768, 4)
+        FrozenImageEncoder(str(image_folder), 768, 4)
     with pytest.raises(UserError, match=r"holds no config\.json and no weights"):
-        FrozenImageEncoder.open(str(tmp_path), 24, 4)
-    assert FrozenImageEncoder.open(str(write_image_encoder(tmp_path / "wide", width=32)), None, 4).width == 32
+        FrozenImageEncoder(str(tmp_path), 24, 4)
+    assert FrozenImageEncoder(str(write_image_encoder(tmp_path / "wide", width=32)), None, 4).width == 32
 
 
 def test_without_transformers(text_folder, monkeypatch):

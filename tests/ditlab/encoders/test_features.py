@@ -15,12 +15,12 @@ CAPTIONS = ["a red seven", "a", "a green circle on the left of a blue square", "
 
 @pytest.fixture
 def text(text_folder) -> FrozenTextEncoder:
-    return FrozenTextEncoder.open(str(text_folder), None, 64)
+    return FrozenTextEncoder(str(text_folder), None, 64)
 
 
 @pytest.fixture
 def image(image_folder) -> FrozenImageEncoder:
-    return FrozenImageEncoder.open(str(image_folder), None, 4)
+    return FrozenImageEncoder(str(image_folder), None, 4)
 
 
 def test_columns_of_captions_are_those_of_the_step(text):
@@ -36,7 +36,7 @@ def test_columns_of_captions_are_those_of_the_step(text):
 
 
 def test_captions_are_cut_to_the_encoders_length(text_folder):
-    short = FrozenTextEncoder.open(str(text_folder), None, 3)
+    short = FrozenTextEncoder(str(text_folder), None, 3)
     assert max(short.num_tokens(CAPTIONS)) == 3
     assert text_columns(short, CAPTIONS, 3)["text"].shape == (4, 3, 32) and short.num_truncated > 0
 

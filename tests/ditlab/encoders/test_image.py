@@ -8,7 +8,7 @@ from ditlab.encoders.image import FrozenImageEncoder, normalised
 
 @pytest.fixture(scope="module")
 def encoder(image_folder) -> FrozenImageEncoder:
-    return FrozenImageEncoder.open(str(image_folder), 24, 4)
+    return FrozenImageEncoder(str(image_folder), 24, 4)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_features_do_not_depend_on_the_rest_of_the_batch(encoder, images):
 
 @pytest.mark.parametrize("entries", [0, 2, 100])
 def test_cached_features_are_the_same(encoder, image_folder, images, entries):
-    cached = FrozenImageEncoder.open(str(image_folder), 24, 4, cache=entries)
+    cached = FrozenImageEncoder(str(image_folder), 24, 4, cache=entries)
     stored = ((images + 1) * 127.5).round().to(torch.uint8)
     seen = stored.float().div(127.5).sub(1)
     for order in ([0, 1, 2, 3, 4], [4, 4, 0], [2, 1], [0, 1, 2, 3, 4]):
@@ -68,7 +68,7 @@ def test_cached_features_are_the_same(encoder, image_folder, images, entries):
 
 def test_an_image_is_encoded_once(image_folder, images):
     passes = []
-    cached = FrozenImageEncoder.open(str(image_folder), 24, 4, cache=100)
+    cached = FrozenImageEncoder(str(image_folder), 24, 4, cache=100)
     cached.network.register_forward_hook(lambda *_: passes.append(1))
     cached.encode(images[[0, 0, 1]])
     cached.encode(images)
@@ -83,12 +83,12 @@ def test_it_is_frozen(encoder, images):
 
 
 def test_bf16(image_folder, encoder, images):
-    found = FrozenImageEncoder.open(str(image_folder), 24, 4, dtype=torch.bfloat16).encode(images)
+    found = FrozenImageEncoder(str(image_folder), 24, 4, dtype=torch.bfloat16).encode(images)
     assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), encoder.encode(images), atol=0.15)
 
 
 @pytest.mark.slow  # a compiler at work
 def test_compiled(image_folder, encoder, images):
-    compiled = FrozenImageEncoder.open(str(image_folder), 24, 4, compile=True)
+    compiled = FrozenImageEncoder(str(image_folder), 24, 4, compile=True)
     for some in (images, images.transpose(2, 3)):
         assert torch.allclose(compiled.encode(some), encoder.encode(some), atol=1e-4)

@@ -11,7 +11,7 @@ LENGTH = 32
 
 @pytest.fixture(scope="module")
 def encoder(text_folder) -> FrozenTextEncoder:
-    return FrozenTextEncoder.open(str(text_folder), 32, LENGTH)
+    return FrozenTextEncoder(str(text_folder), 32, LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_other_words_give_other_features(encoder):
 
 
 def test_captions_that_are_cut_are_counted(text_folder, encoder):
-    short = FrozenTextEncoder.open(str(text_folder), 32, 3)
+    short = FrozenTextEncoder(str(text_folder), 32, 3)
     made = short.encode(TEXTS)
     assert made["text"].shape[1] == 3 and short.num_truncated == sum(n > 3 for n in encoder.num_tokens(TEXTS)) > 0
     assert short.num_tokens(TEXTS) == [min(n, 3) for n in encoder.num_tokens(TEXTS)]
@@ -91,7 +91,7 @@ def test_a_text_without_tokens_has_one(encoder):
 
 @pytest.mark.parametrize("entries", [0, 2, 100])
 def test_cached_features_are_the_same(text_folder, encoder, entries):
-    cached = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, cache=entries)
+    cached = FrozenTextEncoder(str(text_folder), 32, LENGTH, cache=entries)
     for some in (TEXTS, TEXTS[:2], [TEXTS[0]] * 3, TEXTS[::-1], TEXTS):
         expected, found = encoder.encode(some), cached.encode(some)
         for name, values in expected.items():
@@ -100,7 +100,7 @@ def test_cached_features_are_the_same(text_folder, encoder, entries):
 
 def test_a_caption_is_encoded_once(text_folder):
     passes = []
-    cached = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, cache=100)
+    cached = FrozenTextEncoder(str(text_folder), 32, LENGTH, cache=100)
     cached.network.register_forward_hook(lambda *_: passes.append(1))
     cached.encode([TEXTS[0], TEXTS[0], TEXTS[1]])
     cached.encode(TEXTS)
@@ -116,12 +116,12 @@ def test_it_is_frozen(encoder):
 
 
 def test_bf16(text_folder, encoder):
-    made = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, dtype=torch.bfloat16).encode(TEXTS)
+    made = FrozenTextEncoder(str(text_folder), 32, LENGTH, dtype=torch.bfloat16).encode(TEXTS)
     assert made["text"].dtype == torch.bfloat16
     assert torch.allclose(made["text"].float(), encoder.encode(TEXTS)["text"], atol=0.1)
 
 
 @pytest.mark.slow  # a compiler at work
 def test_compiled(text_folder, encoder):
-    compiled = FrozenTextEncoder.open(str(text_folder), 32, LENGTH, compile=True)
+    compiled = FrozenTextEncoder(str(text_folder), 32, LENGTH, compile=True)
     assert torch.allclose(compiled.encode(TEXTS)["text"], encoder.encode(TEXTS)["text"], atol=1e-4)

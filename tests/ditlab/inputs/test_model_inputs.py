@@ -76,12 +76,12 @@ def raw(tmp_path_factory, pictures) -> Path:
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory, pictures, folders) -> Path:
     """Store of the same images with features, and without captions."""
-    encoder = FrozenTextEncoder.open(folders["text"], None, 32)
+    encoder = FrozenTextEncoder(folders["text"], None, 32)
     texts = [CAPTIONS[row % len(CAPTIONS)] for row in range(ROWS)]
     longest = max(encoder.num_tokens(texts))
     more = text_columns(encoder, texts, longest)
     assert more.keys() == text_shapes(encoder, longest).keys()
-    more |= image_columns(FrozenImageEncoder.open(folders["image"], None, 4), pictures)
+    more |= image_columns(FrozenImageEncoder(folders["image"], None, 4), pictures)
     return write(tmp_path_factory.mktemp("stores") / "encoded", pictures, more, without=("caption",))
 
 
@@ -112,12 +112,12 @@ def test_features_are_made_of_captions_and_images(raw, folders, pictures):
     inputs, batch = rows(spec)
     assert [field.name for field in inputs.fields] == ["image", "caption"]
     assert set(batch) == inputs.names == {field.name for field in spec.batch_fields()}
-    expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode([CAPTIONS[row % 4] for row in range(6)])
+    expected = FrozenTextEncoder(folders["text"], 32, 32).encode([CAPTIONS[row % 4] for row in range(6)])
     for name, values in expected.items():
         assert torch.equal(batch[name], values)
     images = torch.from_numpy(pictures[:6]).float() / 127.5 - 1
     assert torch.allclose(batch["image"], images, atol=1e-6)
-    made = FrozenImageEncoder.open(folders["image"], 24, 4).encode(batch["image"])
+    made = FrozenImageEncoder(folders["image"], 24, 4).encode(batch["image"])
     assert torch.equal(batch["image_features"], made)
 
 
@@ -135,7 +135,7 @@ def test_stored_features_are_those_of_the_step(raw, encoded, folders):
 
 def test_stored_features_are_not_computed_again(encoded, folders, monkeypatch):
     """Both encoders are named: one is for prompts, the other is not used."""
-    monkeypatch.setattr(FrozenImageEncoder, "open", None)
+    monkeypatch.setattr(FrozenImageEncoder, "__init__", None)
     inputs, batch = rows(experiment(encoded, folders))
     assert {field.name for field in inputs.fields} == set(batch) == inputs.names
     assert inputs.encode is not None and inputs.encode(["a red seven"])["text_pooled"].shape == (1, 32)
@@ -241,7 +241,7 @@ def test_prompts(raw, folders):
     encode = ModelInputs.from_experiment(spec, (), CPU).encode
     assert encode is not None
     found = encode(["a red seven", "two"])
-    expected = FrozenTextEncoder.open(folders["text"], 32, 32).encode(["a red seven", "two"])
+    expected = FrozenTextEncoder(folders["text"], 32, 32).encode(["a red seven", "two"])
     assert all(torch.equal(found[name], values) for name, values in expected.items())
     assert all(ModelInputs.from_experiment(other, (), CPU).encode is None for other in (experiment(raw), tiny()))
     learned = experiment(raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"})

@@ -47,8 +47,8 @@ def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
     experiment = build_experiment(spec, "painter.yaml")
     shape = DataShape({"image": (3, 32, 32)}, COLUMNS)
     found = encoder_work(experiment, shape, tmp_path)
-    text = FrozenTextEncoder.open(spec["encoders"]["text"], 32, 8).network
-    image = FrozenImageEncoder.open(spec["encoders"]["image"], 24, 8).network
+    text = FrozenTextEncoder(spec["encoders"]["text"], 32, 8).network
+    image = FrozenImageEncoder(spec["encoders"]["image"], 24, 8).network
     opened = [*text.parameters(), *text.buffers(), *image.parameters(), *image.buffers()]
     assert found.weights == sum(each.nbytes for each in opened)
     with FlopCounterMode(display=False) as counter, torch.no_grad():

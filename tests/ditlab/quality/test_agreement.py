@@ -72,7 +72,7 @@ def reference(data, home):
     """Trains two classifiers of 8x8 images, in a third of the steps: 2 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "STEPS", 350)
-        return QualityReference.open(find_basis(data, SHAPE), home, from_captions=True)
+        return QualityReference(find_basis(data, SHAPE), home, from_captions=True)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_all_are_nan_where_a_sample_is_no_number(reference):
 
 
 def test_without_captions_one_classifier_is_enough(few_steps, data, tmp_path):
-    QualityReference.open(find_basis(data, SHAPE), Home(tmp_path))
+    QualityReference(find_basis(data, SHAPE), Home(tmp_path))
     assert len([*Home(tmp_path).classifiers.glob("*.safetensors")]) == 1
 
 
@@ -149,7 +149,7 @@ def test_without_captions_one_classifier_is_enough(few_steps, data, tmp_path):
 def test_both_classifiers_learn_the_digits_as_they_come(home):
     """16x16 pixels in seven colours."""
     basis = find_basis(open_data(CaptionedDigitsData(), home), (3, 16, 16))
-    trained = QualityReference.open(basis, home, from_captions=True).classifiers
+    trained = QualityReference(basis, home, from_captions=True).classifiers
     assert trained["digit"].accuracy > 0.95 and trained["colour"].accuracy > 0.99
 
 

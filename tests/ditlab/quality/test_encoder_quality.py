@@ -63,7 +63,7 @@ def real_images_of(basis):
 def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
     """Worse images are further away, and real ones near."""
     data, basis = opened(tmp_path, encoder)
-    reference = QualityReference.open(basis, Home(tmp_path))
+    reference = QualityReference(basis, Home(tmp_path))
     real = real_images_of(basis)
     noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
     near, far, lost = (reference.measure(images) for images in (real, real + 0.3 * noise, noise))
@@ -81,7 +81,7 @@ def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encod
     from transformers import AutoModel
 
     _, basis = opened(tmp_path, encoder)
-    reference = QualityReference.open(basis, Home(tmp_path))
+    reference = QualityReference(basis, Home(tmp_path))
     network = AutoModel.from_pretrained(encoder).eval()
     mean, std = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 
@@ -101,8 +101,8 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
     monkeypatch.setattr(classifiers, "STEPS", 20)
     data, basis = opened(tmp_path, encoder, classes=True)
     real = real_images_of(basis)
-    both = QualityReference.open(basis, Home(tmp_path)).measure(real)
-    alone = QualityReference.open(find_basis(data, (3, 16, 16)), Home(tmp_path)).measure(real)
+    both = QualityReference(basis, Home(tmp_path)).measure(real)
+    alone = QualityReference(find_basis(data, (3, 16, 16)), Home(tmp_path)).measure(real)
     assert tuple(both) == (*QUALITY_METRICS, *ENCODER_FIGURES)
     assert alone == {name: both[name] for name in QUALITY_METRICS}
 
@@ -110,7 +110,7 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
 def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
     """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a copy."""
     _, basis = opened(tmp_path, encoder, shape=(3, 80, 72), num=300, classes=True)
-    reference = QualityReference.open(basis, Home(tmp_path))
+    reference = QualityReference(basis, Home(tmp_path))
     copies = torch.cat(list(image_batches(reference.real.train, basis.image, CPU, 40)))
     found = reference.measure(copies)
     assert tuple(found) == (*NEAREST, *ENCODER_FIGURES)

@@ -49,7 +49,7 @@ def reference(data, home):
     """Trains the digits' classifier, in a third of the steps: 1 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classifiers, "STEPS", 350)
-        return QualityReference.open(find_basis(data, SHAPE), home)
+        return QualityReference(find_basis(data, SHAPE), home)
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def _store(path: Any) -> Any:
 def tokenizer(one: DamagedHome, say: Say) -> Any:
     """A tokeniser."""
     found = open_tokenizer(one.tokenizer)
-    return found.kind, found.content
+    return type(found), found.content
 
 
 def export(one: DamagedHome, say: Say) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from ditlab.data.genome.region_windows import make_peaks
 from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array, open_group
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.progress import Progress
 
 PATTERN = r"^(?P<chromosome>.+):(?P<start>[0-9]{1,15})-(?P<end>[0-9]{1,15})$"
@@ -92,10 +91,7 @@ class GetZarrStore:
         """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or invalid ones."""
         source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
-            near = difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)
-            remedy = f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
-            if near:
-                remedy = f"did you mean {' or '.join(map(repr, near))}?"
+            remedy = nearest(cell_type, known) if known else "it has none at all; leave --cell-type out."
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")
         if array.dtype.kind not in "fiub" or array.shape not in ((len(self.peaks),), (len(self.peaks), 1)):

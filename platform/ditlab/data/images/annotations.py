@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, local_file, visible_name
-from ditlab.data.sources.records import read_records
-from ditlab.data.text.documents import SURROGATE
+from ditlab.data.sources.records import read_records, text_problem
 from ditlab.errors import UserError
 
 FILE_NAME = "file_name"
@@ -82,23 +81,16 @@ def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]
     captions: dict[str, str] = {}
     damaged: list[BadRecord] = []
     for record in read_records(InputBlock(0, (local_file(file),), "jsonl"), keys):
-        problem, place = record.problem, f"{file}, {record.where}"
-        if record.is_rest and problem is not None:
-            raise UserError(f"--caption-from={file} is {problem.reason}; name another file.")
-        for each, value in zip(keys.values(), record.values, strict=False):
-            if not isinstance(value, str):
-                kind = type(value).__name__
-                problem = problem or BadRecord.at(place, f"'{each}' holds a {kind}, no text", "write text there")
-            elif SURROGATE.search(value):
-                reason = f"'{each}' holds half of a surrogate pair, which is no text"
-                problem = problem or BadRecord.at(place, reason, "correct it")
-        if problem is not None:
+        if record.is_rest and record.problem:
+            raise UserError(f"--caption-from={file} is {record.problem.reason}; name another file.")
+        values = dict(zip(keys.values(), record.values or (None, None), strict=True))
+        if problem := next(filter(None, (text_problem(record, name, value) for name, value in values.items())), None):
             problem.place = f"{visible_name(file.name)}, {record.where}"
             damaged.append(problem)
             continue
         name = str(PurePosixPath(record.values[0]))
         if name in captions:
-            raise UserError(f"{place}: names {name} a second time; remove one of the lines.")
+            raise UserError(f"{file}, {record.where}: names {name} a second time; remove one of the lines.")
         captions[name] = record.values[1]
     if damaged and not captions:
         raise damaged[0]

@@ -75,8 +75,8 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, image, length, patch = encoders.text, encoders.image, encoders.length, encoders.patch
     return (
-        FrozenTextEncoder.open(text, None, length, device, option="--encode-text") if text else None,
-        FrozenImageEncoder.open(image, None, patch, device, option="--encode-images") if image else None,
+        FrozenTextEncoder(text, None, length, device, option="--encode-text") if text else None,
+        FrozenImageEncoder(image, None, patch, device, option="--encode-images") if image else None,
     )
 
 

@@ -6,6 +6,7 @@ what is wrong with them. Folders that the Hugging Face library `datasets` has sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -182,6 +183,19 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
             where = f"the rest from {kind} {place:,} on" if place else ""
             problem = BadRecord(str(error), ", ".join(filter(None, [file.place, where])), error.reason)
             yield SourceRecord(file, where, problem=problem, is_rest=True)
+
+
+def text_problem(record: SourceRecord, column: str, value: Any) -> BadRecord | None:
+    """Return the reason why a record's value is no text that UTF-8 can hold, or that of the record; None for text."""
+    if record.problem is not None:
+        return record.problem
+    if not isinstance(value, str):
+        reason = f"'{column}' holds {'null' if value is None else f'a {type(value).__name__}'}, not text"
+        return BadRecord.at(record.place, reason, "write text there, leave the record out, or name another column")
+    if surrogate := re.search("[\\ud800-\\udfff]", value):
+        reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
+        return BadRecord.at(record.place, reason, "write it again")
+    return None
 
 
 def _rows(

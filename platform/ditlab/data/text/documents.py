@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,15 +9,13 @@ from dataclasses import dataclass
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, SourceFile
 from ditlab.data.sources.lines import text_between
-from ditlab.data.sources.records import read_records
+from ditlab.data.sources.records import read_records, text_problem
 
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
 LeaveOut = Callable[[BadRecord], None]
 """Function that counts a record which cannot be read, or raises it where none may be left out."""
-SURROGATE = re.compile("[\\ud800-\\udfff]")
-"""Half of a surrogate pair, which UTF-8 cannot hold."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
@@ -76,19 +73,11 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
             yield from _file_pieces(file, block, leave_out)
         return
     for record in read_records(block, {"--column": column}):
-        problem: BadRecord | None = record.problem
-        text: object = record.values[0] if record.values else None
-        if problem is None and not isinstance(text, str):
-            kind = "null" if text is None else f"a {type(text).__name__}"
-            remedy = "leave it out of the file, or give --column"
-            problem = BadRecord.at(record.place, f"'{column}' holds {kind}, not text", remedy)
-        elif problem is None and (surrogate := SURROGATE.search(str(text))):
-            reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
-            problem = BadRecord.at(record.place, reason, "write the file again")
-        if problem is None:
-            yield from pieces([str(text)])
-        else:
+        text = record.values[0] if record.values else None
+        if problem := text_problem(record, column, text):
             leave_out(problem)
+        else:
+            yield from pieces([text])
 
 
 def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:

@@ -272,9 +272,7 @@ def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -
 
     Raises the first BadRecord where there is no document beside it, or, with `refuses`, in any case.
     """
-    size = sum(
-        block.bytes if block.stop is None or block.kind == "parquet" else block.stop - block.start for block in blocks
-    )
+    size = sum(file.size for file in {file for block in blocks for file in block.files})
     bad: list[BadRecord] = []
 
     def leave_out(record: BadRecord) -> None:

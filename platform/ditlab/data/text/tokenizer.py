@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,8 +29,6 @@ FORMAT = "ditlab-tokenizer"
 """Value of `format` in the file of a byte tokeniser."""
 END_TOKENS = (END_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 """Names of the token that ends a document; the first that a tokeniser has is taken, as its file names none."""
-SMALLEST_BPE = 257
-"""Smallest vocabulary of a BPE: the 256 bytes and the end token."""
 TOKENIZER_BYTES = 256 * MIB
 """Most bytes of a tokeniser's file: the largest published ones have about 40 MB."""
 
@@ -38,9 +36,7 @@ TOKENIZER_BYTES = 256 * MIB
 class Tokenizer(ABC):
     """Tokeniser with ids in [0, vocabulary); `end` follows every document, and no text encodes to it."""
 
-    def __init__(self, kind: str, vocabulary: int, end: int, content: bytes):
-        self.kind = kind
-        """`bytes`, else the model type of a Hugging Face tokeniser: `bpe`, `unigram`, `wordpiece`."""
+    def __init__(self, vocabulary: int, end: int, content: bytes):
         self.vocabulary = vocabulary
         self.end = end
         self.content = content
@@ -84,9 +80,8 @@ class ByteTokenizer(Tokenizer):
     """Tokeniser whose tokens are the bytes of UTF-8; the end token is byte 255, which UTF-8 never uses (RFC 3629)."""
 
     def __init__(self) -> None:
-        facts: dict[str, Any] = {"kind": "bytes", "vocabulary": 256, "end": 255}
-        content = json.dumps({"format": FORMAT, "version": 1, **facts}, indent=1) + "\n"
-        super().__init__(**facts, content=content.encode())
+        facts = {"format": FORMAT, "version": 1, "kind": "bytes", "vocabulary": 256, "end": 255}
+        super().__init__(256, 255, f"{json.dumps(facts, indent=1)}\n".encode())
 
     def ids(self, text: str) -> np.ndarray:
         """Return the bytes of the text, uint8 (bytes,)."""
@@ -118,8 +113,7 @@ class HuggingFaceTokenizer(Tokenizer):
                 f"{origin} has no token that ends a document (looked for {', '.join(END_TOKENS)}); add one of them to "
                 "its added_tokens."
             )
-        kind = str(json.loads(content)["model"].get("type", "bpe")).lower()
-        super().__init__(kind=kind, vocabulary=max(known.values()) + 1, end=end, content=content)
+        super().__init__(max(known.values()) + 1, end, content)
 
     def ids(self, text: str) -> np.ndarray:
         """Return the text's tokens, (tokens,) in `dtype`."""
@@ -134,8 +128,6 @@ def learn_bpe(texts: Iterable[str], vocabulary: int) -> HuggingFaceTokenizer:
 
     The end token is 0 and the 256 bytes follow. A small corpus may give fewer tokens. The same texts give the same one.
     """
-    if vocabulary < SMALLEST_BPE:
-        raise UserError(f"a BPE of {vocabulary} tokens is too small; it takes the 256 bytes and the end token.")
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -201,7 +193,7 @@ def load_tokenizer(content: bytes, origin: str) -> Tokenizer:
         return HuggingFaceTokenizer(content, origin)
     plain = ByteTokenizer()
     if facts != json.loads(plain.content):
-        raise UserError(f"{origin} holds a tokeniser of another ditlab; this one reads {plain.kind}, version 1.")
+        raise UserError(f"{origin} holds a tokeniser of another ditlab; this one reads bytes, version 1.")
     return plain
 
 

@@ -49,8 +49,8 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
     }
     store = run(**places)
     assert {part.name for part in store.parts} == {"24x24", "16x32"}
-    text = FrozenTextEncoder.open(places["encode_text"], None, 512)
-    image = FrozenImageEncoder.open(places["encode_images"], None, 4)
+    text = FrozenTextEncoder(places["encode_text"], None, 512)
+    image = FrozenImageEncoder(places["encode_images"], None, 4)
     tokens = max(text.num_tokens(CAPTIONS))
     for part in store.parts:
         captions = decode_captions(part.tensor("caption").numpy())

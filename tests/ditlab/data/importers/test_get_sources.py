@@ -76,7 +76,7 @@ def test_an_unknown_cell_type_names_the_nearest(refused, tmp_path):
     source = GetSource(atpm={name: np.ones(34) for name in ("fetal_heart", "fetal_lung", "K562")})
     say = "did you mean 'fetal_heart'"
     refused(source, "--cell-type=fetal_hart", say, cell_type="fetal_hart")
-    refused(source, "it has K562, fetal_heart, fetal_lung", cell_type="xyz")
+    refused(source, "known: K562, fetal_heart, fetal_lung", cell_type="xyz")
     refused(GetSource(atpm={}), "leave --cell-type out", cell_type="T")
     refused(source, "--accessibility=atpm needs a cell type", accessibility="atpm")
 

@@ -105,7 +105,7 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
         ([{"file_name": "dog/old/x.png", "caption": "a"}] * 2, r"line 2: names dog/old/x\.png a second time"),
         ([{"file": "x.png", "caption": "a"}], r"line 1: has no key 'file_name'; did you mean 'file'\? Give it"),
         ([{"file_name": "x.png", "text": "a"}], r"line 1: has no key 'caption'; .* Give --caption-column\."),
-        ([{"file_name": "x.png", "caption": None}], r"line 1: 'caption' holds a NoneType, no text"),
+        ([{"file_name": "x.png", "caption": None}], r"line 1: 'caption' holds null, not text"),
         ([{"file_name": "x.png", "caption": "\ud800"}], r"line 1: 'caption' holds half of a surrogate pair"),
         ([["x.png", "a"]], r"line 1: holds a list, not a JSON object"),
     ],
@@ -126,7 +126,7 @@ def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
     )
     file.write_bytes(file.read_bytes() + '{"file_name": "tabby_cat/1_a.png", "caption": "größer"}\n'.encode("latin1"))
     options = {"caption_from": str(file)}
-    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds a NoneType, no text; correct it, or give"):
+    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds null, not text; correct it, or give"):
         run(pets, **options, unreadable="refuse")
     file.write_bytes(file.read_bytes() + b"no JSON\n")
     store = run(pets, **options)

@@ -53,7 +53,7 @@ def test_text_comes_back(tokenizer, text):
 
 def test_bytes_are_those_of_utf8_in_one_byte_each():
     assert BYTES.encode("aé\n") == [97, 0xC3, 0xA9, 10]
-    assert (BYTES.kind, BYTES.vocabulary, BYTES.end, BYTES.dtype) == ("bytes", 256, 255, "uint8")
+    assert (BYTES.vocabulary, BYTES.end, BYTES.dtype) == (256, 255, "uint8")
     assert BYTES.ids("aé").dtype == np.uint8
 
 
@@ -78,12 +78,12 @@ def test_a_saved_tokenizer_is_the_same_one(tokenizer, tmp_path):
     for path in (file, tmp_path):
         again = open_tokenizer(path)
         assert type(again) is type(tokenizer) and again.fingerprint == tokenizer.fingerprint
-        assert (again.kind, again.vocabulary, again.end) == (tokenizer.kind, tokenizer.vocabulary, tokenizer.end)
+        assert (again.vocabulary, again.end) == (tokenizer.vocabulary, tokenizer.end)
         assert again.encode("the cat") == tokenizer.encode("the cat")
 
 
 def test_a_bpe_has_the_bytes_the_end_token_and_what_it_learned():
-    assert (BPE.kind, BPE.vocabulary, BPE.end, BPE.dtype) == ("bpe", 280, 0, "uint16")
+    assert (BPE.vocabulary, BPE.end, BPE.dtype) == (280, 0, "uint16")
     assert len(BPE.encode(" the cat sat on the mat\n")) < 12
     assert learn_bpe(["ab"], 257).encode("ab") == learn_bpe(["xyz"], 257).encode("ab"), "bytes alone"
     assert learn_bpe(["ab"], 5000).vocabulary == 258, "there is one pair to learn"
@@ -96,11 +96,6 @@ def test_the_same_text_gives_the_same_bpe_in_another_process():
     )
     done = subprocess.run([sys.executable, "-c", code], input=json.dumps(TEXTS), capture_output=True, text=True)
     assert done.stdout.strip() == BPE.fingerprint, done.stderr
-
-
-def test_a_bpe_too_small_for_the_bytes_is_refused():
-    with pytest.raises(UserError, match="a BPE of 256 tokens is too small; it takes the 256 bytes and the end token"):
-        learn_bpe(TEXTS, 256)
 
 
 def test_the_name_of_the_end_token_is_text_like_any_other():
@@ -119,7 +114,7 @@ def test_of_any_file_text_alone_is_tokenised():
     library.enable_padding(length=9, pad_id=4, pad_token="[PAD]")
     tokenizer = load_tokenizer(library.to_str().encode(), "its file")
     assert tokenizer.encode("one two two one two") == [1, 2, 2, 1, 2]
-    assert (tokenizer.kind, tokenizer.vocabulary, tokenizer.end) == ("wordlevel", 6, 5)
+    assert (tokenizer.vocabulary, tokenizer.end) == (6, 5)
 
 
 @pytest.mark.parametrize(
