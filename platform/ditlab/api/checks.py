@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from ditlab.analysis.opened_run import open_found
 from ditlab.api.specs import validated
-from ditlab.checking.replay.report import ReplayReport, ReplayRequest, replay_run
-from ditlab.checking.verify.findings import RunVerification
-from ditlab.checking.verify.verification import GIB, verify_run
+from ditlab.checking.replay.report import ReplayReport, replay_run
+from ditlab.checking.verify.verification import GIB, RunVerification, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
@@ -61,9 +60,9 @@ def replay(
     `if __name__ == "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's parent is
     gone, or code, data or device are not the run's, and RunFailed where a step does not fit into memory.
     """
-    request = ReplayRequest(step, to, check, worst, tuple(overrides), anyway)
     found = find_training_run(home := Home.from_environment(), run)
-    return replay_run(open_found(found, home, warn or _log.warning, on_progress), request)
+    opened = open_found(found, home, warn or _log.warning, on_progress)
+    return replay_run(opened, step, to, check, worst, overrides, anyway)
 
 
 def verify(

@@ -129,6 +129,11 @@ class ParameterNorms:
     weight: float
     """Norm of the float32 weights before the update."""
 
+    @property
+    def ratio(self) -> float | None:
+        """Norm of the update over that of the weights; None for weights of zero."""
+        return self.update / self.weight if self.weight else None
+
 
 class UpdateNorms:
     """Norms of the step that is taken inside `watching`; costs a copy of the weights that it updates.

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.verify.files import check_checkpoints, check_spec, open_verified, read_checkpoints
-from ditlab.checking.verify.findings import RunVerification, VerifiedPart
+from ditlab.checking.verify.files import VerifiedPart, check_checkpoints, check_spec, open_verified, read_checkpoints
 from ditlab.checking.verify.records import check_chain, check_journal
-from ditlab.checking.verify.verification import GIB, verify_run
+from ditlab.checking.verify.verification import GIB, RunVerification, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts

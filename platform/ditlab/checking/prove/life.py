@@ -9,9 +9,9 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,16 +56,13 @@ ROWS, PASSES = 32, 16
 """Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
 
 
-@dataclass(frozen=True)
-class RunStages:
-    """Steps done at the ends of a proof's stages."""
+class RunStages(NamedTuple):
+    """Steps done at the ends of a proof's stages: from fresh weights; where a perturbed state is put in their place;
+    at the checkpoint; at the kill that it goes on from; at the end."""
 
     fresh: int
-    """From fresh weights."""
     begun: int
-    """Step that the perturbed state is one of."""
     saved: int
-    """Step of the checkpoint that the killed run goes on from."""
     killed: int
     last: int
 
@@ -92,9 +89,9 @@ class RunStages:
 def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofComparison], list[str]]:
     """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
-    Each step is logged, none evaluated; held-out samples and steps of a sampler are few, and weights fresh. Returns
-    this worker's comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what
-    training raises.
+    Each step is logged, held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
+    comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what training
+    raises.
     """
     changes = {
         "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
@@ -107,26 +104,22 @@ def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofCom
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
     experiment, store = run.experiment.replace_all(changes), CheckpointStore.at(folder / "checkpoints")
     own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
-    channel = ControlChannel(rank)
-    proof = _RunProof(own, rank, channel)
+    proof = _RunProof(own, rank)
     untold = proof.run()
-    channel.close()
     return proof.findings.all(), untold
 
 
 class _RunProof:
     """One worker's part of a proof: the training, and what is compared of it."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel) -> None:
-        self._run, self._rank, self._channel, self.findings = run, rank, channel, Findings()
+    def __init__(self, run: TrainingRun, rank: Rank) -> None:
+        self._run, self._rank, self._channel, self.findings = run, rank, ControlChannel(rank), Findings()
         self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
         self._kind = "ema" if run.experiment.training.ema is not None else "master"
         """Field of a state whose weights an evaluation, and sampling, take."""
         self._stages = stages = RunStages.of(run.experiment, run.plan)
-        self._exact = {1, 2, stages.begun + 1, stages.begun + 2, stages.killed + 1, stages.last}
-        """Steps that are computed in two precisions."""
         measured = self._comparer.measured if self._comparer else lambda step, values: None
-        self._recorder = StepRecorder(channel, self._compare, measured)
+        self._recorder = StepRecorder(self._channel, self._compare, measured)
         self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
         self._slope: tuple[int, Whole] | None = None
 
@@ -140,7 +133,7 @@ class _RunProof:
             if comparer:
                 comparer.compare_plan(masters, stages.last)
             moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
-            due = ["master", *moments, *(["ema"] if self._kind == "ema" else [])]
+            due = dict.fromkeys(["master", *moments, self._kind])
             missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
             self.findings.same("resume", "parts of the state saved", missing)
             trainer.train_span(stages.fresh)
@@ -166,6 +159,7 @@ class _RunProof:
                 comparer.compare_slope(*self._slope)
             self._perturb(trainer.state, trainer.state.step)
             self._compare_evaluation(trainer)
+        self._channel.close()
         return comparer.compare_scales() if comparer else []
 
     def _trainer(self, process_seed: int) -> Trainer:
@@ -181,9 +175,11 @@ class _RunProof:
         assert self._comparer is not None
         if whole.step + 1 in self._recorder.kept and self._recorder.is_again:
             return
-        if whole.step in (0, self._stages.begun):
+        stages = self._stages
+        if whole.step in (0, stages.begun):
             self._slope = whole.step, {**whole.before["master"], **whole.before.get("buffer", {})}
-        self._comparer.compare(whole, whole.step + 1 in self._exact)
+        in_two_precisions = 0, 1, stages.begun, stages.begun + 1, stages.killed, stages.last - 1
+        self._comparer.compare(whole, whole.step in in_two_precisions)
 
     def _whole(self, state: CopiedState, kind: str) -> Whole:
         """Put the workers' slices of one field together, flat tensors by name, with buffers. All workers call."""
@@ -209,8 +205,7 @@ class _RunProof:
         """Compare each field of two states, naming the first tensor that differs; then the scalars."""
         differing: dict[str, list[str]] = {}
         for key in {**one.tensors, **two.tensors}:
-            pair = one.tensors.get(key), two.tensors.get(key)
-            is_same = pair[0] is not None and pair[1] is not None and equal_values(pair[0], pair[1])
+            is_same = key in one.tensors and key in two.tensors and equal_values(one.tensors[key], two.tensors[key])
             differing.setdefault(key[0], []).extend([] if is_same else [f"first in {key[1]}"])
         for kind, where in differing.items():
             self.findings.same("resume", f"{FIELDS.get(kind, kind)} {when}", where)
@@ -227,8 +222,8 @@ class _RunProof:
         self._recorder.is_again = True
         trainer.train_span(self._stages.killed)
         self._recorder.is_again = False
-        for step, one in lost.items():
-            two = self._recorder.kept[step]
+        for self.findings.step, one in lost.items():
+            two = self._recorder.kept[self.findings.step]
             for what, values in (
                 ("samples consumed", lambda each: [part.samples for part in each.passes]),
                 ("draws", lambda each: [(part.key, part.draws) for part in each.passes]),
@@ -237,10 +232,9 @@ class _RunProof:
                 ("clipping", lambda each: each.divisor),
             ):  # fmt: skip
                 is_off = repr(values(one)) != repr(values(two))  # NaN is equal to itself
-                self.findings.step = step
                 self.findings.same("resume", what, ["others than before the kill"] if is_off else [])
-                self.findings.step = 0
             self._compare_states(one.after, two.after, "of steps done again")
+        self.findings.step = 0
         if self._comparer:
             self._comparer.jump(self._stages.killed)
 
@@ -251,12 +245,12 @@ class _RunProof:
             return
         try:
             with self._run.checkpoints.open(saved.step) as reader:
-                opened = {f"network.{name}": each.reshape(-1) for name, each in reader.weights().items()}
+                opened = reader.weights()
+            names = [name for name in weights if name.startswith("network.")]
+            pairs = {name: (weights[name], opened[name.removeprefix("network.")].reshape(-1)) for name in names}
+            wrong = [f"first {name}" for name, pair in pairs.items() if not equal_values(*pair)]
         except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
             wrong = [str(error)]
-        else:
-            own = {name: each for name, each in weights.items() if name.startswith("network.")}
-            wrong = [f"first {name}" for name, each in own.items() if not equal_values(each, opened[name])]
         self.findings.same("sample", "weights that sampling opens", wrong)
 
     def _compare_evaluation(self, trainer: Trainer) -> None:
@@ -277,19 +271,17 @@ class _RunProof:
         after = copied().tensors
         with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
             sample = draw_sample(run, trainer.inputs, state.network)
-        averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
         changed = [
-            f"first {kind} of {name}"
-            for (kind, name, start), values in before.tensors.items()
-            if not equal_values(values, after[kind, name, start])
+            f"first {key[0]} of {key[1]}" for key, own in before.tensors.items() if not equal_values(own, after[key])
         ]
         self.findings.same("evaluation", "weights, average and moments after it", changed)
+        averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
         if self._comparer is not None:
-            reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings)
-            reader.compare_metrics(metrics, averaged, trained if self._kind == "ema" else None)
-            reader.compare_sample(sample, averaged)
-            reader.compare_labels(measured, sampled, averaged)
-            reader.compare_dropout(averaged)
+            reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings, averaged)
+            reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
+            reader.compare_sample(sample)
+            reader.compare_labels(measured, sampled)
+            reader.compare_dropout()
 
 
 @contextmanager
@@ -324,39 +316,43 @@ def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Te
 
 
 class EvaluationComparer:
-    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's."""
+    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's.
+
+    `weights`: those that an evaluation takes.
+    """
 
     def __init__(
-        self, run: TrainingRun, reference: ReferenceTrainer, inputs: ModelInputs, pass_size: int, findings: Findings
-    ) -> None:
+        self, run: TrainingRun, reference: ReferenceTrainer, inputs: ModelInputs, pass_size: int, findings: Findings,
+        weights: Whole,
+    ) -> None:  # fmt: skip
         self._run, self._reference, self._inputs = run, reference, inputs
-        self._pass_size, self._findings = pass_size, findings
+        self._pass_size, self._findings, self._weights = pass_size, findings, weights
         self._dtype = PRECISIONS[run.experiment.training.precision]
-        self._fields = {field.name: field for field in run.experiment.model.batch_fields()}
+        self._num_classes = {field.name: field.num_classes or 0 for field in run.experiment.model.batch_fields()}
 
-    def _model(self, weights: Whole, dtype: torch.dtype) -> ReferenceModel:
-        model = self._reference.model(weights, dtype)
+    def _model(self, dtype: torch.dtype, weights: Whole | None = None) -> ReferenceModel:
+        model = self._reference.model(self._weights if weights is None else weights, dtype)
         model.module.eval()
         return model
 
-    def compare_metrics(self, found: dict[str, float], averaged: Whole, trained: Whole | None) -> None:
+    def compare_metrics(self, found: dict[str, float], trained: Whole | None) -> None:
         """Compare each metric with that of plain networks of the same weights, in two precisions, in one process.
 
         `trained`: the weights in training, whose metrics an evaluation under an average must not give.
         """
-        alone = Rank(0, 1, 0, self._inputs.device)
+        alone, run = Rank(0, 1, 0, self._inputs.device), self._run
 
-        def means(weights: Whole, dtype: torch.dtype) -> dict[str, float]:
-            model = self._model(weights, dtype)
+        def means(dtype: torch.dtype, weights: Whole | None = None) -> dict[str, float]:
+            model = self._model(dtype, weights)
             values = metrics_by_part(
-                model.network, model.objective, self._run.experiment, self._run.data, self._inputs, self._pass_size,
-                self._run.experiment.evaluation.limit, alone, ControlChannel(alone),
+                model.network, model.objective, run.experiment, run.data, self._inputs, self._pass_size,
+                run.experiment.evaluation.limit, alone, ControlChannel(alone),
             )  # fmt: skip
             return {f"eval/{name}": value for name, value in values.items()}
 
         with torch.no_grad():
-            own, plain_ones = means(averaged, self._dtype), means(averaged, torch.float64)
-            others = means(trained, self._dtype) if trained else {}
+            own, plain_ones = means(self._dtype), means(torch.float64)
+            others = means(self._dtype, trained) if trained else {}
         relative = max((abs(own[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
         for name in sorted({**own, **found}):
             plain, reference = plain_ones.get(name, math.nan), own.get(name, math.nan)
@@ -368,7 +364,7 @@ class EvaluationComparer:
                 note = "the figure is that of the weights in training, not of their average"
             self._findings.near("evaluation", name, away, bound, note)
 
-    def compare_sample(self, found: Tensor, weights: Whole) -> None:
+    def compare_sample(self, found: Tensor) -> None:
         """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
 
         A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32
@@ -376,7 +372,7 @@ class EvaluationComparer:
         """
         with torch.no_grad():
             own, other = (
-                draw_sample(self._run, self._inputs, self._model(weights, dtype).network)
+                draw_sample(self._run, self._inputs, self._model(dtype).network)
                 for dtype in (self._dtype, torch.float64)
             )
         if found.is_floating_point():
@@ -389,36 +385,41 @@ class EvaluationComparer:
                 by_chance = MARGIN * max(by_chance, 1)
             self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
 
-    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], weights: Whole) -> None:
+    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]]) -> None:
         """Compare the labels that networks were called with: in training's loss the batch's, but for
         those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
 
         `measured`, `sampled`: those that the engine's network saw.
         """
-        if "label" not in self._fields:
+        if "label" not in self._num_classes:
             return
-        run, data, model = self._run, self._run.data, self._model(weights, torch.float32)
-        null = self._fields["label"].num_classes or 0
+        run, data, model = self._run, self._run.data, self._model(torch.float32)
+        null = self._num_classes["label"]
         views = [part.held_out for part in data.mixture.parts.values()] if data.mixture else [data.held_out]
         held_out = {
             tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
             for view in views
             for rows in view.batches(self._pass_size, run.experiment.evaluation.limit)
         }
-        wrong = {"of held-out metrics": [each for each in measured if each not in held_out]}
-        wrong["of held-out metrics"] += [()] if held_out and not measured else []
         with seen_labels(model.network) as trained, torch.no_grad():
             model.objective.loss(model.network, *self._training_rows(0))
         labels = tuple(int(each) for each in data.train.gather("label", np.arange(ROWS) % len(data.train)))
-        others = [each for each in trained if any(a not in (b, null) for a, b in zip(each, labels, strict=False))]
-        wrong["of training"] = others if trained else [()]
+        wrong: dict[str, list[tuple[int, ...]]] = {  # () where the network saw none
+            "of held-out metrics": [each for each in measured or [()] * bool(held_out) if each not in held_out],
+            "of training": [
+                each
+                for each in trained or [()]
+                if not each or any(a not in (b, null) for a, b in zip(each, labels, strict=False))
+            ],
+        }
         sampler, asked = _sampler(run), null - 1
         conditions = sampler.conditions(2, SampleRequest(label=asked))
         with seen_labels(model.network) as drawn:
             sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
         seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
         wrong["of samples"] = [(one,) for label, one in sorted(seen) if one not in (label, null)]
-        wrong["of samples"] += [()] if not {(0, 0), (asked, asked)} <= seen else []
+        if not {(0, 0), (asked, asked)} <= seen:
+            wrong["of samples"].append(())
         for what, found in wrong.items():
             saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
             self._findings.same("labels", what, saw)
@@ -430,7 +431,7 @@ class EvaluationComparer:
         noise = ReferenceNoise(self._run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
         return inputs.prepare_batch(raw, view.columns), noise
 
-    def compare_dropout(self, weights: Whole) -> None:
+    def compare_dropout(self) -> None:
         """Compare who lost its condition, in passes of training's own loss under fresh draws.
 
         A sample has lost it where another one changes none of what the network predicts: the next class or byte, or
@@ -439,34 +440,31 @@ class EvaluationComparer:
         spec = self._run.experiment.model
         rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
         rate = max(rates, default=0.0)
-        if not rate or len(self._fields) < 2:
+        if not rate or len(self._num_classes) < 2:
             return
-        model, passes = self._model(weights, torch.float32), []
-        kept: list[Tensor] = []
+        model, passes, predictions = self._model(torch.float32), [], list[Tensor]()
         hook = model.network.register_forward_hook(  # a prediction may come with further tensors
-            lambda _, inputs, output: kept.append(output if isinstance(output, Tensor) else output[0])
+            lambda _, inputs, output: predictions.append(output if isinstance(output, Tensor) else output[0])
         )
         for number in range(PASSES):
             batch, noise = self._training_rows(number)
             changed = dict(batch)
             for name, values in batch.items():
-                if name == "image" or name not in self._fields or values.dtype == torch.bool:
+                if name == "image" or name not in self._num_classes or values.dtype == torch.bool:
                     continue
-                if (classes := self._fields[name].num_classes) and values.ndim > 1:
+                if (classes := self._num_classes[name]) and values.ndim > 1:
                     changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
                 elif classes:
                     changed[name] = (values + 1) % classes
                 elif values.is_floating_point():
                     changed[name] = 1 - values
-            predictions = []
-            for each in (batch, changed):
-                kept.clear()
-                with torch.no_grad():
+            predictions.clear()
+            with torch.no_grad():
+                for each in (batch, changed):
                     model.objective.loss(model.network, each, noise)
-                predictions.append(list(kept))
-            one, other = predictions
-            alike = [(a == b).flatten(1).all(1) for a, b in zip(one, other, strict=True)]
-            passes.append(torch.stack(alike).all(0).cpu())
+            half = len(predictions) // 2
+            pairs = zip(predictions[:half], predictions[half:], strict=True)
+            passes.append(torch.stack([(a == b).flatten(1).all(1) for a, b in pairs]).all(0).cpu())
         hook.remove()
         compare_decisions(torch.stack(passes).float(), rate, self._findings)
 

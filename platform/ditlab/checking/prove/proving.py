@@ -1,24 +1,26 @@
-"""A proof of an experiment in processes of its own, which leaves no run behind."""
+"""A proof of an experiment in processes of its own, which leaves no run behind; a large one is scaled down before."""
 
 import os
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from denoisers.parameters import count_parameters
 from ditlab.checking.process_group import open_in_worker, run_workers
 from ditlab.checking.prove.findings import Proof, ProofComparison
 from ditlab.checking.prove.life import prove_run
-from ditlab.checking.prove.scaled_down import scale_down
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
@@ -28,6 +30,17 @@ from ditlab.training.recovery import OutOfMemory
 
 LEAST_PROCESSES = 4
 """Worker processes that a machine of fewer cores starts too."""
+MOST_PARAMETERS = 4_000_000
+"""Parameters up to which widths and depths stay: what is compared of each step takes half a second."""
+MOST_BATCH_FLOPS, MOST_FLOPS = 2e9, 1e10
+"""Floating-point operations of a step up to which the batch stays, and with a batch of a few samples widths and depths:
+a proof does some sixty such steps, two seconds and ten on two cores."""
+LEAST_WIDTH, LEAST_DEPTH = 16, 2
+"""Below which no width and no depth goes."""
+MOST_PASSES = 2
+"""Micro-batches of a worker that the batch goes down to."""
+_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
+"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
 
 
 def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ignore_progress) -> Proof:
@@ -49,8 +62,9 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
         )
     on_cpu = wants_gpu and not use_gpu
     scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment)
-    own, noun = scaled_down.experiment, f"{workers} worker{'s' if workers > 1 else ''}"
+    own = scaled_down.experiment
     plan_run(own, open_data(own.data, home, verify=False))  # a mistake shows before processes start
+    noun = f"{workers} worker{'s' if workers > 1 else ''}"
     progress(f"training twenty steps on {noun}, and comparing each with the reference", 0, None, "")
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
         threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
@@ -64,10 +78,9 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     engine = describe_engine(own, use_gpu)
     if on_cpu:
         engine += f"; the spec asks for GPUs ({workers}), this machine has {devices}: a proof on the CPU"
-    code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     made_by = {
-        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(), "code": code,
-        **library_versions(),
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
+        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
     }  # fmt: skip
     comparisons = tuple(each for found, _ in parts for each in found)
     untold = tuple(sentence for _, sentences in parts for sentence in sentences)
@@ -102,3 +115,76 @@ def describe_engine(experiment: Experiment, use_gpu: bool) -> str:
         experiment.optimizer.kind: True,
     }
     return ", ".join(part for part, holds in parts.items() if holds)
+
+
+@dataclass(frozen=True)
+class ScaledDownSpec:
+    """Experiment to prove, and what of it was made smaller."""
+
+    experiment: Experiment
+    changes: Mapping[str, Any]
+    """Fields by dotted path; empty where the experiment itself is small enough."""
+
+    def describe(self) -> str:
+        """Return what was made smaller, in words; empty for nothing."""
+        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
+        own = count_parameters(self.experiment.model, self.experiment.objective).total
+        text = f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
+        return text if self.changes else ""
+
+
+def scale_down(experiment: Experiment) -> ScaledDownSpec:
+    """Return the experiment itself where it is small; else with batch, widths and depths reduced until it is small.
+
+    Only changes that the spec accepts and that leave the fields of a batch alone are made, so that the same data fit.
+    Widths, and then depths, are halved all together first, as the width of a network depends on its heads, a block's
+    number on the depth; then each alone.
+    """
+    found, changes = experiment, dict[str, Any]()
+
+    def accept(tried: Mapping[str, Any]) -> bool:
+        nonlocal found
+        try:
+            smaller = experiment.replace_all({**changes, **tried})
+            count_parameters(smaller.model, smaller.objective)
+        except (UserError, ValueError, AssertionError, RuntimeError):
+            return False
+        if smaller.batch_fields() != experiment.batch_fields():
+            return False
+        found = smaller
+        changes.update(tried)
+        return True
+
+    def is_small(most_flops: float = MOST_FLOPS) -> bool:
+        parameters = count_parameters(found.model, found.objective).total
+        return parameters <= MOST_PARAMETERS and step_flops(found).model <= most_flops
+
+    def reduce_batch(samples: int) -> None:
+        """Take a batch of few samples with as many workers, that still accumulates where the experiment does."""
+        size = min(samples, experiment.micro_size)
+        whole = min(MOST_PASSES, experiment.accumulation) * size * experiment.resources.max_workers
+        accept({"batch.size": whole} | ({"batch.micro": size} if experiment.batch.micro else {}))
+
+    if not is_small(MOST_BATCH_FLOPS):
+        reduce_batch(4)
+    spec = experiment.to_dict()
+    for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
+        fields = {
+            f"{section}.{name}": value
+            for section in ("model", "objective")
+            for name, value in spec[section].items()
+            if type(value) is int and name.rpartition("_")[2] in names
+        }
+        for group in (fields, *([path] for path in fields)):
+            while not is_small():
+                halves = {path: changes.get(path, fields[path]) // 2 for path in group}
+                tried = {
+                    path: half
+                    for path, half in halves.items()
+                    if half >= (1 if path.endswith(("heads", "block")) else least)
+                }
+                if not tried or not accept(tried):
+                    break
+    if not is_small():
+        reduce_batch(1)
+    return ScaledDownSpec(found, changes)

@@ -108,17 +108,8 @@ class ReferenceModel:
 
     network: nn.Module
     objective: Any
-
-    @property
-    def module(self) -> nn.Module:
-        """Both as one module, whose parameters are named `network.PATH` and `objective.PATH`."""
-        own = {"objective": self.objective.modules} if self.objective.modules is not None else {}
-        return nn.ModuleDict({"network": self.network, **own})
-
-    @property
-    def tensors(self) -> Whole:
-        """Parameters and buffers of a checkpoint by name."""
-        return self.module.state_dict(keep_vars=True)
+    module: nn.Module
+    """Both as one module, whose parameters are named `network.PATH` and `objective.PATH`."""
 
 
 @dataclass(frozen=True)
@@ -143,20 +134,15 @@ class ReferenceUpdate:
     """Flat, float64."""
     scales: dict[str, Whole] = field(default_factory=dict)
     """Magnitudes to which a float32 rounding of each value is relative; for `master`, that of its change."""
-    changes: dict[str, Whole] = field(default_factory=dict)
-    """Differences from the state before."""
 
-    def add(self, kind: str, name: str, value: Tensor, scale: Tensor, before: Tensor) -> None:
+    def add(self, kind: str, name: str, value: Tensor, scale: Tensor) -> None:
         """Take in a parameter's new value of a field."""
-        for fields, each in ((self.values, value), (self.scales, scale), (self.changes, value - before)):
-            fields.setdefault(kind, {})[name] = each
+        self.values.setdefault(kind, {})[name] = value
+        self.scales.setdefault(kind, {})[name] = scale
 
 
 class ReferenceTrainer:
-    """Trainer of an experiment without an engine: the whole batch in one process, one micro-batch after the other.
-
-    It holds no state of a training: each step is a function of the state before it, by field and whole parameter.
-    """
+    """Trainer without an engine or a state: each step is a function of that before it, by field and whole parameter."""
 
     def __init__(
         self, experiment: Experiment, total_steps: int, epoch_steps: int, device: torch.device = CPU,
@@ -169,31 +155,30 @@ class ReferenceTrainer:
         self._models: dict[torch.dtype, ReferenceModel] = {}
         model = self.build()
         self.settings = parameter_settings(model.module, self.spec["optimizer"])
-        self.fresh = {name: each.detach().clone().reshape(-1) for name, each in model.tensors.items()}
+        self.fresh = {name: each.clone().reshape(-1) for name, each in model.module.state_dict().items()}
         """Weights and buffers that the seed gives, float32."""
 
     def build(self, dtype: torch.dtype = torch.float32) -> ReferenceModel:
         """Build network and objective with the weights of the experiment's seed."""
-        experiment = self.experiment
+        experiment, family = self.experiment, self.experiment.family
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(experiment.seed, "objective"))
-            objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, self._text)
+            objective = family.build_objective(experiment.objective, experiment.model, self._text)
             torch.manual_seed(derived_seed(experiment.seed, "weights"))
-            network: Any = experiment.family.build_network(experiment.model)
-        model = ReferenceModel(network, objective)
-        model.module.to(self._device, dtype)
-        return model
+            network: Any = family.build_network(experiment.model)
+        own = {"objective": objective.modules} if objective.modules is not None else {}
+        return ReferenceModel(network, objective, nn.ModuleDict({"network": network, **own}).to(self._device, dtype))
 
     def model(self, weights: Mapping[str, Tensor], dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
         """Return network and objective in training mode with whole `weights` by name; those not named are the seed's.
 
-        `is_new` False: one model for all calls.
+        One model of each precision serves all calls without `is_new`.
         """
-        model = self.build(dtype) if is_new or dtype not in self._models else self._models[dtype]
-        if not is_new:
-            self._models[dtype] = model
+        if not is_new and dtype not in self._models:
+            self._models[dtype] = self.build(dtype)
+        model = self.build(dtype) if is_new else self._models[dtype]
         with torch.no_grad():
-            for name, tensor in model.tensors.items():
+            for name, tensor in model.module.state_dict(keep_vars=True).items():
                 tensor.copy_(weights.get(name, self.fresh[name]).view(tensor.shape))
         model.module.train()
         return model
@@ -203,8 +188,7 @@ class ReferenceTrainer:
         if next(model.network.parameters()).dtype == torch.float64:
             batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
             noise = ReferenceNoise(**{**vars(noise), "dtype": torch.float64})
-        found: dict[str, Any] = model.objective.loss(model.network, batch, noise)
-        return found
+        return dict(model.objective.loss(model.network, batch, noise))
 
     def total(self, components: Mapping[str, Any]) -> Any:
         """Return the sum of components by the spec's weights; one that it does not name is only reported."""
@@ -269,14 +253,14 @@ class ReferenceTrainer:
             else:
                 change, moments, scale = adamw(spec, gradient, state, number)
             for kind, (value, size) in moments.items():
-                found.add(kind, name, value, size, state[kind])
+                found.add(kind, name, value, size)
             decay = lr * own.weight_decay * weights
-            found.add("master", name, weights - lr * change - decay, lr * scale + decay.abs(), weights)
+            found.add("master", name, weights - lr * change - decay, lr * scale + decay.abs())
         for kind, share in self.decays(step, number - begun).items():
             for name, old in before.get(kind, {}).items():
                 old, new = old.double(), (after or found.values["master"])[name].double()
                 value = share * old + (1 - share) * new
-                found.add(kind, name, value, value.abs() + (1 - share) * (new - old).abs(), old)
+                found.add(kind, name, value, value.abs() + (1 - share) * (new - old).abs())
         return found
 
     def decays(self, step: int, updates: int) -> dict[str, float]:

@@ -6,9 +6,9 @@ The reference begins each step with the engine's own state, so that a bound is t
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,8 @@ class StepComparer:
         self._order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)
         self._rounding: dict[str, float] = {}
         """Largest relative rounding of loss components and modules' gradients that exact steps have shown."""
-        self._previous: tuple[int, dict[str, Whole]] | None = None
+        self._previous = dict[str, Whole]()
+        """State after the step before; empty where another one was put in its place."""
         self._reported: dict[int, dict[str, tuple[float, float]]] = {}
         """Numbers that the loop is to report, with their bounds, by step (from 1)."""
         self._ratios: dict[str, list[tuple[float, float]]] = {}
@@ -109,12 +110,12 @@ class StepComparer:
             self._compare_rates(whole)
             self._compare_update(whole)
             self._num_updates += 1
-        self._previous = whole.step + 1, whole.after
+        self._previous = whole.after
         self._findings.step = 0
 
     def jump(self, step: int) -> None:
         """Take note that the next step is step `step` (from 0), from another state."""
-        self._num_updates, self._previous = step, None
+        self._num_updates, self._previous = step, {}
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
         """Compare the numbers that the loop reports of a step (from 1)."""
@@ -163,14 +164,15 @@ class StepComparer:
         """Compare a step's state with that after the step before, the updates so far, the weights computed with, the
         keys of its draws and its samples."""
         findings, own = self._findings, whole.first.before.scalars["adam_step"]
-        if self._previous and self._previous[0] == whole.step:
-            one, absent = self._previous[1], torch.empty(0)
+        if self._previous:
+            one, two = (
+                {(kind, name): values for kind, held in state.items() for name, values in held.items()}
+                for state in (self._previous, whole.before)
+            )
             changed = [
                 f"{kind} of {name}"
-                for kind, name in sorted(
-                    {(kind, name) for state in (one, whole.before) for kind, held in state.items() for name in held}
-                )
-                if not equal_values(one.get(kind, {}).get(name, absent), whole.before.get(kind, {}).get(name, absent))
+                for kind, name in sorted({**one, **two})
+                if (kind, name) not in one.keys() & two.keys() or not equal_values(one[kind, name], two[kind, name])
             ]
             findings.same("moments", "state since the step before", changed)
         detail = f"{own:g} in place of {self._num_updates}"
@@ -183,16 +185,9 @@ class StepComparer:
         keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
         places = [f"micro-batch {key[3]} from sample {key[5]}, step {key[2] + 1}" for key in keys]
         findings.same("draws", "keys of random numbers", places)
-        if keys:
-            parts = (sorted(one for part in each for one in part.samples) for each in (whole.passes, due))
-            others = [] if next(parts) == next(parts) else ["other samples"]
-        else:
-            others = [
-                f"sample {place} of micro-batch {each.key[3]}"
-                for each in whole.passes
-                for place, (one, two) in enumerate(zip(each.samples, expected[each.key].samples, strict=True))
-                if one != two
-            ]
+        taken, asked = ([one for each in parts for one in each.samples] for parts in (whole.passes, due))
+        pairs = enumerate(zip_longest(taken, asked))
+        others = [f"sample {place} of the batch" for place, (one, two) in pairs if one != two]
         findings.same("draws", "samples and their order", others)
 
     def _compare_passes(self, whole: WholeStep, due: Sequence[DueMicroBatch], is_exact: bool) -> None:
@@ -230,18 +225,13 @@ class StepComparer:
             self._compare_gradients(whole, best, low)
 
     def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
-        """Compare a micro-batch's loss with that of a model that has computed nothing yet, under other global seeds.
+        """Compare a micro-batch's loss with that of a model that has computed nothing yet.
 
-        A loss is a function of its inputs and keyed draws: it keeps no state, and draws from no other source.
+        A loss is a function of its inputs and keyed draws: it keeps no state, and draws from no generator that is
+        elsewhere by now.
         """
-        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
-            seed_generator(derived_seed("prove", micro.noise.step) % 2**31)
         model = self.reference.model(weights, self._dtype, is_new=True)
         total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
         # On a GPU some kernels sum in any order.
         bound = MARGIN * UNITS[self._dtype] * abs(total) if self._on_gpu else 0.0
         is_same = total == before or (math.isnan(total) and math.isnan(before))
@@ -313,39 +303,30 @@ class StepComparer:
 
         Differences see what autograd does not, such as a branch that is detached.
         """
-        micro = self.due(step)[0]
+        micro, directions = self.due(step)[0], dict[str, Tensor]()
         gradients = self.reference.gradient([(micro.batch, micro.noise)], weights, torch.float64).gradients
-        if not self._slope_holds(micro, weights, gradients, list(gradients), "the whole"):
-            for module, names in by_module(gradients).items():
-                self._slope_holds(micro, weights, gradients, names, module)
-
-    def _slope_holds(
-        self, micro: DueMicroBatch, weights: Whole, gradients: Whole, names: Sequence[str], module: str
-    ) -> bool:
-        """Compare the slope of the loss along a random direction over the named weights."""
-        directions = {}
-        for name in names:
-            generator = torch.Generator().manual_seed(
-                derived_seed(self._run.experiment.seed, "prove", "direction", name)
-            )
-            directions[name] = torch.randn(gradients[name].numel(), generator=generator, dtype=torch.float64)
-
-        def loss(width: float) -> float:
-            moved = {name: weights[name].double() + width * each for name, each in directions.items()}
-            model = self.reference.model({**weights, **moved}, torch.float64)
-            with torch.no_grad():
-                return float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)))
-
-        losses = [loss(sign * width) for width in (WIDTH, WIDTH / 2) for sign in (1, -1)]
-        slopes = (losses[0] - losses[1]) / (2 * WIDTH), (losses[2] - losses[3]) / WIDTH
-        plain = sum(float(gradients[name] @ each) for name, each in directions.items())
-        rounding = ROUNDINGS * UNITS[torch.float64] * max(map(abs, losses)) / WIDTH
-        bound = MARGIN * (abs(slopes[0] - slopes[1]) + rounding)
-        detail = f"slope {plain:.6g} by autograd, {slopes[1]:.6g} by the loss"
-        # Relative to what autograd has: modules without any gradient, behind which the branch was cut, come first.
-        size = max(abs(plain), bound) if module != "the whole" else math.inf
-        what = "against differences of the loss"
-        return self._findings.near("gradient", what, abs(slopes[1] - plain), bound, detail, module, size)
+        for name, gradient in gradients.items():
+            generator = torch.Generator().manual_seed(derived_seed(self._run.experiment.seed, "prove", name))
+            directions[name] = torch.randn(gradient.numel(), generator=generator, dtype=torch.float64)
+        for module, names in {"the whole": list(gradients), **by_module(gradients)}.items():
+            losses = []
+            for width in (WIDTH, -WIDTH, WIDTH / 2, -WIDTH / 2):
+                moved = {name: weights[name].double() + width * directions[name] for name in names}
+                model = self.reference.model({**weights, **moved}, torch.float64)
+                with torch.no_grad():
+                    components = self.reference.components(model, micro.batch, micro.noise)
+                losses.append(float(self.reference.total(components)))
+            slopes = (losses[0] - losses[1]) / (2 * WIDTH), (losses[2] - losses[3]) / WIDTH
+            plain = sum(float(gradients[name] @ directions[name]) for name in names)
+            rounding = ROUNDINGS * UNITS[torch.float64] * max(map(abs, losses)) / WIDTH
+            bound = MARGIN * (abs(slopes[0] - slopes[1]) + rounding)
+            detail = f"slope {plain:.6g} by autograd, {slopes[1]:.6g} by the loss"
+            # Relative to what autograd has: modules without any gradient, behind which the branch was cut, come first.
+            size = max(abs(plain), bound) if module != "the whole" else math.inf
+            what = "against differences of the loss"
+            holds = self._findings.near("gradient", what, abs(slopes[1] - plain), bound, detail, module, size)
+            if holds and module == "the whole":
+                return
 
     def _compare_clipping(self, whole: WholeStep) -> None:
         """Compare the factor and the statistics of clipping, within the rounding of the norm."""
@@ -396,16 +377,15 @@ class StepComparer:
                 if kind == "master":
                     bound += MARGIN * FLOAT32 * joint_norm(own.values())
                     wrong = [
-                        f"{name} holds {dtype}"
+                        f"{name} holds {str(dtype).removeprefix('torch.')}"
                         for name in names
-                        if own[name].numel() > 1
-                        and (dtype := stored_dtype(own[name])) != "float32"
-                        and stored_dtype(values[name].float()) == "float32"
+                        for dtype in (torch.bfloat16, torch.float16)
+                        if own[name].numel() > 1 and fits(own[name], dtype) and not fits(values[name].float(), dtype)
                     ]
                     if not findings.same("master weights", "held in float32", wrong, module):
                         continue  # its update is rounded with it
                 distance = joint_norm(own[name].double() - values[name] for name in names)
-                moved = joint_norm(due.changes[kind][name] for name in names)
+                moved = joint_norm(values[name] - before[kind][name].double() for name in names)
                 findings.near(phase, what, distance, bound, "", module, moved)
         missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
         findings.same("average", "averages held", [f"the engine's state holds no {kind}" for kind in missing])
@@ -441,19 +421,22 @@ class StepComparer:
 
 
 def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return modules by group: each of LEAST parameters or more by itself, smaller ones with others of their parent,
-    or of its parent, until they have as many together or are all that is left."""
-    groups = {module: [module] for module, num in numels.items() if num >= LEAST}
-    small = {module: [module] for module, num in numels.items() if num < LEAST}
-    for depth in range(max((path.count(".") for path in small), default=0), 0, -1):
-        for path in [each for each in small if each.count(".") == depth]:
-            modules = small.pop(path)
-            if sum(numels[each] for each in modules) >= LEAST:
-                groups[f"{path}.*"] = modules
-            else:
-                small.setdefault(path.rpartition(".")[0], []).extend(modules)
-    left = [module for modules in small.values() for module in modules]
-    return {**groups, "small modules": left} if left else groups
+    """Return modules by group: each of LEAST parameters or more by itself, of smaller ones as many that follow one
+    another, in the network's order, as have so many together."""
+    groups, small = dict[str, list[str]](), list[str]()
+    for module, num in numels.items():
+        if num >= LEAST:
+            groups[module] = [module]
+            continue
+        small.append(module)
+        if sum(numels[each] for each in small) >= LEAST:
+            groups[f"{small[0]} to {module}"], small = small, []
+    return {**groups, "small modules": small} if small else groups
+
+
+def fits(values: Tensor, dtype: torch.dtype) -> bool:
+    """Return True if a half precision holds all of some float32 values exactly."""
+    return torch.equal(values.to(dtype).float(), values)
 
 
 def by_module(names: Iterable[str]) -> dict[str, list[str]]:
@@ -462,9 +445,3 @@ def by_module(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         modules.setdefault(name.rpartition(".")[0], []).append(name)
     return modules
-
-
-def stored_dtype(values: Tensor) -> str:
-    """Return the coarsest precision that holds all of some float32 values exactly."""
-    coarse = (name for name in ("bfloat16", "float16") if torch.equal(values.to(getattr(torch, name)).float(), values))
-    return next(coarse, "float32")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ditlab.checking.replay.history import Execution, JournaledStep
-from ditlab.checking.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
-from ditlab.checking.replay.segment import ReplayPlan
+from ditlab.checking.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_executions
 from ditlab.checking.replay.stepper import ReplayedStep
 from ditlab.spec.experiment import class_for
 
@@ -96,7 +95,7 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     targets = source.targets(first, last)
     journaled: dict[int, Execution] = {}
     for target in list(targets):
-        if logged := source.journaled.get(target.step):
+        if logged := source.history.journaled.get(target.step):
             executions = source.history.all_of(target.step)
             same = [each for each in executions if logged.is_of(each)]
             # else one without a receipt, else the first one: then the comparison fails
@@ -122,19 +121,17 @@ def _compare_step(
     source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
 ) -> list[ReplayComparison]:
     """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
-    own, logged = step.execution, source.journaled.get(step.step)
+    own, logged = step.execution, source.history.journaled.get(step.step)
     if own.skipped:
         return []
-    places: list[tuple[str, Execution | JournaledStep]] = []
-    found = []
-    if own.is_recorded:
-        places.append(("receipts", own))
-        if own.samples is not None:
-            found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
+    places: dict[str, Execution | JournaledStep] = {"receipts": own} if own.is_recorded else {}
     if logged and journaled and (own is journaled or not journaled.is_recorded):
-        places.append(("journal", logged))
+        places["journal"] = logged
+    found = []
+    if own.samples is not None:
+        found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
     values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
-    for place, records in places:
+    for place, records in places.items():
         for quantity, value in values.items():
             recorded = getattr(records, quantity)
             if recorded is not None and (quantity != "norm" or tolerance.compares_norm):
@@ -151,9 +148,8 @@ def _tolerance(
         step = replayed.steps[-1]
         losses = np.array([sample.loss for sample in step.samples])
         deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
-        mean = abs(float(losses.mean())) or 1e-30
         return Tolerance(
-            DEVIATIONS * math.sqrt(2 / max(1, len(losses))) * deviation / mean,
+            DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),
             f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
             f"samples, by the spread of step {step.step}'s",
             compares_norm=False,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import UserError
@@ -20,20 +19,6 @@ from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent, read_content
-from ditlab.training.receipts import LIBRARIES, device_name, library_versions, processor_name
-
-
-def machine_differences(attempt: RecordedAttempt, use_gpu: bool) -> list[str]:
-    """Return in what this machine, on its GPU or CPU, is of another kind than an attempt's, a phrase each.
-
-    The last bits of a step depend on device, processor and libraries, beside its spec, workers and threads.
-    """
-    device, versions = device_name(torch.device("cuda" if use_gpu else "cpu")), library_versions()
-    found = [] if device == attempt.device else [f"device {device} (the run's: {attempt.device})"]
-    if device == attempt.device == "cpu" and (here := processor_name()) != attempt.processor:
-        found.append(f"processor {here} (the run's: {attempt.processor})")
-    pairs = ((name, versions.get(name), attempt.versions.get(name)) for name in LIBRARIES)
-    return found + [f"{name} {ours} (the run's: {theirs})" for name, ours, theirs in pairs if ours != theirs]
 
 
 @dataclass(frozen=True)
@@ -67,7 +52,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class StepHistory:
-    """Executions of a run in the order in which they were recorded."""
+    """Executions of a run in the order in which they were recorded, and what their numbers depend on."""
 
     executions: Sequence[Execution]
     default: Execution
@@ -78,6 +63,12 @@ class StepHistory:
     """Steps that were done before the run's own first one: those of a fork's parent."""
     note: str = ""
     """A sentence on what is not recorded; empty for none."""
+    journaled: Mapping[int, JournaledStep] = field(default_factory=dict)
+    """Steps of the journal."""
+    attempts: Mapping[int, RecordedAttempt] = field(default_factory=dict)
+    """Attempts by number; {} where they are not recorded."""
+    data: str = ""
+    """Fingerprint of the training data; empty where it is not recorded."""
 
     @cached_property
     def _final(self) -> dict[int, int]:
@@ -95,13 +86,12 @@ class StepHistory:
     def lineage(self, execution: Execution) -> list[Execution]:
         """Return the executions that led to one, and itself: for each step from the run's first one, its last one
         before."""
-        index = next((i for i, each in enumerate(self.executions) if each is execution), None)
-        if index is None:
-            return [self.final(step) for step in range(self.first + 1, execution.step + 1)]
-        found: dict[int, Execution] = {execution.step: execution}
-        for each in reversed(self.executions[:index]):
-            if each.step < execution.step:
-                found.setdefault(each.step, each)
+        found = {}
+        for each in self.executions:
+            if each is execution:
+                break
+            found[each.step] = each
+        found[execution.step] = execution
         steps = range(self.first + 1, execution.step + 1)
         return [found.get(step) or replace(self.default, step=step) for step in steps]
 
@@ -111,29 +101,18 @@ class StepHistory:
         return own is self.final(step) or (not own.is_recorded and step not in self._final)
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """A run's record of its step history, and of what its numbers depend on."""
-
-    history: StepHistory
-    journal: JournalContent
-    attempts: Mapping[int, RecordedAttempt] = field(default_factory=dict)
-    """Attempts by number; {} where they are not recorded."""
-    data: str = ""
-    """Fingerprint of the training data; empty where it is not recorded."""
-
-
-def read_recorded(run: OpenedRun) -> RecordedRun:
+def read_history(run: OpenedRun) -> StepHistory:
     """Read a run's receipts and journal; without receipts, take the workers of its spec."""
     try:
         journal = read_content(run.folder.journal)
     except OSError:
         journal = JournalContent()
+    journaled = journaled_steps(journal)
     data = next((each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), "")
     resources = run.experiment.resources
     default = Execution(0, 0, resources.max_workers, threads=resources.cpus_per_worker)
     first = first_step(run.experiment.start)
-    last = max([first, run.record.step, *journaled_steps(journal)])
+    last = max([first, run.record.step, *journaled])
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
@@ -141,7 +120,7 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
             f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({default.workers}), "
             "and its machine is not known."
         )
-        return RecordedRun(StepHistory([], default, last, first, note), journal, data=data)
+        return StepHistory([], default, last, first, note, journaled, data=data)
     attempts = receipts.attempts
     recorded = [
         Execution(
@@ -156,14 +135,14 @@ def read_recorded(run: OpenedRun) -> RecordedRun:
     if num_lost := len(receipts.rows) - len(recorded):
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
     note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
-    executions = with_unwritten(recorded, attempts, journal)
+    executions = with_unwritten(recorded, attempts, journaled)
     last = max([last, *(execution.step for execution in executions)])
     data = attempts[max(attempts)].data if attempts else data
-    return RecordedRun(StepHistory(executions, default, last, first, note), journal, attempts, data)
+    return StepHistory(executions, default, last, first, note, journaled, attempts, data)
 
 
 def with_unwritten(
-    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journal: JournalContent
+    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journaled: Mapping[int, JournaledStep]
 ) -> list[Execution]:
     """Return the executions, and behind each attempt's rows those of its steps that the journal alone has.
 
@@ -177,7 +156,7 @@ def with_unwritten(
         rows.setdefault(execution.step, []).append(execution)
         ends[execution.attempt] = max(ends[execution.attempt], execution.step)
     reached = dict(ends)
-    for step, logged in journaled_steps(journal).items():
+    for step, logged in journaled.items():
         cut_off = [number for number in reversed(ends) if ends[number] < step and attempts[number].step < step]
         if cut_off and not any(logged.is_of(each) for each in rows.get(step, ())):
             reached[max(cut_off, key=lambda number: reached[number])] = step

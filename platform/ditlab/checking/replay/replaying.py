@@ -1,32 +1,218 @@
-"""Replay of a run: it is opened, what of code, data and device is other here is said, and steps are done again."""
+"""Replay of a run: it is opened, what of code, data and device is other here is said, and steps are done again.
 
+The plan of a replay is a pure decision: from which checkpoint, through which segments of equal settings. Each segment
+is trained by one group of workers, in the real training loop, one after the other.
+"""
+
+from __future__ import annotations
+
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
+from ditlab.checking.process_group import open_in_worker, run_workers
 from ditlab.checking.replay.history import (
     Execution,
-    JournaledStep,
-    RecordedRun,
     StepHistory,
-    journaled_steps,
-    machine_differences,
-    read_recorded,
+    read_history,
 )
-from ditlab.checking.replay.segment import ReplayPlan, plan_replay, run_plan
-from ditlab.checking.replay.stepper import ReplayedStep
-from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.checking.replay.stepper import ReplayedStep, StepObserver
+from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
+from ditlab.checkpoints.start_point import kept_scalars
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.errors import UserError
+from ditlab.engine.distributed import Rank
+from ditlab.errors import RunFailed, UserError
+from ditlab.receipts.records import joined_digest
 from ditlab.runs.launch import checkpoint_store, start_point
 from ditlab.spec.plugins import plugin_packages
-from ditlab.training.receipts import code_digest
+from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
+from ditlab.training.recovery import MemoryPlan, OutOfMemory
+from ditlab.training.trainer import Trainer
+
+SpecOf = Callable[[Execution], Mapping[str, Any]]
+"""Returns the resolved spec by which a step was done."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive steps that were done by equally many workers under one spec."""
+
+    first: int
+    """First step (from 1)."""
+    last: int
+    workers: int
+    threads: int | None
+    """Threads of each worker; None: torch's number."""
+    spec: Mapping[str, Any] = field(repr=False)
+    """The experiment, resolved."""
+    microbatch_splits: int = 0
+    """Number of times the micro-batch was halved."""
+    skipped: tuple[int, ...] = ()
+    """Steps (from 1) whose batch is not trained on."""
+    is_changed: bool = False
+    """True for a spec that is not the run's own, as in a what-if."""
+
+
+def replay_segment(
+    rank: Rank, segment: Segment, run_id: str, root: str, folder: str, begin: tuple[str, int] | None,
+    shown: Collection[int], hands_over: bool,
+) -> dict[int, ReplayedStep]:  # fmt: skip
+    """Do the steps of a segment on one worker, the body of its process; return what it observed by step.
+
+    Nothing is evaluated, each step is logged, and training goes on whatever the losses, as the run has. `begin`: store
+    and step of the checkpoint to begin from; None: what the run itself began from. `folder`: of this replay alone; the
+    state after the last step is saved there where the segment `hands_over`.
+    """
+    experiment, home, data = open_in_worker(segment.spec, root)
+    experiment = experiment.replace_all({
+        "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0, "tracking.every": 1,
+        "training.averages": None, "training.non_finite": {"policy": "skip", "limit": 2**31 - 1},
+        "checkpoint.storage": None, "checkpoint.keep": 1, "checkpoint.keep_every": None,
+    })  # fmt: skip
+    memory = MemoryPlan(segment.microbatch_splits, tuple(step - 1 for step in segment.skipped))
+    run = TrainingRun(
+        experiment, data, plan_run(experiment, data), CheckpointStore.at(Path(folder, "checkpoints")), home,
+        Path(folder, "swap"), memory, start_point(experiment, home, run_id),
+    )  # fmt: skip
+    observer = StepObserver(shown, range(segment.first, segment.last + 1))
+    with Trainer(run, rank, observer) as trainer:
+        if begin:
+            with CheckpointStore.at(begin[0]).open(begin[1], verify=False) as reader:
+                scalars = kept_scalars(reader.manifest, experiment) if segment.is_changed else None
+                trainer.checkpoints.load(reader, trainer.state, scalars)
+        else:
+            trainer.checkpoints.load_newest(trainer.state)
+        trainer.train_span(segment.last, saves=hands_over)
+    return observer.seen
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """One way through a run's steps, and those of them that are asked for."""
+
+    origin: int
+    """Step of the state to begin from."""
+    is_checkpoint: bool
+    """True for one of the run's own checkpoints; False for what the run itself began from."""
+    segments: tuple[Segment, ...]
+    way: tuple[Execution, ...]
+    """Executions that are done again, from the origin on."""
+    executions: tuple[Execution, ...]
+    """Executions of the way that are replayed for their own sake, in the order of their steps."""
+    variant: Segment | None = None
+    """The last step once more under another spec, from the same state."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that are trained."""
+        return self.segments[-1].last - self.origin
+
+    def with_variant(self, spec: Mapping[str, Any], workers: int) -> ReplayPlan:
+        """Return the plan with its last step done once more under another spec, from the same state."""
+        *before, final = self.segments
+        last = final.last
+        if final.first < last:
+            before.append(replace(final, last=last - 1, skipped=tuple(step for step in final.skipped if step < last)))
+        own = replace(final, first=last, skipped=tuple(step for step in final.skipped if step == last))
+        variant = replace(own, spec=spec, workers=workers, skipped=(), is_changed=True)
+        return replace(self, segments=(*before, own), variant=variant)
+
+
+def plan_replay(
+    history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int], spec_of: SpecOf
+) -> list[ReplayPlan]:
+    """Plan the replay of some executions, those that lie on one way together.
+
+    `checkpoints` are the steps of the run's whole ones. Each way that a kill or a roll-back cut off
+    takes a pass of its own, and so does a target that a later checkpoint brings nearer.
+    """
+
+    def settings(execution: Execution) -> tuple[int, int | None, int, Mapping[str, Any]]:
+        """Return workers, threads, splits, and the spec for them: an elastic range decides the micro-batches, stays."""
+        spec, workers = spec_of(execution), execution.workers
+        resources = spec["resources"]
+        if isinstance(resources["workers"], int):
+            spec = {**spec, "resources": {**resources, "workers": workers}}
+        return workers, execution.threads, execution.microbatch_splits, spec
+
+    plans, left = [], sorted(targets, key=lambda each: each.step)
+    while left:
+        way = history.lineage(left[-1])
+        known = {id(each) for each in way}
+        steps = {each.step for each in way if not each.is_recorded}
+        taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
+        left = [each for each in left if not any(each is other for other in taken)]
+        usable = [
+            step for step in checkpoints if history.first < step < way[-1].step and history.is_final_at(way, step)
+        ]
+        groups: list[list[Execution]] = []
+        for target in taken:
+            if groups and not any(groups[-1][-1].step < step < target.step for step in usable):
+                groups[-1].append(target)
+            else:
+                groups.append([target])
+        for executions in groups:
+            begin = max((step for step in usable if step < executions[0].step), default=history.first)
+            done = tuple(way[begin - history.first : executions[-1].step - history.first])
+            segments = []
+            for (workers, threads, splits, spec), part in groupby(done, settings):
+                steps_of = list(part)
+                skipped = tuple(each.step for each in steps_of if each.skipped)
+                ends = steps_of[0].step, steps_of[-1].step
+                segments.append(Segment(*ends, workers, threads, spec, splits, skipped))
+            plans.append(ReplayPlan(begin, begin > history.first, tuple(segments), done, tuple(executions)))
+    return plans
+
+
+def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()) -> list[ReplayedStep]:
+    """Do the segments of a plan, each with its own workers; return the steps that the plan is for.
+
+    `shown`: steps to measure sample by sample. Nothing is written but a temporary folder, which is removed. Raises
+    RunFailed where a step does not fit into this machine's memory.
+    """
+    wanted, run = {execution.step: execution for execution in plan.executions}, source.run
+    found: list[ReplayedStep] = []
+    with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
+        begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
+        for segment in (*plan.segments, *([plan.variant] if plan.variant else [])):
+            is_last = segment is plan.segments[-1] or segment.is_changed
+            steps = f"{segment.first:,} to {segment.last:,}" if segment.first < segment.last else f"{segment.last:,}"
+            other = " under another spec" if segment.is_changed else ""
+            run.progress(f"replaying step {steps}{other}; workers: {segment.workers}", 0, None, "")
+            task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), not is_last
+            try:
+                parts = run_workers(replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads)
+            except OutOfMemory as error:
+                raise RunFailed(
+                    f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "
+                    f"({error.message}); replay it on a larger one.",
+                    kind="out_of_memory",
+                ) from error
+            for number in wanted.keys() & range(segment.first, segment.last + 1):
+                own = [part[number] for part in parts]  # places follow each other in the order of ranks
+                samples = [sample for part in own for sample in part.samples]
+                step = replace(
+                    own[0], execution=wanted[number], is_variant=segment.is_changed,
+                    rows=np.concatenate([part.rows for part in own]),
+                    indices=np.concatenate([part.indices for part in own]),
+                    samples=sorted(samples, key=lambda sample: sample.place),
+                    digest=joined_digest([part.digest for part in own]),
+                )  # fmt: skip
+                found.append(step)
+            if not is_last:
+                begin = str(Path(folder, "checkpoints")), segment.last
+    return found
 
 
 @dataclass(frozen=True)
@@ -34,10 +220,10 @@ class ReplaySource:
     """A run, opened for replay."""
 
     run: OpenedRun
-    recorded: RecordedRun
+    history: StepHistory
     checkpoints: CheckpointStore
-    whole: list[int]
-    """Steps of checkpoints with an undamaged manifest, without those that were found damaged since."""
+    whole: dict[int, CheckpointManifest]
+    """Undamaged manifests of checkpoints by step, without those of checkpoints that were found damaged since."""
     data: DataSplits
     num_gpus: int
     """GPUs that the steps are done on; 0: on the CPU."""
@@ -46,48 +232,46 @@ class ReplaySource:
     anyway: bool = False
     """Go on with other code than that which did a step."""
     remarks: list[str] = field(default_factory=list)
-    """Sentences on what is other here than the run's, with `anyway`."""
-
-    @property
-    def history(self) -> StepHistory:
-        """Executions of the run's steps."""
-        return self.recorded.history
-
-    @cached_property
-    def journaled(self) -> Mapping[int, JournaledStep]:
-        """Steps of the run's journal."""
-        return journaled_steps(self.recorded.journal)
-
-    @cached_property
-    def _specs(self) -> tuple[Mapping[str, Any], Mapping[int, Mapping[str, Any]]]:
-        """The spec in the run's folder, and those of its checkpoints by the attempt that wrote them."""
-        found = {}
-        for step in self.checkpoints.steps():
-            with suppress(DamagedCheckpoint), self.checkpoints.open(step, verify=False) as reader:
-                if step > self.history.first and (attempt := self.history.final(step).attempt):
-                    found[attempt] = reader.manifest.spec
-        return self.run.experiment.to_dict(), found
+    """Sentences on what is other here than the run's, with `anyway`, and on what the run does not record."""
 
     def spec_of(self, execution: Execution) -> Mapping[str, Any]:
         """Return the spec by which a step was done, for the device of this replay and the places that hold now.
 
         It is that of a checkpoint which the attempt has written, else of the next attempt that has one, else the run's.
         """
-        current, specs = self._specs
-        later = [attempt for attempt in specs if attempt >= execution.attempt]
-        spec = specs[min(later)] if execution.is_recorded and later else current
+        spec = current = self._current_spec
+        if execution.is_recorded:
+            own = {step: self.history.final(step).attempt for step in self.whole if step > self.history.first}
+            later = [
+                step for step in sorted(own, key=lambda step: (own[step], -step)) if own[step] >= execution.attempt
+            ]
+            spec = self.whole[later[0]].spec if later else current
         spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
         return spec if self.num_gpus else {**spec, "resources": {**spec["resources"], "gpus_per_worker": 0}}
 
+    @cached_property
+    def _current_spec(self) -> Mapping[str, Any]:
+        return self.run.experiment.to_dict()
+
     def machine_differences(self, executions: Sequence[Execution]) -> list[str]:
-        """Return in what this machine is of another kind than those that did some steps, a phrase each."""
-        found: dict[str, None] = {}
+        """Return in what this machine is of another kind than those that did some steps, a phrase each.
+
+        The last bits of a step depend on device, processor and libraries, beside its spec, workers and threads.
+        """
+        device, versions = device_name(torch.device("cuda" if self.num_gpus else "cpu")), library_versions()
+        found = []
         for number in sorted({execution.attempt for execution in executions}):
-            attempt = self.recorded.attempts.get(number)
-            found |= dict.fromkeys(
-                machine_differences(attempt, self.num_gpus > 0) if attempt else ["the run's machine is not recorded"]
-            )
-        return list(found)
+            if not (attempt := self.history.attempts.get(number)):
+                found.append("the run's machine is not recorded")
+                continue
+            pairs: dict[str, tuple[str | None, str | None]] = {"device": (device, attempt.device)}
+            if device == attempt.device == "cpu":
+                pairs["processor"] = processor_name(), attempt.processor
+            pairs |= {name: (versions.get(name), attempt.versions.get(name)) for name in LIBRARIES}
+            found += [
+                f"{name} {ours} (the run's: {theirs})" for name, (ours, theirs) in pairs.items() if ours != theirs
+            ]
+        return list(dict.fromkeys(found))
 
     def targets(self, first: int, last: int) -> list[Execution]:
         """Return the last execution of each step of a range. Raises UserError for steps that the run has not done."""
@@ -111,15 +295,15 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     """
     experiment, home = run.experiment, run.home
     data = open_data(experiment.data, home)
-    recorded = read_recorded(run)
-    remarks = [recorded.history.note] if recorded.history.note else []
+    history = read_history(run)
+    remarks = [history.note] if history.note else []
     num_gpus = torch.cuda.device_count() if experiment.resources.gpus_per_worker > 0 else 0
-    attempts = recorded.attempts.values()
+    attempts = history.attempts.values()
     differences = []
-    if recorded.data and recorded.data != data.fingerprint:
+    if history.data and history.data != data.fingerprint:
         differences.append(
             f"the data are other than the run's (fingerprint {data.fingerprint[:12]}, the run's: "
-            f"{recorded.data[:12]}): the same rows hold other samples"
+            f"{history.data[:12]}): the same rows hold other samples"
         )
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     codes = [attempt.code for attempt in attempts]
@@ -136,13 +320,11 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
             f"run {run.folder.run_id}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
         )
     remarks += [f"{difference[0].upper()}{difference[1:]}." for difference in differences]
-    store, whole = checkpoint_store(run.folder, experiment.checkpoint.storage), []
+    store, whole = checkpoint_store(run.folder, experiment.checkpoint.storage), {}
     for step in store.steps():
         with suppress(DamagedCheckpoint), store.open(step, verify=False) as reader:
-            sizes = store.files.sizes(reader.location.rstrip("/").rpartition("/")[2])
-            if all(sizes.get(name) == digest.size for name, digest in reader.manifest.shards.items()):
-                whole.append(step)
-    return ReplaySource(run, recorded, store, whole, data, num_gpus, code, anyway, remarks)
+            whole[step] = reader.manifest
+    return ReplaySource(run, history, store, whole, data, num_gpus, code, anyway, remarks)
 
 
 def _other_code(here: str, theirs: str) -> str:
@@ -156,18 +338,12 @@ def _other_code(here: str, theirs: str) -> str:
 class ReplayedSteps:
     """Steps of a run that were done again."""
 
-    run_id: str
-    name: str
-    last: int
-    """Last step that the run has done."""
     steps: tuple[ReplayedStep, ...]
     """Replayed steps, ascending; two of one step where a kill or a roll-back cut one execution of it off."""
     way: tuple[Execution, ...]
     """Executions that were done again to come to these steps, themselves among them."""
     origins: tuple[str, ...]
     """From where each pass began, and how many steps it trained."""
-    remarks: tuple[str, ...]
-    """Sentences on what differs here from the run's, and on what the run does not record."""
 
 
 def replay_executions(
@@ -193,25 +369,21 @@ def replay_executions(
                 source.checkpoints.open(checked).close()  # hashes it
         except DamagedCheckpoint as error:
             source.remarks.append(f"{error} The replay begins before it.")
-            source.whole.remove(checked)
+            del source.whole[checked]
             continue
         _check_plans(source, plans)
         try:
             for plan in plans:
                 origins.append(_describe_origin(source, plan))
                 run.progress(origins[-1], 0, None, "")
-                found += run_plan(
-                    plan, run.folder.run_id, run.home, source.checkpoints, source.num_gpus > 0, shown, run.progress
-                )
+                found += run_plan(source, plan, shown)
         except DamagedCheckpoint:
             there = source.checkpoints.steps()
             if all(plan.origin in there for plan in plans if plan.is_checkpoint):
                 raise  # else a run in training has pruned it meanwhile
             continue
-        return ReplayedSteps(
-            run.folder.run_id, run.record.name, source.history.last, tuple(sorted(found, key=lambda step: step.step)),
-            tuple(execution for plan in plans for execution in plan.way), tuple(origins), tuple(source.remarks),
-        )  # fmt: skip
+        way = tuple(execution for plan in plans for execution in plan.way)
+        return ReplayedSteps(tuple(sorted(found, key=lambda step: step.step)), way, tuple(origins))
 
 
 def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
@@ -239,7 +411,7 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
             f"machine has {source.num_gpus}; replay it on a machine with {workers} GPUs."
         )
     for number in sorted({execution.attempt for plan in plans for execution in plan.way}):
-        attempt = source.recorded.attempts.get(number)
+        attempt = source.history.attempts.get(number)
         if attempt and attempt.code != source.code and not any("code is other" in text for text in source.remarks):
             text = f"attempt {number}: {_other_code(source.code, attempt.code)}"
             if not source.anyway:

@@ -16,6 +16,7 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.checking.replay.check import ReplayCheck, ReplayComparison, check_replay
+from ditlab.checking.replay.history import Execution, JournaledStep
 from ditlab.checking.replay.replaying import ReplayedSteps, ReplaySource, open_source, replay_executions
 from ditlab.checking.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab.checkpoints.start_point import order_changes
@@ -63,87 +64,67 @@ class ReplayReport:
         return "\n".join(self.lines)
 
 
-@dataclass(frozen=True)
-class ReplayRequest:
-    """Choice of the steps of a run that are replayed, and how."""
-
-    step: int | None = None
-    """First step, from 1; None only with `worst`."""
-    to: int | None = None
-    """Last step; None: the first one alone."""
-    check: bool = False
-    """Compare with journal and receipts, instead of showing each sample."""
-    worst: int | None = None
-    """Number of steps with the largest losses or norms that are replayed and explained."""
-    changes: tuple[str, ...] = ()
-    """Overrides (`training.clip.max_norm=0.5`) under which the step is done once more."""
-    anyway: bool = False
-    """Go on with other code, data or device than the run's."""
-
-
-def replay_run(run: OpenedRun, request: ReplayRequest) -> ReplayReport:
-    """Replay what is asked for, without writing anything into the run.
+def replay_run(
+    run: OpenedRun, step: int | None, to: int | None, check: bool, worst: int | None, changes: Sequence[str],
+    anyway: bool,
+) -> ReplayReport:  # fmt: skip
+    """Replay what is asked for, without writing anything into the run; the arguments are those of `api.checks.replay`.
 
     Raises UserError for options that exclude each other, else as `replay_executions` does.
     """
-    step, given = request.step, {"--check": request.check, "--worst": request.worst, "--set": request.changes}
+    given = {"--check": check, "--worst": worst, "--set": changes}
     if len(asked := [name for name, value in given.items() if value]) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other; give one of them.")
-    if request.worst and (step is not None or request.to is not None):
+    if worst and (step is not None or to is not None):
         raise UserError("--worst finds its steps itself; leave --step and --to out.")
-    if request.changes and request.to not in (None, step):
-        raise UserError(f"--set replays a single step, and --to {request.to} names more; leave --to out.")
+    if changes and to not in (None, step):
+        raise UserError(f"--set replays a single step, and --to {to} names more; leave --to out.")
+    if not worst and step is None:
+        raise UserError("nothing says which step to replay; give --step N, or --worst K.")
+    source = open_source(run, anyway)
+    checked: ReplayCheck | None = None
     first_lines: list[str] = []
     extra: dict[str, Any] = {}
-    if request.worst:
-        source = open_source(run, request.anyway)
+    if worst or step is None:
         history = loss_history(source)
-        worst = worst_steps(history, request.worst)
-        found = replay_executions(source, [source.history.final(each) for each in sorted(worst)], worst)
+        steps = worst_steps(history, worst or 0)
+        found = replay_executions(source, [source.history.final(each) for each in sorted(steps)], steps)
         by_step = {each.step: each for each in found.steps}
-        sentences = [explain(by_step[each], history) for each in worst]
-        title = f"the {len(worst)} steps whose loss or norm stands out most against the 16 steps on each side:"
+        sentences = [explain(by_step[each], history) for each in steps]
+        title = f"the {len(steps)} steps whose loss or norm stands out most against the 16 steps on each side:"
         first_lines = ["", *fold(title), *(line for text in sentences for line in fold(text, "  "))]
-        extra = {"worst": worst, "explanations": sentences}
-    elif step is None:
-        raise UserError("nothing says which step to replay; give --step N, or --worst K.")
+        extra = {"worst": steps, "explanations": sentences}
+    elif check:
+        checked = check_replay(source, step, step if to is None else to)
+        found, first_lines = checked.replayed, check_lines(checked)
+        extra = {
+            "holds": checked.holds, "bound": checked.tolerance.relative, "bound_reason": checked.tolerance.reason,
+            "comparisons": [_comparison_record(each) for each in checked.comparisons],
+            "unchecked": list(checked.unchecked),
+        }  # fmt: skip
+    elif changes:
+        found = replay_changed(source, step, changes)
+        first_lines, extra = variant_lines(found.steps, changes), {"changes": list(changes)}
     else:
-        source, last = open_source(run, request.anyway), step if request.to is None else request.to
-        if request.check:
-            check = check_replay(source, step, last)
-            extra = {
-                "holds": check.holds, "bound": check.tolerance.relative, "bound_reason": check.tolerance.reason,
-                "comparisons": [_comparison_record(each) for each in check.comparisons],
-                "unchecked": list(check.unchecked),
-            }  # fmt: skip
-            lines = [*_heading_lines(check.replayed), *check_lines(check)]
-            return ReplayReport(lines, _record(check.replayed, {}) | extra, holds=check.holds)
-        if request.changes:
-            found = replay_changed(source, step, request.changes)
-            first_lines, extra = variant_lines(found.steps, request.changes), {"changes": list(request.changes)}
-        else:
-            found = replay_executions(source, source.targets(step, last), range(step, last + 1))
-    lines, figures = [*_heading_lines(found), *first_lines], {}
-    texts: dict[int, list[str]] = {}
+        last = step if to is None else to
+        found = replay_executions(source, source.targets(step, last), range(step, last + 1))
+    head = f"run {run.folder.run_id} ({run.record.name}), {source.history.last:,} steps done; replayed "
+    heading = [head + "; ".join(found.origins), *source.remarks]
+    lines = [*(line for text in heading for line in fold(text)), *first_lines]
+    records, figures = [], {}
     for each in found.steps:
-        own = texts[each.step] = row_texts(source.data.train, each.indices, source.data.text)
-        lines += step_lines(each, own)
-        if each.samples:
-            name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
-            figures[name] = step_figure(source.data.train, each, own)
-    return ReplayReport(lines, _record(found, texts) | extra, figures)
-
-
-def _heading_lines(found: ReplayedSteps) -> list[str]:
-    head = f"run {found.run_id} ({found.name}), {found.last:,} steps done; replayed {'; '.join(found.origins)}"
-    return [*fold(head), *(line for remark in found.remarks for line in fold(remark))]
-
-
-def _record(found: ReplayedSteps, texts: Mapping[int, Sequence[str]]) -> dict[str, Any]:
-    return {
-        "run_id": found.run_id, "name": found.name, "origins": list(found.origins), "remarks": list(found.remarks),
-        "steps": [step_record(step, texts.get(step.step, ())) for step in found.steps],
+        texts = row_texts(source.data.train, each.indices, source.data.text) if each.samples and not checked else []
+        records.append(step_record(each, texts))
+        if not checked:
+            lines += step_lines(each, texts)
+            if each.samples:
+                name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
+                figures[name] = step_figure(source.data.train, each, texts)
+    record = {
+        "run_id": run.folder.run_id, "name": run.record.name, "origins": list(found.origins),
+        "remarks": list(source.remarks), "steps": records,
     }  # fmt: skip
+    return ReplayReport(lines, record | extra, figures, holds=not checked or checked.holds)
 
 
 def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) -> ReplayedSteps:
@@ -211,20 +192,15 @@ class LossHistory:
 
 def loss_history(source: ReplaySource) -> LossHistory:
     """Return losses and norms from the receipts, else from the journal. Raises UserError where neither has any."""
-    done = map(source.history.final, sorted({each.step for each in source.history.executions if each.is_recorded}))
-    recorded = [each for each in done if each.loss is not None and not each.skipped]
-    if recorded:
-        rows = [(each.step, each.loss, each.norm) for each in recorded]
-        table = np.array(rows, np.float64)
-        return LossHistory(table[:, 0].astype(np.int64), table[:, 1], table[:, 2])
-    logged = [each for step, each in source.journaled.items() if step > source.history.first]
-    if not logged:
+    history = source.history
+    done = map(history.final, sorted({each.step for each in history.executions if each.is_recorded}))
+    found: Sequence[Execution | JournaledStep]
+    found = [each for each in done if each.loss is not None and not each.skipped]
+    found = found or [each for step, each in history.journaled.items() if step > history.first]
+    if not found:
         raise UserError(f"run {source.run.folder.run_id} has recorded no loss yet; wait for its first step.")
-    return LossHistory(
-        np.array([each.step for each in logged], np.int64),
-        np.array([each.loss for each in logged]),
-        np.array([math.nan if each.norm is None else each.norm for each in logged]),
-    )
+    losses, norms = np.array([(each.loss, each.norm) for each in found], np.float64).T
+    return LossHistory(np.array([each.step for each in found]), losses, norms)
 
 
 def worst_steps(history: LossHistory, num: int) -> list[int]:
@@ -295,12 +271,11 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
             np.array([sample.time for sample in timed]), np.array([sample.loss for sample in timed]), "samples"
         )
         panels.append(Points([group], title="loss by time", x_label="time or noise level", y_label="loss"))
-    layers = sorted(layers_of(step.norms or {}), key=lambda layer: -layer.gradient)[:MOST_LAYERS]
-    if layers:
-        names = [layer.layer for layer in layers]
-        norms = np.array([layer.gradient for layer in layers])
+    layers = layers_of(step.norms or {})
+    if names := sorted(layers, key=lambda name: -layers[name].gradient)[:MOST_LAYERS]:
+        norms = np.array([layers[name].gradient for name in names])
         panels.append(Bars(names, norms, title="gradient norm by layer", x_label="norm before clipping"))
-        ratios = np.array([layer.ratio or 0.0 for layer in layers])
+        ratios = np.array([layers[name].ratio or 0.0 for name in names])
         panels.append(Bars(names, ratios, title="update over weights", x_label="ratio of norms"))
     loss = "skipped" if step.loss is None else f"loss {step.loss:.5g}"
     variant = " under another spec" if step.is_variant else ""
@@ -326,10 +301,10 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "loss_is_mean_of_samples": not mean_note(step) if step.samples else None,
         "layers": [
             {
-                "layer": each.layer, "gradient_norm": each.gradient, "update_norm": each.update,
+                "layer": layer, "gradient_norm": each.gradient, "update_norm": each.update,
                 "weight_norm": each.weight, "update_over_weight": each.ratio,
             }
-            for each in layers_of(step.norms or {})
+            for layer, each in layers_of(step.norms or {}).items()
         ],
     }  # fmt: skip
 
@@ -383,14 +358,14 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
         lines += ["", *_sample_lines(step, texts)]
     if step.norms:
         layers = layers_of(step.norms)
-        width = min(34, max(len("layer"), *(len(each.layer) for each in layers)))
-        total = sum(each.gradient**2 for each in layers)
+        width = min(34, max(map(len, ["layer", *layers])))
+        total = sum(each.gradient**2 for each in layers.values())
         lines += ["", f"  {'layer':<{width}} {'gradient':>11} {'share':>6} {'update':>11} {'update/weight':>14}"]
-        for each in layers:
+        for layer, each in layers.items():
             share = f"{each.gradient**2 / total:.1%}" if total > 0 and math.isfinite(total) else ""
             ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
             lines.append(
-                f"  {each.layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}"
+                f"  {layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}"
             )
     return lines
 
@@ -418,10 +393,8 @@ def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     for sample in few:
         time = "" if sample.time is None else f"{sample.time:.4g}"
         share = f"{sample.loss / total:.1%}" if math.isfinite(total) and total > 0 else ""
-        text = texts[sample.place] if sample.place < len(texts) else ""
-        lines.append(
-            f"  {sample.place:>5} {sample.row:>9} {sample.loss:>11.5g} {share:>6} {time:>7}  {text}"[:WIDTH].rstrip()
-        )
+        line = f"  {sample.place:>5} {sample.row:>9} {sample.loss:>11.5g} {share:>6} {time:>7}  {texts[sample.place]}"
+        lines.append(line[:WIDTH].rstrip())
     draws = []
     for index, draw in enumerate(order[0].draws):
         values = [sample.draws[index].value for sample in order if index < len(sample.draws)]

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -222,43 +222,22 @@ def _given_times(network: nn.Module) -> Iterator[list[float]]:
         hook.remove()
 
 
-@dataclass(frozen=True)
-class LayerNorms:
-    """L2 norms of a layer's parameters together."""
+def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
+    """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own `objective...`.
 
-    layer: str
-    gradient: float
-    """Before clipping."""
-    update: float
-    weight: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Norm of the update over that of the weights; None for weights of zero."""
-        return self.update / self.weight if self.weight else None
-
-
-def layers_of(norms: Mapping[str, ParameterNorms]) -> list[LayerNorms]:
-    """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own `objective...`."""
+    A parameter's layer is its name up to the first number, else up to the first module below the network.
+    """
 
     def natural(name: str) -> list[tuple[int, str]]:  # `blocks.10` comes behind `blocks.9`
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
     groups: dict[str, list[ParameterNorms]] = {}
     for name in sorted(norms, key=natural):
-        groups.setdefault(layer_of(name), []).append(norms[name])
-    return [
-        LayerNorms(
-            layer, math.hypot(*(each.gradient for each in members)), math.hypot(*(each.update for each in members)),
-            math.hypot(*(each.weight for each in members)),
-        )
+        parts = name.removeprefix("network.").split(".")
+        numbers = [index for index, part in enumerate(parts) if part.isdecimal()]
+        last = numbers[0] if numbers else int(parts[0] == "objective")
+        groups.setdefault(".".join(parts[: last + 1]), []).append(norms[name])
+    return {
+        layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
         for layer, members in groups.items()
-    ]  # fmt: skip
-
-
-def layer_of(name: str) -> str:
-    """Return the layer of a parameter: up to its first number, else up to its first module below the network."""
-    parts = name.removeprefix("network.").split(".")
-    number = next((index for index, part in enumerate(parts) if part.isdecimal()), None)
-    last = number if number is not None else int(parts[0] == "objective")
-    return ".".join(parts[: last + 1])
+    }

@@ -1,17 +1,17 @@
-"""Files of a run: checkpoints and averages hashed, the spec byte by byte, its data, the weights of an evaluation."""
+"""Parts of a verification, and files of a run: checkpoints and averages hashed, spec, data, an evaluation's weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from ditlab.analysis.evaluation import measured_weights
 from ditlab.analysis.opened_run import OpenedRun, SavedRun
 from ditlab.averages import START
-from ditlab.checking.verify.findings import VerifiedPart
 from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
@@ -32,6 +32,17 @@ from ditlab.storage.files import folder_size, is_as_stamped
 from ditlab.storage.plain_files import read_plain
 
 REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
+
+
+@dataclass(frozen=True)
+class VerifiedPart:
+    """One part of a run that was verified, or could not be."""
+
+    part: str
+    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
+    verdict: Literal["holds", "off", "not checked"]
+    sentence: str
+    """Description of what was checked, or of what is off, with the place and the remedy."""
 
 
 @dataclass

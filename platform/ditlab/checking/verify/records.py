@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.verify.files import KeptCheckpoints
-from ditlab.checking.verify.findings import VerifiedPart
+from ditlab.checking.verify.files import KeptCheckpoints, VerifiedPart
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.data.orders import training_order
 from ditlab.data.splits import DataSplits

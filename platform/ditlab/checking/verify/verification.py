@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
 from ditlab.checking.replay.replaying import open_source
 from ditlab.checking.verify.files import (
+    VerifiedPart,
     check_averages,
     check_checkpoints,
     check_evaluation,
@@ -18,11 +23,11 @@ from ditlab.checking.verify.files import (
     open_verified,
     read_checkpoints,
 )
-from ditlab.checking.verify.findings import RunVerification, VerifiedPart
 from ditlab.checking.verify.records import check_chain, check_journal, check_samples
 from ditlab.errors import RunFailed, UserError
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import EVALUATION_TAG
+from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked
 from ditlab.spec.plugins import plugin_packages
@@ -31,6 +36,58 @@ from ditlab.training.receipts import code_digest, library_versions
 GIB = 2**30
 NEAR = 64
 """Steps behind a checkpoint that count as near to it: no replay trains more, unless there are none."""
+
+
+_STYLES = {"holds": "green", "off": "bold red", "not checked": "yellow"}
+
+
+@dataclass(frozen=True)
+class RunVerification:
+    """Parts of a run that a stranger can rely on, and those that are off or unknown."""
+
+    run_id: str
+    name: str
+    parts: tuple[VerifiedPart, ...]
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """True if nothing is off."""
+        return all(part.verdict != "off" for part in self.parts)
+
+    def terminal_lines(self) -> Iterator[RenderableType]:
+        """Return the table for a terminal, and a closing sentence."""
+        yield Text(f"run {self.run_id} ({self.name})")
+        rows = ((part.part, Text(part.verdict, _STYLES[part.verdict]), part.sentence) for part in self.parts)
+        yield terminal_table({"part": "text", "verdict": "id", "what was checked": "text"}, rows)
+        yield Text(self.conclusion)
+
+    @property
+    def conclusion(self) -> str:
+        """Sentences on what a stranger can rely on."""
+        off = sorted({part.part for part in self.parts if part.verdict == "off"})
+        if off:
+            return f"Off: {', '.join(off)}. The run's record and its files do not belong together."
+        held = {part.part for part in self.parts if part.verdict == "holds"}
+        unknown = sorted({part.part for part in self.parts if part.verdict == "not checked"} - held)
+        sentences = []
+        if {"receipts", "checkpoints"} <= held:
+            sentences.append("The kept weights come from the steps that the receipts list, and no file was altered.")
+        if "samples" in held:
+            sentences.append("The steps that were looked at consumed what the spec, the order and the data say.")
+        if "replay" in held:
+            sentences.append("Steps done again here gave the recorded losses.")
+        if unknown:
+            sentences.append(f"Nothing is said of: {', '.join(unknown)}.")
+        sentences.append("That the record was not made up as a whole, no check of its files can show; replays can.")
+        return " ".join(sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verification in JSON's types."""
+        return {
+            "run_id": self.run_id, "name": self.name, "holds": self.holds, "seconds": round(self.seconds, 3),
+            "parts": [asdict(part) for part in self.parts], "conclusion": self.conclusion,
+        }  # fmt: skip
 
 
 def verify_run(
@@ -52,15 +109,7 @@ def verify_run(
     Raises:
         UserError: the store of checkpoints cannot be reached.
     """
-    begin = time.monotonic()
-    parts = tuple(_parts(run, steps, seed, seconds, data_limit, anyway))
-    return RunVerification(run.folder.run_id, run.record.name, parts, time.monotonic() - begin)
-
-
-def _parts(
-    run: OpenedRun, steps: int, seed: int, seconds: float, data_limit: int, anyway: bool
-) -> Iterator[VerifiedPart]:
-    begin = time.monotonic()
+    begin, parts = time.monotonic(), list[VerifiedPart]()
     store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)
     kept = read_checkpoints(run, store)
     receipts: Receipts | None = None
@@ -70,30 +119,28 @@ def _parts(
             if receipts.damage and is_locked(run.folder):
                 time.sleep(0.05)
                 receipts = read_receipts(run.folder)
-        yield from check_chain(run, receipts, kept)
+        parts += check_chain(run, receipts, kept)
     except UserError as error:
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
-        yield VerifiedPart("receipts", "off" if names_chain else "not checked", str(error))
-    yield from check_checkpoints(kept)
-    yield from check_averages(run, store, kept)
-    tags, found = check_journal(run, receipts, kept)
-    yield from found
-    yield from check_spec(run, kept)
-    yield _check_code(run, receipts)
+        parts.append(VerifiedPart("receipts", "off" if names_chain else "not checked", str(error)))
+    tags, journal = check_journal(run, receipts, kept)
+    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal, *check_spec(run, kept)]
+    parts.append(_check_code(run, receipts))
     recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
     recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
     data, opened = open_verified(run, recorded - {""}, data_limit)
-    yield opened
+    parts.append(opened)
     if receipts is not None and data is not None:
-        yield from check_samples(run, receipts, data, kept.manifests, seed)
+        parts += check_samples(run, receipts, data, kept.manifests, seed)
     evaluations = [(line, values) for line, values in tags if EVALUATION_TAG in values]
     if evaluations and data is not None:
-        yield check_evaluation(run, store, *evaluations[-1])
+        parts.append(check_evaluation(run, store, *evaluations[-1]))
     if steps and opened.verdict != "off":
-        yield from check_random_steps(run, steps, seed, seconds, anyway, begin)
+        parts += check_random_steps(run, steps, seed, seconds, anyway, begin)
     else:
         why = "--steps 0" if opened.verdict != "off" else "the data are not the run's"
-        yield VerifiedPart("replay", "not checked", f"{why}: no step was done again.")
+        parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
+    return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
 
 
 def _check_code(run: OpenedRun, receipts: Receipts | None) -> VerifiedPart:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.checking.prove.scaled_down import MOST_FLOPS, MOST_PARAMETERS, ScaledDownSpec, scale_down
+from ditlab.checking.prove.proving import MOST_FLOPS, MOST_PARAMETERS, ScaledDownSpec, scale_down
 from ditlab.planning.flops import step_flops
 from ditlab.spec.files import is_sweep, load_experiment
 from support.documents import CHECKOUT

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ditlab.checking.replay.history import Execution
-from ditlab.checking.replay.replaying import ReplaySource, open_source
+from ditlab.checking.replay.replaying import ReplayPlan, ReplaySource, open_source, plan_replay
 from ditlab.checking.replay.report import loss_history
-from ditlab.checking.replay.segment import ReplayPlan, plan_replay
 from ditlab.home import Home
 from ditlab.receipts.records import ROW
 from support.opened import open_training_run
@@ -89,18 +88,14 @@ def test_without_a_journal_receipts_say_what_was_done(run: Path) -> None:
     for damage in unreadable(run / "journal.jsonl"):
         damage()
         source = opened(run)
-        assert source.history.last == 4 and source.journaled == {}, damage
+        assert source.history.last == 4 and source.history.journaled == {}, damage
         assert loss_history(source).losses.tolist() == losses
 
 
 def test_checkpoints_that_are_damaged_are_passed_over(run: Path) -> None:
     folder = run / "checkpoints" / "step-00000002"
-    manifest, shard = folder / "manifest.json", next(folder.glob("shard-*"))
-    content = shard.read_bytes()
+    manifest = folder / "manifest.json"
     assert list(opened(run).whole) == [2, 4]
-    shard.write_bytes(content[:-1])
-    assert list(opened(run).whole) == [4] and way(opened(run), 3).origin == 0
-    shard.write_bytes(content)
     for damage in unreadable(manifest):
         damage()
-        assert list(opened(run).whole) == [4], damage
+        assert list(opened(run).whole) == [4] and way(opened(run), 3).origin == 0, damage

@@ -113,7 +113,7 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
 
 def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = train_attempts(small(training={"steps": 4}), [LocalAttempt(1)])
-    monkeypatch.setattr("ditlab.checking.replay.history.processor_name", lambda: "another processor")
+    monkeypatch.setattr("ditlab.checking.replay.replaying.processor_name", lambda: "another processor")
     said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
     assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
     assert said.json["bound_reason"].startswith("processor another processor (the run's: ")

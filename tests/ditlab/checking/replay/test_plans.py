@@ -4,11 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ditlab.checking.replay.history import Execution, StepHistory, journaled_steps, with_unwritten
+from ditlab.checking.replay.replaying import ReplayPlan, plan_replay
 from ditlab.checking.replay.report import LossHistory, worst_steps
-from ditlab.checking.replay.segment import ReplayPlan, plan_replay
-from ditlab.checking.replay.stepper import layer_of
+from ditlab.checking.replay.stepper import layers_of
+from ditlab.engine.update import ParameterNorms
 from ditlab.receipts.records import RecordedAttempt
 from ditlab.tracking.journal import JournalContent, JournalLine
 
@@ -113,13 +115,14 @@ def test_steps_that_the_journal_alone_has_belong_to_the_attempt_that_was_killed(
     attempts = {1: attempt(1, 0, 1), 2: attempt(2, 4, 2)}
     logged = {step: (step + 1 / 8, 1) for step in range(1, 8)} | {8: (8 + 2 / 8, 2), 9: (9.5, 2)}
     logged[5] = (5 + 2 / 8, 1)  # by chance the bits that two workers give
-    found = with_unwritten(rows, attempts, journal(logged))
+    found = with_unwritten(rows, attempts, journaled_steps(journal(logged)))
     assert [(each.step, each.attempt, each.loss is None) for each in found] == [
         *((step, 1, False) for step in range(1, 5)), *((step, 1, True) for step in range(5, 8)),
         *((step, 2, False) for step in range(5, 9)), (9, 2, True),
     ]  # fmt: skip
     assert journaled_steps(journal(logged))[9].loss == 9.5
-    assert with_unwritten(rows, attempts, journal({step: (step + 1 / 8, 1) for step in range(1, 5)})) == rows
+    known = journaled_steps(journal({step: (step + 1 / 8, 1) for step in range(1, 5)}))
+    assert with_unwritten(rows, attempts, known) == rows
 
 
 def test_the_worst_steps_stand_out_against_their_neighbours() -> None:
@@ -136,5 +139,9 @@ def test_layers_end_at_their_first_number() -> None:
         "objective.modules_list.2.bias",
         "objective.head.w",
     ]
-    assert [layer_of(name) for name in names] == ["blocks.10", "head", "objective.modules_list.2", "objective.head"]
+    found = layers_of(
+        {name: ParameterNorms(3.0, 1.0, 2.0) for name in [*names, "network.blocks.9.a", "network.head.b"]}
+    )
+    assert [*found] == ["blocks.9", "blocks.10", "head", "objective.head", "objective.modules_list.2"]
+    assert found["head"].gradient == pytest.approx(18**0.5) and found["head"].ratio == pytest.approx(0.5)
     assert replace(DEFAULT, step=3).step == 3

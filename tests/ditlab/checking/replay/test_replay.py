@@ -135,7 +135,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(
     def no_process(*_: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("ditlab.checking.replay.segment.run_workers", no_process)
+    monkeypatch.setattr("ditlab.checking.replay.replaying.run_workers", no_process)
     for arguments, words in {
         ("--step", "0"): "--step 0: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "-2"): "--step -2: run {id} (small) has no such step; it has steps 1 to 4.",
@@ -171,17 +171,17 @@ def test_other_data_and_a_parents_missing_checkpoint_are_named(
 ) -> None:
     from ditlab.checking.replay import history, replaying
 
-    read = history.read_recorded
+    read = history.read_history
 
     def of_other_data(run: Any) -> Any:
         from dataclasses import replace
 
         return replace(read(run), data="f" * 64)
 
-    monkeypatch.setattr(replaying, "read_recorded", of_other_data)
+    monkeypatch.setattr(replaying, "read_history", of_other_data)
     said = replay("--step", "2")
     assert said.code == 2 and "the data are other than the run's (fingerprint " in said.err
-    monkeypatch.setattr(replaying, "read_recorded", read)
+    monkeypatch.setattr(replaying, "read_history", read)
     spec = copied / "spec.yaml"
     text = spec.read_text()
     assert "start: null" in text

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.checking.verify.findings import RunVerification
-from ditlab.checking.verify.verification import verify_run
+from ditlab.checking.verify.verification import RunVerification, verify_run
 from ditlab.home import Home
 from ditlab.receipts.records import EVALUATED_STEP_TAG, EVALUATION_TAG
 from support.command import run_inside
