@@ -162,7 +162,7 @@ def submit(
     running; `ray job stop` ends it after a final checkpoint.
     """
     from ditlab.cli.progress import ProgressBars
-    from ditlab.cluster.jobs import DEFAULT_ADDRESS, JobServer, package_files
+    from ditlab.cluster.jobs import DEFAULT_ADDRESS, open_job_server, package_files
     from ditlab.spec.files import is_sweep, load_experiment, spec_files
     from ditlab.spec.start import parse_start
     from ditlab.spec.sweep import load_sweep
@@ -187,7 +187,7 @@ def submit(
         command += [option, value] if value else []
     command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
     package_files(root)
-    with JobServer(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
+    with open_job_server(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, root)
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")

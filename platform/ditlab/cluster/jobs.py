@@ -15,14 +15,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, token_refused, users_token
-from ditlab.cluster.ray_internals import travel
+from ditlab.cluster.ray_internals import checked
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.spec.values import format_bytes
 
@@ -51,8 +51,9 @@ def package_files(root: Path) -> dict[str, int]:
     """
     found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
-    try:
-        travel(root, found.append, respects_git=respects_git, logger=_quiet)
+    try:  # the rules for ignored files are Ray's own
+        ignored = [checked("_get_excludes")(root, checked("get_runtime_env_default_excludes")())]
+        checked("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
         files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
@@ -92,41 +93,43 @@ class JobResult:
     """Message of Ray about a failure."""
 
 
-class JobServer:
-    """Job server of a cluster. Use as a context manager: requests inside send the user's token."""
+@contextmanager
+def open_job_server(address: str) -> Iterator[JobServer]:
+    """Connect to a cluster's job server for the length of the block, in which requests send the user's token.
 
-    def __init__(self, address: str) -> None:
-        """Raises UserError for an invalid address."""
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+    Raises UserError for an invalid address, where nothing answers, the token is refused, or Ray's job client is not
+    installed.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(
+            f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
+            f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
+        )
+    address = address.rstrip("/")
+    with users_token():
+        check_job_server(address)
+        try:
+            from ray.job_submission import JobSubmissionClient
+
+            # Ray logs every file that it leaves out.
+            for name in ("", ".dashboard", ".job_submission", *(f".dashboard.modules.{sdk}" for sdk in _SDKS)):
+                logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
+            client = JobSubmissionClient(address)
+        except ImportError as error:
             raise UserError(
-                f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
-                f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
-            )
-        self.address = address.rstrip("/")
-        self._client: Any = None
+                f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
+            ) from None
+        yield JobServer(address, client)
 
-    def __enter__(self) -> JobServer:
-        """Raises UserError where nothing answers, the token is refused, or Ray's job client is not installed."""
-        with ExitStack() as held:
-            held.enter_context(users_token())
-            check_job_server(self.address)
-            try:
-                from ray.job_submission import JobSubmissionClient
 
-                # Ray logs every file that it leaves out.
-                for name in ("", ".dashboard", ".job_submission", *(f".dashboard.modules.{sdk}" for sdk in _SDKS)):
-                    logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
-                self._client = JobSubmissionClient(self.address)
-            except ImportError as error:
-                raise UserError(
-                    f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
-                ) from None
-            self._held = held.pop_all()
-        return self
+@dataclass(frozen=True)
+class JobServer:
+    """Job server of a cluster, to which `open_job_server` connects."""
 
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+    address: str
+    client: Any
+    """Ray's client."""
 
     def submit(self, name: str, command: Sequence[str], root: Path) -> str:
         """Upload the working directory and start the command in a copy of it; returns the job's id.
@@ -138,7 +141,7 @@ class JobServer:
         with self._reporting("does not take the job"):
             while True:
                 try:
-                    self._client.submit_job(
+                    self.client.submit_job(
                         entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
                         metadata={"ditlab.name": name},
                     )  # fmt: skip
@@ -158,7 +161,7 @@ class JobServer:
     def state(self, job: str) -> tuple[str, str, int | None]:
         """Status of a job, Ray's message about it, and the command's exit code."""
         with self._reporting(f"has no information on job {job}", error=RunFailed):
-            details = self._client.get_job_info(job)
+            details = self.client.get_job_info(job)
             return str(details.status.value), details.message or "", details.driver_exit_code
 
     async def _follow(self, job: str, on_text: Callable[[str], None]) -> tuple[str, str, int | None]:
@@ -167,7 +170,7 @@ class JobServer:
         while away < AWAY_TIMEOUT:
             fresh = 0
             try:
-                async for text in self._client.tail_job_logs(job):
+                async for text in self.client.tail_job_logs(job):
                     fresh += len(text)
                     if fresh > seen:  # a new stream begins at the log's beginning
                         on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
@@ -200,10 +203,19 @@ def check_job_server(address: str) -> None:
 
     The token is sent only to a server that requires one in Ray's words.
     """
+    status, text, needs_token = 0, "", False
     try:
-        status, text = _request(address, {})
-        if status in (401, 403) and _TOKEN_REQUIRED in text and headers():
-            status, text = _request(address, headers())
+        for credentials in (dict[str, str](), headers()):
+            request = urllib.request.Request(f"{address}/api/version", headers=credentials)
+            try:
+                with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT) as answer:
+                    status, text = answer.status, answer.read(10_000).decode(errors="replace")
+            except urllib.error.HTTPError as error:
+                status, text = error.code, error.read(10_000).decode(errors="replace")
+            if not (needs_token := status in (401, 403) and _TOKEN_REQUIRED in text):
+                break
+    except (http.client.HTTPException, ValueError):
+        status = 0  # the server speaks no HTTP
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise UserError(
@@ -211,22 +223,10 @@ def check_job_server(address: str) -> None:
             "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
             "address."
         ) from None
-    if status in (401, 403) and _TOKEN_REQUIRED in text:
+    if needs_token:
         raise token_refused(address)
     if status != 200 or "ray_version" not in text:
         raise UserError(f"--address {address}: the server there is no job server of Ray; correct the address.")
-
-
-def _request(address: str, credentials: dict[str, str]) -> tuple[int, str]:
-    """HTTP status and text of the job server's version page; status 0 for a server that speaks no HTTP."""
-    request = urllib.request.Request(f"{address}/api/version", headers=credentials)
-    try:
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT) as answer:
-            return answer.status, answer.read(10_000).decode(errors="replace")
-    except urllib.error.HTTPError as error:
-        return error.code, error.read(10_000).decode(errors="replace")
-    except (http.client.HTTPException, ValueError) as error:  # the server speaks no HTTP
-        return 0, str(error)
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

@@ -6,13 +6,11 @@ one of them moves, and `checked` says so in a sentence where a command meets it 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 TESTED = "2.60"
@@ -40,9 +38,7 @@ INTERNALS = {
     "PopulationBasedTraining._quantiles": "ray.tune.schedulers.pbt",
     "PopulationBasedTraining._save_trial_state": "ray.tune.schedulers.pbt",
 }
-"""Module of each name; `sweeps.search` inherits those of PopulationBasedTraining, and the attributes below."""
-INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
-"""Attributes of an instance of PopulationBasedTraining; `_metric` of MedianStoppingRule, too."""
+"""Module of each name; `sweeps.search` inherits those of PopulationBasedTraining."""
 
 
 def checked(name: str) -> Any:
@@ -65,18 +61,6 @@ def reload_token() -> None:
     checked("AuthenticationTokenLoader").instance().reset_cache()
 
 
-def travel(root: Path, note: Callable[[Path], None], *, respects_git: bool, logger: logging.Logger) -> None:
-    """Call `note` with each file that Ray would pack of a folder: its rules for ignored files are its own."""
-    excludes = checked("get_runtime_env_default_excludes")()
-    ignored = [checked("_get_excludes")(root, excludes)]
-    checked("_dir_travel")(root, ignored, note, include_gitignore=respects_git, logger=logger)
-
-
-def job_server() -> str:
-    """Return HOST:PORT of the connected cluster's job server; empty where there is none."""
-    return str(checked("_global_node").webui_url or "")
-
-
 @contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Leave out the paragraph that Ray prints on standard output for every process that dies."""
@@ -86,21 +70,6 @@ def quiet_deaths() -> Iterator[None]:
         yield
     finally:
         printer["print_to_stdstream"] = before
-
-
-def remove_group(hexadecimal: str) -> None:
-    """Release the placement group with this id, and kill what runs in it."""
-    from ray.util.placement_group import PlacementGroup, remove_placement_group
-
-    remove_placement_group(PlacementGroup(checked("PlacementGroupID")(bytes.fromhex(hexadecimal))))
-
-
-def recount_nodes(timeout: float) -> None:
-    """Make Ray Train's coordinator count the nodes of the cluster again."""
-    import ray
-
-    coordinator: Any = checked("get_or_create_autoscaling_coordinator")()
-    ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=timeout)
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

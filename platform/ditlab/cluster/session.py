@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
 from ditlab.cluster.ray_internals import quiet_deaths
 from ditlab.errors import RunFailed, UserError, first_line
@@ -94,7 +96,6 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         os.environ.setdefault(name, value)
     if address is not None:
         check_address(address)
-    import psutil
     import ray
 
     if ray.is_initialized():  # a caller's session, such as a test's
@@ -176,8 +177,6 @@ def start_with_patience(
 
 def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
-    import psutil
-
     ray.shutdown()
     package, left = str(Path(ray.__file__).parent), []
     for child in set(psutil.Process().children()) - before:

@@ -22,7 +22,7 @@ from ditlab.cluster.allreduce import AllReduceResult, all_reduce
 from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
-from ditlab.cluster.ray_internals import checked, job_server
+from ditlab.cluster.ray_internals import checked
 from ditlab.cluster.survey import (
     NodeReport,
     NodeRequirements,
@@ -63,7 +63,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    address, status, listening = job_server(), None, list[str]()
+    address, status, listening = str(checked("_global_node").webui_url or ""), None, list[str]()
     if address and (heads := [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]):
         (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
         status, listening = (None, []) if result.problem else result.value

@@ -149,8 +149,8 @@ class SweepSession:
                 self._num_warnings[number] = len(messages)
                 if record is None:
                     continue
-                progress = {"metrics": {}, "step": 0, **(channel.get(f"progress/{number}") or {})}
-                metrics, step = progress["metrics"], max(progress["step"], record.step)
+                progress = channel.get(f"progress/{number}") or {}
+                metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
                 if record.status in ENDED:
                     metrics, step = final_values(metric_history(home.run(trial.run_id))), record.step
                 self._trials[number] = replace(

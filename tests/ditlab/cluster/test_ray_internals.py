@@ -7,8 +7,10 @@ import pytest
 from ray.tune.schedulers import MedianStoppingRule, PopulationBasedTraining
 
 from ditlab.cluster import ray_internals
-from ditlab.cluster.ray_internals import INHERITED, INTERNALS, checked
+from ditlab.cluster.ray_internals import INTERNALS, checked
 
+INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
+"""Attributes of a PopulationBasedTraining that `sweeps.search` uses; `_metric` of MedianStoppingRule, too."""
 PLATFORM = Path(ray_internals.__file__).parents[1]
 
 
