@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Pr
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from denoisers.figures import Figure
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor, nn
-
-    from denoisers.figures import Figure
 
 
 ANY = -1

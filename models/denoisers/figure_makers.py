@@ -62,3 +62,7 @@ class FigureDrawer:
     def figure_kinds(self) -> Sequence[str]:
         """Return the kinds that `figures` gives, without drawing them."""
         return tuple(self.figure_makers)
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the means of `metrics` as they are, where an objective reports nothing else."""
+        return dict(means)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Constant:
@@ -17,15 +18,12 @@ class Constant:
     def __init__(self, compute: Callable[[], Tensor]) -> None:
         self._compute = compute
         self._copies: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._values: Tensor | None = None
 
-    @property
+    @cached_property
     def values(self) -> Tensor:
         """The tensor itself, on the CPU."""
-        if self._values is None:
-            with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
-                self._values = self._compute()
-        return self._values
+        with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
+            return self._compute()
 
     def like(self, tensor: Tensor) -> Tensor:
         """Return the constant on a tensor's device, in its dtype."""
@@ -38,6 +36,11 @@ class Constant:
             with torch.inference_mode(False), torch.no_grad():
                 self._copies[key] = self.values.to(device, dtype)
         return self._copies[key]
+
+
+def child_groups(network: nn.Module) -> dict[str, Sequence[nn.Module]]:
+    """Return `Network.components` with a group for each child that has parameters."""
+    return {name: [child] for name, child in network.named_children() if next(child.parameters(), None) is not None}
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from denoisers.contract import Network, Objective, TextCodec
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
+from denoisers.figures import Figure
 from denoisers.processes.flow_family import FlowFamily
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
 
 
 class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec, DiTSamplingSpec]):

@@ -21,7 +21,7 @@ from denoisers.figure_kinds.embeddings import time_figure
 from denoisers.figure_kinds.network import cut_patches, modulation_figure, pass_figure, with_patch_lines
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Figure, Heatmap, ImageGrid, Panel
-from denoisers.layers.embeddings import table, table_2d
+from denoisers.layers.embeddings import table_2d
 from denoisers.processes.flow import interpolate
 from denoisers.processes.flow_figures import (
     draw_features_of,
@@ -101,8 +101,8 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
 def positions_figure(spec: DiTSpec) -> Figure:
     """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and to the centre."""
     rows, width = spec.num_rows, spec.width
-    axis = table(rows, width // 2, layout="sin_cos", denominator="half_minus_1").numpy()
     positions = table_2d(rows, rows, width).numpy()
+    axis = positions[:rows, width // 2 :]  # the columns of the first row
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
     to_centre = similarity[centre[0] * rows + centre[1]].reshape(rows, rows)

@@ -5,7 +5,7 @@ B batch, C channels, S image size, N patches, D width, E = 4 D width of the cond
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -24,17 +24,18 @@ from denoisers.layers.embeddings import (
     table_2d,
     unpatchify,
 )
+from denoisers.tensors import child_groups
 
 
 class ScaleShiftBlock(nn.Module):
     """x + attention(adaLN(x, c)), then x + MLP(adaLN(x, c)). No gates."""
 
-    def __init__(self, spec: DiTSpec) -> None:
+    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int) -> None:
         super().__init__()
-        self.attention_norm = AdaLN(spec.width, spec.condition_width)
-        self.attention = SelfAttention(spec.width, spec.num_heads)
-        self.mlp_norm = AdaLN(spec.width, spec.condition_width)
-        self.mlp = MLP(spec.width, spec.mlp_width)
+        self.attention_norm = AdaLN(width, condition_width)
+        self.attention = SelfAttention(width, num_heads)
+        self.mlp_norm = AdaLN(width, condition_width)
+        self.mlp = MLP(width, mlp_width)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """Transform (B, N, D) under (B, E) to (B, N, D)."""
@@ -46,13 +47,8 @@ class ScaleShiftBlock(nn.Module):
         return self.attention_norm.read(condition), self.mlp_norm.read(condition)
 
 
-def zero_block(spec: DiTSpec) -> AdaLNZeroBlock:
-    """Build a block with the same two branches, each modulated and gated by adaLN-Zero."""
-    return AdaLNZeroBlock(spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
-
-
 Block = ScaleShiftBlock | AdaLNZeroBlock
-BLOCKS: dict[str, Callable[[DiTSpec], Block]] = {"scale_shift": ScaleShiftBlock, "zero": zero_block}
+BLOCKS: dict[str, type[Block]] = {"scale_shift": ScaleShiftBlock, "zero": AdaLNZeroBlock}
 
 
 class DiT(nn.Module):
@@ -65,7 +61,8 @@ class DiT(nn.Module):
         self.positions = FixedTable(table_2d(spec.num_rows, spec.num_rows, spec.width, dtype=torch.float64))
         self.time = TimeEmbedding(spec.width, spec.condition_width, spec.time_scale)
         self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
-        self.blocks = cast("Sequence[Block]", nn.ModuleList(BLOCKS[spec.adaln](spec) for _ in range(spec.depth)))
+        sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
+        self.blocks = cast("Sequence[Block]", nn.ModuleList(BLOCKS[spec.adaln](*sizes) for _ in range(spec.depth)))
         self.final_norm = nn.LayerNorm(spec.width)
         self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.channels)
         nn.init.zeros_(self.head.weight)
@@ -90,15 +87,7 @@ class DiT(nn.Module):
         return unpatchify(patches, self.spec.patch_size, self.spec.num_rows, self.spec.channels)
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
-        label = {} if self.label is None else {"label": [self.label]}
-        return {
-            "patch_embedding": [self.patch_embedding],
-            "time": [self.time],
-            **label,
-            "blocks": self.blocks,
-            "final_norm": [self.final_norm],
-            "head": [self.head],
-        }
+        return child_groups(self)
 
     def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
         return {"input": [self.patch_embedding], "head": [self.head]}

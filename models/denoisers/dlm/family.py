@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from denoisers.contract import Evaluator, Family, Network, Objective, Sampler, TextCodec
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
+from denoisers.figures import Figure
 
 
 class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):

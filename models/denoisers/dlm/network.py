@@ -27,7 +27,6 @@ from denoisers.layers.attention import (
     SelfAttention,
     SwiGLU,
     TiledMask,
-    Visible,
     attention_backend,
     tiled_mask,
 )
@@ -36,7 +35,7 @@ from denoisers.layers.rope import Rotation, rotation
 from denoisers.processes.score_entropy import LossTargets, ScoreName, TokenLosses, chunked_score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import corrupt
-from denoisers.tensors import product_dtype
+from denoisers.tensors import child_groups, product_dtype
 
 NORM_EPS = 1e-6
 
@@ -78,17 +77,21 @@ def tiled_mask_of(
     length: int, block_size: int | None, copies: int, documents: Tensor | None, device: torch.device
 ) -> TiledMask:
     """Make the tiles of the same mask, of tokens behind no cached ones."""
-    if documents is None:
-        return _tiles_of_blocks(length, block_size or length, copies, device)
-    reach = _reach(length, block_size or length, copies, device)
-    return tiled_mask(_visible(*reach, documents.repeat(1, copies)), copies * length, device, len(documents))
+    block, last = _reach(length, block_size or length, copies, device)
+    documents = None if documents is None else documents.repeat(1, copies)
+
+    def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = (block[key] <= last[query]) | (block[key] == block[query])
+        return near if documents is None else (documents[sample, query] == documents[sample, key]) & near
+
+    return tiled_mask(in_reach, copies * length, device, None if documents is None else len(documents))
 
 
 @lru_cache(maxsize=8)
-def _tiles_of_blocks(length: int, block_size: int, copies: int, device: torch.device) -> TiledMask:
+def _tiles_of_blocks(length: int, block_size: int | None, copies: int, device: torch.device) -> TiledMask:
     """Make tiles that do not depend on a batch, once a length."""
     with torch.inference_mode(False), torch.no_grad():
-        return tiled_mask(_visible(*_reach(length, block_size, copies, device)), copies * length, device)
+        return tiled_mask_of(length, block_size, copies, None, device)
 
 
 def _reach(length: int, block_size: int, copies: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -100,14 +103,6 @@ def _reach(length: int, block_size: int, copies: int, device: torch.device) -> t
     if copies == 1:
         return block, block
     return torch.cat((block, block + length)), torch.cat((block, block - 1))
-
-
-def _visible(block: Tensor, last: Tensor, documents: Tensor | None = None) -> Visible:
-    def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near = (block[key] <= last[query]) | (block[key] == block[query])
-        return near if documents is None else (documents[sample, query] == documents[sample, key]) & near
-
-    return in_reach
 
 
 class TokenEmbedding(nn.Embedding):
@@ -146,6 +141,8 @@ class DLM(nn.Module):
             return None
         dtype = product_dtype(self.embedding.weight)
         if first == 0 and attention_backend(device.type, dtype, self.spec.head_width, copies * length) == "flex":
+            if documents is None:
+                return _tiles_of_blocks(length, self.spec.block_size, copies, device)
             return tiled_mask_of(length, self.spec.block_size, copies, documents, device)
         return dense_mask(length, self.spec.block_size, copies, documents, device, first)
 
@@ -193,13 +190,7 @@ class DLM(nn.Module):
         return self.output(self.norm(h), condition, x, targets)
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
-        return {
-            "embedding": [self.embedding],
-            "sigma_map": [self.sigma_map],
-            "blocks": self.blocks,
-            "norm": [self.norm],
-            "output": [self.output],
-        }
+        return child_groups(self)
 
     def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
         return {"head": [self.output.log_scores]}

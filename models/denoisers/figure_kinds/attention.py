@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -45,12 +46,10 @@ def catch_attention(attentions: Sequence[nn.Module], run: Callable[[], object]) 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls[module] = dict(signature(module.forward).bind(*args, **kwargs).arguments)
 
-    handles = [attention.register_forward_pre_hook(keep, with_kwargs=True) for attention in attentions]
-    try:
+    with ExitStack() as hooks:
+        for attention in attentions:
+            hooks.enter_context(attention.register_forward_pre_hook(keep, with_kwargs=True))
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     return [_parts(attention, calls[attention]) for attention in attentions]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -147,12 +148,10 @@ def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) 
     def keep(module: nn.Module, _args: object, output: Tensor) -> None:
         kept[module] = output.detach()
 
-    handles = [module.register_forward_hook(keep) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(keep))
         forward()
-    finally:
-        for handle in handles:
-            handle.remove()
     return [kept[module] for module in modules]
 
 

@@ -7,7 +7,7 @@ and Salimans 2022, arXiv:2207.12598). Patches are those of Dosovitskiy et al. 20
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,39 +56,18 @@ def embed(
     return torch.cat((cos, sin) if layout == "cos_sin" else (sin, cos), dim=-1)
 
 
-def table(
-    length: int,
-    dim: int,
-    *,
-    layout: SinusoidLayout = "interleaved",
-    denominator: Denominator = "half",
-    base: float = 10000.0,
-    scale: float = 1.0,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
+def table(length: int, dim: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Embeddings of the positions 0 .. length - 1: (length, dim), on the CPU whatever the default device."""
     positions = torch.arange(length, device="cpu")  # on the meta device, arithmetic imports torch's compiler: 2 s
-    return embed(positions, dim, layout=layout, denominator=denominator, base=base, scale=scale, dtype=dtype)
+    return embed(positions, dim, base=base, dtype=dtype)
 
 
-def table_2d(
-    rows: int,
-    columns: int,
-    dim: int,
-    *,
-    layout: SinusoidLayout = "sin_cos",
-    denominator: Denominator = "half_minus_1",
-    base: float = 10000.0,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
+def table_2d(rows: int, columns: int, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Embeddings of a grid's cells, row by row: (rows * columns, dim); the first half of `dim` encodes the row."""
-
-    def axis(length: int) -> Tensor:
-        return table(length, dim // 2, layout=layout, denominator=denominator, base=base, dtype=dtype)
-
-    row = axis(rows)[:, None].expand(-1, columns, -1)
-    column = axis(columns)[None].expand(rows, -1, -1)
-    return torch.cat((row, column), dim=-1).flatten(0, 1)
+    layout: dict[str, Any] = {"layout": "sin_cos", "denominator": "half_minus_1", "dtype": dtype}
+    row, column = (embed(torch.arange(length, device="cpu"), dim // 2, **layout) for length in (rows, columns))
+    cells = (row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1))
+    return torch.cat(cells, dim=-1).flatten(0, 1)
 
 
 def longest_wavelength(dim: int, *, denominator: Denominator = "half", base: float = 10000.0) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from denoisers.contract import Family, Network, Objective, Sampler, TextCodec
+from denoisers.figures import Figure
 from denoisers.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
 
 
 class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplingSpec]):

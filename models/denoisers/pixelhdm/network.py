@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +16,12 @@ from denoisers.layers.embeddings import TimeEmbedding, patchify, unpatchify
 from denoisers.layers.rope import MRoPE, Rotation
 from denoisers.pixelhdm.spec import CHANNELS, PixelHDMSpec
 from denoisers.pixelhdm.text_encoder import TextCondition, TextEncoder, build_attention, drop_captions
+from denoisers.tensors import child_groups
 
 TIME_SCALE = 1000.0
 EMBEDDING_STD = 0.02
 EXPAND_GAIN = 0.1
 """Xavier gain of a compaction's expansion: a pixel block starts near the identity."""
-
-
-class Prediction(NamedTuple):
-    """The network's output, and the tokens of patches behind one of its patch blocks."""
-
-    output: Tensor
-    """(B, 3, H, W)."""
-    features: Tensor
-    """(B, N, D)."""
-
-
-class Rotations(NamedTuple):
-    """Rotations of the tokens of each path; None where positions are learned."""
-
-    joint: Rotation | None
-    """Rotation of text and patches in the patch path."""
-    image: Rotation | None
-    """Rotation of patches in the pixel path."""
 
 
 class PixelHDM(nn.Module):
@@ -55,7 +38,13 @@ class PixelHDM(nn.Module):
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
-        patch_blocks = nn.ModuleList(patch_block(spec) for _ in range(spec.patch_depth))
+        # Joint attention over text and patches and a SwiGLU, modulated by the time embedding alone.
+        patch_blocks = nn.ModuleList(
+            SandwichBlock(
+                build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.width, spec.norm_eps
+            )
+            for _ in range(spec.patch_depth)
+        )
         self.patch_blocks = cast("Sequence[SandwichBlock]", patch_blocks)
         pixel_blocks = nn.ModuleList(PixelBlock(spec) for _ in range(spec.pixel_depth))
         self.pixel_blocks = cast("Sequence[PixelBlock]", pixel_blocks)
@@ -70,12 +59,12 @@ class PixelHDM(nn.Module):
         condition: Mapping[str, Tensor],
         keep: Tensor | None = None,
         features_after: int | None = None,
-    ) -> Tensor | Prediction:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Predict (B, 3, H, W), in the weights' dtype, for x (B, 3, H, W) at times t (B,) in [0, 1].
 
         `condition` holds the text's batch fields; the null condition replaces it where `keep` (B,) bool is false. With
-        `features_after` the tokens of patches behind that patch block, from 1, are returned too. Raises ValueError for
-        images and texts of sizes that the network does not take.
+        `features_after` the tokens (B, N, D) of patches behind that patch block, from 1, are returned too. Raises
+        ValueError for images and texts of sizes that the network does not take.
         """
         spec = self.spec
         spec.check_size(x.shape[2], x.shape[3])
@@ -88,23 +77,23 @@ class PixelHDM(nn.Module):
         if self.positions is not None:
             tokens = tokens + self.positions(length, rows, columns)
         key_mask = torch.cat((text.mask, text.mask.new_ones(tokens.shape[0], rows * columns)), dim=1)
-        rotations = self.rotations(text.mask, rows, columns)
+        joint, image = self.rotations(text.mask, rows, columns)
         time = self.time(t)
         features = None
         for number, block in enumerate(self.patch_blocks, start=1):
-            tokens = block(tokens, time, rotations.joint, key_mask)
+            tokens = block(tokens, time, joint, key_mask)
             if number == features_after:
                 features = tokens[:, length:]
         s_cond = tokens[:, length:] + (time + text.pooled)[:, None]
         pixels = self.pixel_embedding(patches.unflatten(-1, (-1, CHANNELS)))  # (B, N, P * P, pixel width)
         for pixel_block in self.pixel_blocks:
-            pixels = pixel_block(pixels, s_cond, rotations.image)
+            pixels = pixel_block(pixels, s_cond, image)
         colours = self.head(self.output_norm(pixels)).flatten(2)  # (B, N, P * P * 3)
         output = unpatchify(colours, spec.patch_size, rows, CHANNELS)
         if features_after is None:
             return output
         assert features is not None, f"there is no patch block {features_after}"
-        return Prediction(output, features)
+        return output, features
 
     def text(self, condition: Mapping[str, Tensor], keep: Tensor | None = None) -> TextCondition:
         """Read the text's batch fields, with the null condition where `keep` (B,) is false."""
@@ -122,10 +111,14 @@ class PixelHDM(nn.Module):
             text = TextCondition(features, condition["text_mask"], pooled)
         return text if keep is None else drop_captions(text, keep)
 
-    def rotations(self, text_mask: Tensor, rows: int, columns: int) -> Rotations:
-        """Look up the rotations of text tokens, padded where `text_mask` (B, T) is false, and of patches row by row."""
+    def rotations(self, text_mask: Tensor, rows: int, columns: int) -> tuple[Rotation | None, Rotation | None]:
+        """Look up the rotations of text and patches in the patch path, and of patches in the pixel path; None where
+        positions are learned.
+
+        Text is padded where `text_mask` (B, T) is false; patches go row by row.
+        """
         if self.rope is None:
-            return Rotations(None, None)
+            return None, None
         dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
         num, length = text_mask.shape
         device = text_mask.device
@@ -135,20 +128,10 @@ class PixelHDM(nn.Module):
         place = functional.pad(place, (1, 0))  # (N, 3)
         after_text = functional.pad(text_mask.sum(dim=1)[:, None, None], (0, 2))  # (B, 1, 3)
         joint = torch.cat((text, place + after_text), dim=1)
-        return Rotations(self.rope(joint, dtype), self.rope(place[None], dtype))
+        return self.rope(joint, dtype), self.rope(place[None], dtype)
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
-        optional = {"text_encoder": self.text_encoder, "positions": self.positions}
-        return {
-            **{name: [module] for name, module in optional.items() if module is not None},
-            "patch_embedding": [self.patch_embedding],
-            "pixel_embedding": [self.pixel_embedding],
-            "time": [self.time],
-            "patch_blocks": self.patch_blocks,
-            "pixel_blocks": self.pixel_blocks,
-            "output_norm": [self.output_norm],
-            "head": [self.head],
-        }
+        return child_groups(self)
 
     def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
         return {"input": [self.patch_embedding, self.pixel_embedding], "head": [self.head]}
@@ -171,13 +154,6 @@ class BottleneckEmbedding(nn.Module):
     def forward(self, patches: Tensor) -> Tensor:
         """Embed patches (B, N, P * P * 3): (B, N, D)."""
         return self.expand(functional.silu(self.squeeze(patches)))
-
-
-def patch_block(spec: PixelHDMSpec) -> SandwichBlock:
-    """Build a block of joint attention over text and patches and a SwiGLU, modulated by the time embedding alone."""
-    return SandwichBlock(
-        build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.width, spec.norm_eps
-    )
 
 
 class LearnedPositions(nn.Module):

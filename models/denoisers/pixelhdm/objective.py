@@ -79,10 +79,6 @@ class PixelHDMObjective(FigureDrawer):
 
         return mean_over_quarters(errors, "velocity")
 
-    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the means of `metrics` as they are."""
-        return dict(means)
-
     def metric_names(self) -> Sequence[str]:
         """Return the names of `metrics`."""
         return (*self._measured(), *quarter_names("velocity"))
@@ -111,7 +107,7 @@ class PixelHDMObjective(FigureDrawer):
         condition = {name: batch[name] for name in self._conditions}
         z_t = interpolate(batch["image"], noise, t, noise_at=0)
         predicted = network(z_t, t, condition, keep, self._spec.alignment_block if aligns else None)
-        velocity: Tensor = predicted.output if aligns else predicted
+        velocity: Tensor = predicted[0] if aligns else predicted
         velocity = velocity.to(torch.promote_types(velocity.dtype, torch.float32))
         if self._spec.prediction == "image":
             velocity = point_velocity(z_t, t.view(-1, 1, 1, 1), velocity, noise_at=0)
@@ -124,7 +120,7 @@ class PixelHDMObjective(FigureDrawer):
         if aligns:
             assert self.modules is not None
             num_rows = target.shape[2] // self._model.patch_size
-            errors["alignment"] = self.modules(predicted.features, batch[IMAGE_FEATURES], num_rows)
+            errors["alignment"] = self.modules(predicted[1], batch[IMAGE_FEATURES], num_rows)
         errors |= {name: component(velocity, target) for name, component in self._others.items() if name in names}
         return errors
 

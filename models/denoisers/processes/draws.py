@@ -62,13 +62,11 @@ class SampleDraws:
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Draw U[0, 1), (num, ...): `shape` includes `num`, first. float32 has 2^24 values, float64 2^53."""
         draws = [torch.rand(shape[1:], generator=g, device=g.device, dtype=dtype) for g in self._generators]
-        return self._stack(draws)
+        return torch.stack(draws).to(self._device)
 
     def normal(self, like: Tensor) -> Tensor:
         """Draw N(0, 1) in the shape of `like` (num, ...), float32."""
-        return self._stack([torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators])
-
-    def _stack(self, draws: list[Tensor]) -> Tensor:
+        draws = [torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators]
         return torch.stack(draws).to(self._device)
 
 

@@ -124,10 +124,6 @@ class VelocityObjective(FigureDrawer):
 
         return mean_over_quarters(errors, "velocity")
 
-    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the means of `metrics` as they are."""
-        return dict(means)
-
     def metric_names(self) -> Sequence[str]:
         """Return the names of `metrics`."""
         return (*self._components, *quarter_names("velocity"))

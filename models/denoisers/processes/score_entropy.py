@@ -6,7 +6,6 @@ The chunked form computes it from hidden states: the gradient of a chunk overwri
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
@@ -121,8 +120,8 @@ def chunked_score_entropy(
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
-    terms = coefficients(flat_x, flat_x0, targets.sigma.expand(x.shape).flatten().to(wide), vocabulary)
-    tokens = NoisyTokens(flat_x, flat_x0, terms, targets.weight.expand(x.shape).flatten().to(wide))
+    sigma, weights = (each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight))
+    tokens = NoisyTokens(flat_x, flat_x0, *coefficients(flat_x, flat_x0, sigma, vocabulary), weights)
     inputs = (hidden.flatten(0, -2), weight, bias)
     with without_autocast(hidden):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
@@ -192,7 +191,7 @@ def _sum_chunks(
     buffer = hidden.new_empty(min(size, len(hidden)), vocabulary)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
-        h, part = hidden[rows], tokens.chunk(rows)
+        h, part = hidden[rows], NoisyTokens(*(each[rows] for each in tokens))
         output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
         if sums is not None:
             per_token[rows], by_output = log_chunk(output, part, sums[rows], any(needs_grad))
@@ -214,32 +213,26 @@ def _sum_chunks(
     return per_token, gradients
 
 
-@dataclass(frozen=True)
-class NoisyTokens:
+class NoisyTokens(NamedTuple):
     """Noisy and clean tokens with the coefficients of their losses: all N of a batch, or a chunk's n."""
 
     x: Tensor
     x0: Tensor
-    coefficients: Coefficients
+    every: Tensor
+    clean: Tensor
+    constant: Tensor
     weight: Tensor
     """Weight of each token's loss in the sum."""
-
-    def chunk(self, rows: slice) -> NoisyTokens:
-        """Return the tokens of some rows."""
-        parts = Coefficients(*(each[rows] for each in self.coefficients))
-        return NoisyTokens(self.x[rows], self.x0[rows], parts, self.weight[rows])
 
 
 def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
     """Compute losses (n,) and V times their gradients by the output (n, V), overwritten, whose rows sum to `sums`
     (n,)."""
-    wide = tokens.weight.dtype
-    x, x0 = tokens.x[:, None], tokens.x0[:, None]
-    every, clean, constant = (each[:, None] for each in tokens.coefficients)
-    vocabulary = output.shape[1]
+    wide, vocabulary = tokens.weight.dtype, output.shape[1]
+    x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
-    total, by_output = exp_minus(output, every, with_gradient)
+    total, by_output = (_on_gpu if output.is_cuda else exp_minus)(output, every, with_gradient)
     negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
     losses = total / vocabulary - negative + constant
     if by_output is not None:
@@ -250,9 +243,8 @@ def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: 
 
 def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
     """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
-    x, x0 = tokens.x[:, None], tokens.x0[:, None]
-    every, clean, constant = (each[:, None] for each in tokens.coefficients)
     vocabulary = output.shape[1]
+    x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     s = output.scatter_(1, x, 0).to(tokens.weight.dtype)
     s.sub_(s.amax(1, keepdim=True)).exp_()
     s.div_(s.sum(1, keepdim=True))
@@ -271,29 +263,25 @@ def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor
 
     values: (n, V), overwritten where that is faster; shift: (n, 1), float32 or better, the dtype of the computation.
     """
-    return (_on_gpu if values.is_cuda else _plain)(values, shift, with_shifted)
-
-
-def _plain(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
     e = values.to(shift.dtype).exp_()
     total = e.sum(1, keepdim=True)
     return total, e.sub_(shift).to(values.dtype) if with_shifted else None
 
 
 class CompiledExpMinus:
-    """`_plain` fused by torch.compile, or `_plain` itself where compilation fails (no Triton, no compiler)."""
+    """`exp_minus` fused by torch.compile, or as it is where compilation fails (no Triton, no compiler)."""
 
     def __init__(self) -> None:
         self._function: ExpMinus | None = None
 
     def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
-            self._function = torch.compile(_plain, dynamic=True) if find_spec("triton") else _plain
+            self._function = torch.compile(exp_minus, dynamic=True) if find_spec("triton") else exp_minus
         try:
             return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:
-            self._function = _plain  # compilation comes before the first run, so `values` are unchanged
-            return _plain(values, shift, with_shifted)
+            self._function = exp_minus  # compilation comes before the first run, so `values` are unchanged
+            return exp_minus(values, shift, with_shifted)
 
 
 _on_gpu = CompiledExpMinus()

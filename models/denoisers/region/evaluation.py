@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from denoisers.contract import EvaluationResult, RealRows, RowSet
 from denoisers.figures import Curve, Figure, Lines, Panel, Text
 from denoisers.region.figures import ONE_PREDICTION
-from denoisers.region.network import predict, present_or_none
+from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
 from denoisers.region.objective import Agreement, draw_masks
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from denoisers.tensors import masked_rows
@@ -66,8 +66,8 @@ class RegionEvaluator:
             x, present = rows.batch["regions"], rows.batch["present"]
             features = features or list(rows.names.get("regions") or (f"feature_{i}" for i in range(x.shape[-1])))
             for ratio, mask in zip(RATIOS, draw_masks(rows.batch, rows.noise, RATIOS), strict=True):
-                padding = present_or_none(present)
-                predicted = predict(network, self.model, self.objective.noise.steps, x, mask, padding, rows.noise)
+                x_t, t = one_step_inputs(self.model, self.objective.noise.steps, x, mask, rows.noise)
+                predicted = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
                 predictions = {"model": predicted[mask]}
                 predictions |= {name: imputer(x, mask, present) for name, imputer in imputers.items()}
                 for name, reference in references.items():

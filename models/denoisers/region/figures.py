@@ -33,6 +33,7 @@ NUM_FRAMES = 8
 ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
 """Remark on `RegionSpec.predicts_one_thing`, for titles."""
 NUM_TIMES = 101
+ATTENTION_TITLE = "Attention over the regions of a window, half of them masked (token 0 is the class token)"
 MASKED = 0.5
 """Share of a window's regions that figures of the network mask."""
 MAX_REGIONS = 256
@@ -50,7 +51,9 @@ def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str
     schedule = linear_schedule(objective.noise)
     makers: dict[str, FigureMaker] = {
         "imputation": draw_imputation,
-        "attention": partial(draw_attention, schedule=schedule),
+        "attention": lambda inputs: sequence_attention_figure(
+            _attend(inputs, schedule), "region", ATTENTION_TITLE, first=1
+        ),
         "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, schedule)),
         "adaln": partial(draw_adaln, schedule=schedule),
         "features": draw_features,
@@ -144,12 +147,6 @@ def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatm
     """Draw features (F, regions) of a window."""
     extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
     return Heatmap(values, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
-
-
-def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
-    """Draw `attention`: maps by layer and head over a window half of whose regions are masked. Token 0 is the class."""
-    title = "Attention over the regions of a window, half of them masked (token 0 is the class token)"
-    return sequence_attention_figure(_attend(inputs, schedule), "region", title, first=1)
 
 
 def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:

@@ -106,27 +106,14 @@ class RegionNetwork(nn.Module):
         return {"block": blocks, "last_block": [last]}
 
 
-def predict(
-    network: nn.Module,
-    spec: RegionSpec,
-    num_timesteps: int,
-    x: Tensor,
-    mask: Tensor,
-    present: Tensor | None,
-    noise: NoiseSource,
-) -> Tensor:
-    """Predict the features (B, R, F), at least float32; those of masked regions (B, R) are meaningful.
-
-    At t = 0, or under `ddpm` from pure noise at the last timestep: both estimate their expectation given the others.
-    """
-    x_t, t = one_step_inputs(spec, num_timesteps, x, mask, noise)
-    return evaluate_network(network, x_t, mask, t, present, None)
-
-
 def one_step_inputs(
     spec: RegionSpec, num_timesteps: int, x: Tensor, mask: Tensor, noise: NoiseSource
 ) -> tuple[Tensor, Tensor]:
-    """Make the network's inputs x_t and t for a prediction in one forward pass."""
+    """Make the network's inputs x_t and t for a prediction in one forward pass.
+
+    At t = 0, or under `ddpm` from pure noise at the last timestep: both estimate the expectation of masked regions
+    given the others.
+    """
     if spec.corruption == "mask":
         return x, torch.zeros(len(x), dtype=torch.int64, device=x.device)
     noised = torch.where(mask[..., None], noise.normal("one_pass", x.shape).to(x), x)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from denoisers.contract import Network, Objective, TextCodec
+from denoisers.figures import Figure
 from denoisers.processes.flow_family import FlowFamily
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
-
-if TYPE_CHECKING:
-    from denoisers.figures import Figure
 
 
 class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec, UNetSamplingSpec]):

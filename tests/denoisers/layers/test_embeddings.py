@@ -118,7 +118,7 @@ def test_half_precision_times_are_embedded_in_float32(dtype):
 
 def test_grid_positions_are_row_then_column():
     grid = table_2d(3, 5, 32)
-    axis = table(5, 16, layout="sin_cos", denominator="half_minus_1")
+    axis = embed(torch.arange(5), 16, layout="sin_cos", denominator="half_minus_1")
     assert grid.shape == (15, 32)
     for row in range(3):
         for column in range(5):

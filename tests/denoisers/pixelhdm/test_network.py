@@ -169,14 +169,14 @@ def test_padding_changes_nothing_and_samples_are_independent(positions, perturb,
 def test_images_are_positioned_behind_their_own_text(network, inputs):
     """Text at (n, 0, 0), patches at (its length, row, column), whatever the padding; the pixel path has no text."""
     *_, condition = inputs
-    by = network.rotations(condition["text_mask"], 2, 3)
+    joint, image = network.rotations(condition["text_mask"], 2, 3)
     lengths, place = torch.tensor([5.0, 3.0]).double(), torch.tensor([1.0, 2.0]).double()  # patch 5: row 1, column 2
     omega = 10000.0 ** (-torch.tensor([0.0, 0.5]).double())
     expected = torch.cat((lengths[:, None] * omega, place.expand(2, 2)), dim=1)
-    torch.testing.assert_close(by.joint.cos[:, 0, 5 + 5], expected.cos())
-    torch.testing.assert_close(by.joint.sin[:, 0, 5 + 5], expected.sin())
-    torch.testing.assert_close(by.joint.cos[0, 0, 4], torch.cat(((4 * omega).cos(), torch.ones(2))).double())
-    torch.testing.assert_close(by.image.cos[0, 0, 5], torch.cat((torch.ones(2), place.cos())).double())
+    torch.testing.assert_close(joint.cos[:, 0, 5 + 5], expected.cos())
+    torch.testing.assert_close(joint.sin[:, 0, 5 + 5], expected.sin())
+    torch.testing.assert_close(joint.cos[0, 0, 4], torch.cat(((4 * omega).cos(), torch.ones(2))).double())
+    torch.testing.assert_close(image.cos[0, 0, 5], torch.cat((torch.ones(2), place.cos())).double())
 
 
 # What the output depends on
