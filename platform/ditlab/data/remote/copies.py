@@ -99,7 +99,7 @@ class StoreContents:
 
     files: tuple[StoreFile, ...]
     manifests: tuple[PlacedManifest, ...]
-    """Those of the buckets of a bucketed store, and the store's own at the end."""
+    """Manifests of the buckets of a bucketed store, and the store's own at the end."""
 
     @property
     def size(self) -> int:
