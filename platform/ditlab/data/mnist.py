@@ -108,8 +108,8 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
             missing = pair[0 if labels else 1].stem
             raise UserError(f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it there.")
     if not imported:
-        names = ", ".join(file.stem for file in published)
-        raise UserError(f"--source={folder} holds none of {names} (.gz or not); name the folder that holds them.")
+        expected = ", ".join(file.stem for file in published)
+        raise UserError(f"--source={folder} holds none of {expected} (.gz or not); name the folder that holds them.")
     return imported
 
 
