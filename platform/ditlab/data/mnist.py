@@ -99,8 +99,8 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
         found: list[Path | None] = []  # gzipped or not, under its own name or with the dot of some unpackers
         for stem in (file.stem for file in pair):
             dotted = stem.replace("-idx", ".idx")
-            names = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
-            found.append(next((folder / name for name in names if os.path.lexists(folder / name)), None))
+            kept = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
+            found.append(next((folder / name for name in kept if os.path.lexists(folder / name)), None))
         images, labels = found
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))

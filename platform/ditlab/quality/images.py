@@ -106,12 +106,10 @@ def real_images(data: DataSplits) -> RealImages:
     return RealImages(fit, reference, train, data.held_out)
 
 
-def batches(
-    view: View, fields: ImageFields, device: torch.device, num: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (images in [-1, 1], labels) of a view's first `num` rows (None: all), some hundred at a time."""
+def batches(view: View, fields: ImageFields, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (images in [-1, 1], labels) of a view's rows, some hundred at a time."""
     columns = (fields.image, fields.label)
-    for raw in held_out_batches(view, columns, images_per_batch(fields.shape), num):
+    for raw in held_out_batches(view, columns, images_per_batch(fields.shape)):
         batch = to_device(raw, columns, view.columns, device)
         yield batch[fields.image.name], batch[fields.label.name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, SourceFile
@@ -73,7 +74,7 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
             yield from _file_pieces(file, block, leave_out)
         return
     for record in read_records(block, {"--column": column}):
-        text = record.values[0] if record.values else None
+        text: Any = record.values[0] if record.values else None
         if problem := text_problem(record, column, text):
             leave_out(problem)
         else:
