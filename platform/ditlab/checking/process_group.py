@@ -36,16 +36,9 @@ def run_workers(
 ) -> list[Any]:  # fmt: skip
     """Run `body(rank, *arguments)` in so many new processes of one process group, and return their results by rank.
 
-    Args:
-        body: function of a module (it is looked up by its name there), called with the worker's `Rank` first. It and
-            its results travel between processes; arrays do so as copies, tensors in shared memory.
-        arguments: the same for every worker.
-        world_size: processes; one worker has a process of its own too.
-        use_gpu: one GPU a worker, over NCCL; else CPU, over gloo.
-        threads: threads that each worker computes with; None: torch's number, or `OMP_NUM_THREADS`.
-        timeout: seconds that a collective waits for the other workers.
-
-    No process is left when this returns or raises, nor when this process is interrupted or killed.
+    `body` is a function of a module, which travels by its name. A worker has a GPU and NCCL with `use_gpu`, else CPU
+    and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and collectives that wait up to `timeout`
+    seconds. No process is left when this returns or raises, nor when this process is interrupted or killed.
 
     Raises:
         RunFailed: a worker was killed.

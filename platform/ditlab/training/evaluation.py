@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from denoisers.figures import Figure
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -54,9 +53,9 @@ class RunEvaluation:
             )  # fmt: skip
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                figure = sample_grid(state.network, experiment, data, evaluation.samples, self._inputs)
+                sampler, samples = draw_samples(state.network, experiment, data, evaluation.samples, self._inputs)
                 if rank.is_first:
-                    self._reporter.samples(state.step, figure)
+                    self._reporter.samples(state.step, sampler.show(samples))
             if evaluation.quality and (rank.is_first or state.engine.stage == 3):
                 drawn = self._quality.draw(state.network, evaluation.quality, at_once)
         values = {f"eval/{name}": value for name, value in found.items()}
@@ -147,8 +146,10 @@ def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:
     return found
 
 
-def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, num: int, inputs: ModelInputs) -> Figure:
-    """Draw `num` samples from the same noise at every call, as shown to people.
+def draw_samples(
+    network: nn.Module, experiment: Experiment, data: DataSplits, num: int, inputs: ModelInputs
+) -> tuple[Any, Any]:
+    """Draw `num` samples from the same noise at every call; return the sampler and what it drew.
 
     A sampler that completes rows completes held-out ones. Raises UserError where no sample can be drawn under the
     experiment's sampling settings.
@@ -159,4 +160,4 @@ def sample_grid(network: nn.Module, experiment: Experiment, data: DataSplits, nu
     generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
     conditions = sample_conditions(sampler, num, rows_for_samples(data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
-    return sampler.show(sampler.sample(network, tensors, conditions.num, generator))
+    return sampler, sampler.sample(network, tensors, conditions.num, generator)

@@ -9,7 +9,7 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import held_out_metrics, sample_grid
+from ditlab.training.evaluation import draw_samples, held_out_metrics
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -101,14 +101,14 @@ def test_nothing_held_out_gives_nothing(home):
     assert measure((experiment, experiment.family.build_network(experiment.model), view)) == {}
 
 
-def test_grids_begin_with_the_same_noise(setting, home):
+def test_samples_begin_with_the_same_noise(setting, home):
     experiment, network, _ = setting
     data = open_data(experiment.data, Home(home))
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, CPU)
-    one = sample_grid(network, experiment, data, 4, inputs)
+    sampler, one = draw_samples(network, experiment, data, 4, inputs)
     torch.manual_seed(9)
-    two = sample_grid(network, experiment, data, 4, inputs)
-    assert repr(one) == repr(two)
+    _, two = draw_samples(network, experiment, data, 4, inputs)
+    assert torch.equal(one.values, two.values) and repr(sampler.show(one)) == repr(sampler.show(two))
 
 
 def test_evaluating_changes_no_training(home, tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +33,10 @@ from ditlab.checking.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import derived_seed
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
-from ditlab.training.evaluation import metrics_by_part
+from ditlab.training.evaluation import draw_samples, metrics_by_part
 from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
@@ -270,7 +268,7 @@ class _RunProof:
             metrics = trainer.evaluation.evaluate(state, size)
         after = copied().tensors
         with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
-            sample = draw_sample(run, trainer.inputs, state.network)
+            sampler, sample = draw_sample(run, trainer.inputs, state.network)
         changed = [
             f"first {key[0]} of {key[1]}" for key, own in before.tensors.items() if not equal_values(own, after[key])
         ]
@@ -280,7 +278,7 @@ class _RunProof:
             reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings, averaged)
             reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
             reader.compare_sample(sample)
-            reader.compare_labels(measured, sampled)
+            reader.compare_labels(measured, sampled, sampler)
             reader.compare_dropout()
 
 
@@ -300,19 +298,10 @@ def seen_labels(network: nn.Module) -> Iterator[list[tuple[int, ...]]]:
         hook.remove()
 
 
-def _sampler(run: TrainingRun) -> Any:
-    experiment = run.experiment
-    return experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective, run.data.text)
-
-
-def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Callable[..., Tensor]) -> Tensor:
-    """Draw one sample as an evaluation's grid does, from the same noise at every call."""
-    sampler = _sampler(run)
-    generator = torch.Generator(inputs.device).manual_seed(derived_seed(run.experiment.seed, "samples"))
-    conditions = sample_conditions(sampler, 1, rows_for_samples(run.data), inputs)
-    tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}
-    values: Tensor = sampler.sample(network, tensors, conditions.num, generator).values
-    return values.detach().cpu()
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[Any, Tensor]:
+    """Draw one sample as an evaluation's grid does, from the same noise at every call; return the sampler too."""
+    sampler, samples = draw_samples(network, run.experiment, run.data, 1, inputs)
+    return sampler, samples.values.detach().cpu()
 
 
 class EvaluationComparer:
@@ -372,7 +361,7 @@ class EvaluationComparer:
         """
         with torch.no_grad():
             own, other = (
-                draw_sample(self._run, self._inputs, self._model(dtype).network)
+                draw_sample(self._run, self._inputs, self._model(dtype).network)[1]
                 for dtype in (self._dtype, torch.float64)
             )
         if found.is_floating_point():
@@ -385,11 +374,11 @@ class EvaluationComparer:
                 by_chance = MARGIN * max(by_chance, 1)
             self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
 
-    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]]) -> None:
+    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], sampler: Any) -> None:
         """Compare the labels that networks were called with: in training's loss the batch's, but for
         those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
 
-        `measured`, `sampled`: those that the engine's network saw.
+        `measured`, `sampled`: those that the engine's network saw, in metrics and in a sample of `sampler`.
         """
         if "label" not in self._num_classes:
             return
@@ -412,7 +401,7 @@ class EvaluationComparer:
                 if not each or any(a not in (b, null) for a, b in zip(each, labels, strict=False))
             ],
         }
-        sampler, asked = _sampler(run), null - 1
+        asked = null - 1
         conditions = sampler.conditions(2, SampleRequest(label=asked))
         with seen_labels(model.network) as drawn:
             sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))

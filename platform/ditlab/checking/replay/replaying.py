@@ -40,8 +40,7 @@ from ditlab.training.receipts import LIBRARIES, code_digest, device_name, librar
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
 from ditlab.training.trainer import Trainer
 
-SpecOf = Callable[[Execution], Mapping[str, Any]]
-"""Returns the resolved spec by which a step was done."""
+OTHER_CODE = "the code is other than the run's (hash {:.12}, the run's: {:.12}): what differs may be the code's doing"
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,6 @@ class ReplayPlan:
     variant: Segment | None = None
     """The last step once more under another spec, from the same state."""
 
-    @property
-    def num_steps(self) -> int:
-        """Steps that are trained."""
-        return self.segments[-1].last - self.origin
-
     def with_variant(self, spec: Mapping[str, Any], workers: int) -> ReplayPlan:
         """Return the plan with its last step done once more under another spec, from the same state."""
         *before, final = self.segments
@@ -130,12 +124,14 @@ class ReplayPlan:
 
 
 def plan_replay(
-    history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int], spec_of: SpecOf
-) -> list[ReplayPlan]:
+    history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int],
+    spec_of: Callable[[Execution], Mapping[str, Any]],
+) -> list[ReplayPlan]:  # fmt: skip
     """Plan the replay of some executions, those that lie on one way together.
 
-    `checkpoints` are the steps of the run's whole ones. Each way that a kill or a roll-back cut off
-    takes a pass of its own, and so does a target that a later checkpoint brings nearer.
+    `checkpoints` are the steps of the run's whole ones, `spec_of` returns the resolved spec by which a step was done.
+    Each way that a kill or a roll-back cut off takes a pass of its own, and so does a target that a later checkpoint
+    brings nearer.
     """
 
     def settings(execution: Execution) -> tuple[int, int | None, int, Mapping[str, Any]]:
@@ -308,7 +304,7 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     codes = [attempt.code for attempt in attempts]
     if codes and code not in codes:
-        differences.append(_other_code(code, codes[-1]))
+        differences.append(OTHER_CODE.format(code, codes[-1]))
     if experiment.resources.gpus_per_worker > 0 and not num_gpus:
         names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"
         differences.append(
@@ -325,13 +321,6 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
         with suppress(DamagedCheckpoint), store.open(step, verify=False) as reader:
             whole[step] = reader.manifest
     return ReplaySource(run, history, store, whole, data, num_gpus, code, anyway, remarks)
-
-
-def _other_code(here: str, theirs: str) -> str:
-    return (
-        f"the code is other than the run's (hash {here[:12]}, the run's: {theirs[:12]}): what differs may be the "
-        "code's doing"
-    )
 
 
 @dataclass(frozen=True)
@@ -413,7 +402,7 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
     for number in sorted({execution.attempt for plan in plans for execution in plan.way}):
         attempt = source.history.attempts.get(number)
         if attempt and attempt.code != source.code and not any("code is other" in text for text in source.remarks):
-            text = f"attempt {number}: {_other_code(source.code, attempt.code)}"
+            text = f"attempt {number}: {OTHER_CODE.format(source.code, attempt.code)}"
             if not source.anyway:
                 raise UserError(f"{name}, {text}. Bring back what the run had, or replay with --anyway.")
             source.remarks.append(f"{text[0].upper()}{text[1:]}.")
@@ -421,7 +410,8 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
 
 def _describe_origin(source: ReplaySource, plan: ReplayPlan) -> str:
     """Return from where a pass begins, and how many steps it trains."""
-    num = f"{plan.num_steps:,} step{'s' if plan.num_steps > 1 else ''} to train"
+    num_steps = plan.segments[-1].last - plan.origin
+    num = f"{num_steps:,} step{'s' if num_steps > 1 else ''} to train"
     if plan.is_checkpoint:
         return f"from checkpoint {plan.origin:,}: {num}"
     start, wanted = source.run.experiment.start, plan.executions[0].step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -231,17 +231,17 @@ def explain(step: ReplayedStep, history: LossHistory) -> str:
         summed = np.cumsum([sample.loss for sample in order])
         few = int(np.searchsorted(summed, summed[-1] / 2)) + 1
         if bad:
-            named, clause = bad, f"{len(bad)} of {num} samples have no finite loss"
+            named, clause = bad, f"{len(bad)} of {num} samples have no finite loss: "
         elif summed[-1] > 0 and few <= max(1, num // 8):
-            named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss"
+            named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss: "
         else:
-            named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is"
+            named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is "
         shown = [
             f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
             for each in named[:3]
         ]
         more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        parts.append(f"{clause}{' ' if clause.endswith('is') else ': '}{', '.join(shown)}{more}")
+        parts.append(f"{clause}{', '.join(shown)}{more}")
     else:
         parts.append("its samples were not measured")
     return f"step {step.step:,}: {'; '.join(parts)}."
@@ -310,15 +310,10 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _comparison_record(each: ReplayComparison) -> dict[str, Any]:
-    is_digest = each.quantity == "samples"
-    recorded, replayed = (
-        (f"{value:016x}" if is_digest and value is not None else value) for value in (each.recorded, each.replayed)
-    )
-    return {
-        "step": each.step, "attempt": each.attempt or None, "quantity": each.quantity, "source": each.source,
-        "recorded": recorded, "replayed": replayed, "distance": each.distance, "bound": each.bound,
-        "holds": each.holds,
-    }  # fmt: skip
+    found = {**asdict(each), "attempt": each.attempt or None, "distance": each.distance, "holds": each.holds}
+    if each.quantity == "samples":
+        found |= {"recorded": f"{each.recorded:016x}", "replayed": f"{each.replayed:016x}"}
+    return found
 
 
 def fold(text: str, indent: str = "") -> list[str]:
@@ -341,11 +336,8 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     def number(name: str, value: float) -> str:
         return f"  {name:<16}{value:.9g}"
 
-    lines += [
-        number(name.removeprefix("train/"), value)
-        for name, value in step.metrics.items()
-        if name not in ("train/grad_norm", "train/lr")
-    ]
+    rest = {name: value for name, value in step.metrics.items() if name not in ("train/grad_norm", "train/lr")}
+    lines += [number(name.removeprefix("train/"), value) for name, value in rest.items()]
     if step.norm is not None:
         clipped = f"clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else "not clipped"
         lines.append(f"{number('gradient norm', step.norm)}, {clipped}")

@@ -75,7 +75,7 @@ def test_a_step_left_out_halvings_and_a_fork() -> None:
     rows = [doing(5, 1), doing(6, 1), doing(7, 2, microbatch_splits=1), doing(8, 2, microbatch_splits=1, skipped=True)]
     history = StepHistory(rows, DEFAULT, 8, first=4)
     (plan,) = plans(history, [history.final(8)], [])
-    assert (plan.origin, plan.is_checkpoint, plan.num_steps) == (4, False, 4)
+    assert (plan.origin, plan.is_checkpoint, plan.segments[-1].last) == (4, False, 8)
     assert [(each.first, each.last, each.microbatch_splits, each.skipped) for each in plan.segments] == [
         (5, 6, 0, ()), (7, 8, 1, (8,)),
     ]  # fmt: skip
