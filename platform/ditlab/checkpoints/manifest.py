@@ -7,7 +7,7 @@ passes; and it ends with the SHA-256 of everything before.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
 ShardPiece = tuple[str, str, str, Natural, Natural]
-_HOLD = "fork-"
+HOLD = "fork-"
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
@@ -148,16 +148,11 @@ def committed(listing: Mapping[str, Mapping[str, int]]) -> list[int]:
     return sorted(step_of(folder) for folder, files in listing.items() if is_step(folder) and MANIFEST in files)
 
 
-def hold_name(run_id: str) -> str:
-    """The name of the file in a checkpoint's folder by which a fork keeps the checkpoint from being pruned."""
-    return f"{_HOLD}{run_id}"
-
-
 def is_hold(name: str) -> bool:
-    """Return True if a file's name is one that `hold_name` gives."""
-    return name.startswith(_HOLD) and not name.endswith(".partial")
+    """Return True if a file of a checkpoint's folder marks that a fork needs it: `HOLD`, and the fork's run id."""
+    return name.startswith(HOLD) and not name.endswith(".partial")
 
 
-def holders(files: Mapping[str, int]) -> list[str]:
-    """Ids of the forks that hold a checkpoint, by the files of its folder; [] where it has no manifest."""
-    return sorted(name.removeprefix(_HOLD) for name in files if is_hold(name)) if MANIFEST in files else []
+def is_held(files: Collection[str]) -> bool:
+    """Return True if forks hold a checkpoint, by the files of its folder; False where it has no manifest."""
+    return MANIFEST in files and any(map(is_hold, files))

@@ -97,12 +97,7 @@ class SaveFailed(Exception):
 
     def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
         super().__init__(kind, step, reason)
-        self.kind, self.step, self.reason = kind, step, reason
-
-    @property
-    def remedy(self) -> str:
-        """End of a sentence on what to do."""
-        return _REMEDY[self.kind]
+        self.kind, self.step, self.reason, self.remedy = kind, step, reason, _REMEDY[kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
@@ -216,10 +211,7 @@ class BackgroundSaver:
         return self._last
 
     def settle(self) -> None:
-        """Wait, in a thread beside the caller of `save`, for the save under way when this is called.
-
-        One that begins meanwhile may be waited for or not.
-        """
+        """Wait, in a thread beside the caller of `save`, for the save under way when this is called."""
         if thread := self._thread:
             thread.join()
 

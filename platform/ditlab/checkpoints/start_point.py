@@ -106,8 +106,5 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
         for name in here:
             if name not in names and not is_hold(name):
                 own.files.delete(folder, name)
-        for old in own.steps():
-            if old > step:
-                own.files.delete(folder_of(old), MANIFEST)
-                own.files.delete_folder(folder_of(old))
+    own.delete_after(step)
     return step

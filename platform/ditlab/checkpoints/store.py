@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.checkpoints.manifest import (
+    HOLD,
     MANIFEST,
     DamagedCheckpoint,
     committed,
     folder_of,
-    hold_name,
-    holders,
+    is_held,
     is_step,
     step_of,
 )
@@ -56,18 +56,9 @@ class CheckpointStore:
         """Path or URI of the store, from which `at` opens it."""
         return self.files.location
 
-    @property
-    def is_local(self) -> bool:
-        """True for a folder on this machine's disks, or on one that it mounts."""
-        return isinstance(self.files, LocalFiles)
-
     def location_of(self, step: int) -> str:
         """Path or URI of one checkpoint."""
         return self.files.location_of(folder_of(step))
-
-    def check_writable(self) -> None:
-        """Write a file and delete it. Raises UserError that names `checkpoint.storage` where that fails."""
-        self.files.check_writable()
 
     def steps(self) -> list[int]:
         """Steps of committed checkpoints, oldest first; only opening one checks that it is whole."""
@@ -111,14 +102,19 @@ class CheckpointStore:
         they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
         listing = self._listing()
-        held = {step for step in committed(listing) if holders(listing[folder_of(step)])}
-        if keep_every:
-            # Deleting others changes nothing of it: the first of a stretch stays the first.
-            first_of = {step // keep_every: step for step in reversed(committed(listing))}
-            held |= {step for stretch, step in first_of.items() if stretch}
-        kept = [step for step in committed(listing) if step <= newest_step][-keep:]
-        gone = [step for step in sorted(map(step_of, filter(is_step, listing))) if kept and step < kept[0]]
-        gone = [step for step in gone if step not in held and not holders(self.files.sizes(folder_of(step)))]
+        steps = committed(listing)
+        kept = [step for step in steps if step <= newest_step][-keep:]
+        # Deleting others changes nothing of it: the first of a stretch stays the first.
+        first_of = {step // keep_every: step for step in reversed(steps)} if keep_every else {}
+        first_of.pop(0, None)
+        gone = [
+            step
+            for step in sorted(map(step_of, filter(is_step, listing)))
+            if kept
+            and step < kept[0]
+            and step not in first_of.values()
+            and not is_held(self.files.sizes(folder_of(step)))
+        ]
         for step in gone:
             # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
             self.files.delete(folder_of(step), MANIFEST)
@@ -147,7 +143,7 @@ class CheckpointStore:
         with self.open(step, verify=False) as reader:
             digest = reader.manifest.state_digest()
         with self.files.translating_errors("cannot be written", "allow forks to mark what they need"):
-            self.files.replace(folder_of(step), hold_name(run_id), digest.encode())
+            self.files.replace(folder_of(step), f"{HOLD}{run_id}", digest.encode())
         try:
             self.open(step, verify=False).close()  # pruned between the two, it would be a folder with a mark alone
         except DamagedCheckpoint:
@@ -157,7 +153,7 @@ class CheckpointStore:
     def release(self, step: int, run_id: str) -> None:
         """Take back what `hold` did; nothing where the checkpoint or the mark is gone."""
         with self.files.translating_errors("cannot be written", "delete the mark of the fork there by hand"):
-            self.files.delete(folder_of(step), hold_name(run_id))
+            self.files.delete(folder_of(step), f"{HOLD}{run_id}")
             self.files.delete_folder_if_empty(folder_of(step))
 
     def held_digest(self, step: int, run_id: str) -> str | None:
@@ -167,7 +163,7 @@ class CheckpointStore:
         """
         try:
             with self._reading():
-                found = self.files.read(folder_of(step), hold_name(run_id)).decode("ascii", "replace")
+                found = self.files.read(folder_of(step), f"{HOLD}{run_id}").decode("ascii", "replace")
         except UserError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None

@@ -96,7 +96,7 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
         if not is_uri(storage):
             stack.enter_context(removed_if_empty(Path(storage)))
         store = CheckpointStore.at(storage)
-        store.check_writable()
+        store.files.check_writable()
         with store.files.translating_errors("cannot be written", "name a place that every node can write into"):
             store.files.write("", name, [name.encode()])
         try:

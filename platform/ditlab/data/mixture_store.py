@@ -18,12 +18,7 @@ from denoisers.contract import ANY
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import (
-    StoredColumn,
-    StoreManifest,
-    format_shape,
-    merged_column,
-)
+from ditlab.data.stores.manifest import StoredColumn, StoreManifest, format_shape, merged_column
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, RowSequence, View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
@@ -209,9 +204,7 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
 
 
 class JoinedRows(RowSequence):
-    """Rows of several parts as rows of their joined store: part after part, or a row of each part that has some in
-    turn.
-    """
+    """Rows of several parts as rows of their joined store: part after part, or the parts that have some in turns."""
 
     def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
         """Join views of the store's parts, by the parts' names."""

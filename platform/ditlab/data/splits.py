@@ -133,7 +133,17 @@ def open_data(
                 lambda name, part: open_data(part, home, verify, lambda text: notify(in_part(text, name, type(part)))),
             )
         case DataSource():
-            splits = _split(open_source(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
+            path = home.stores / plain_name(spec.store_name())
+            if not holds_store(path):
+                home.ensure()
+                spec.write(path)
+                if not holds_store(path):
+                    plugin = DATA_SOURCES.find(spec.kind)
+                    origin = plugin.origin if plugin else "its package"
+                    raise UserError(
+                        f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package."
+                    )
+            splits = _split(open_store(path, verify), spec.hold_out, f"data.kind={spec.kind}")
     return splits
 
 
@@ -227,16 +237,3 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
         "files with `ditlab data import mnist`, or set data.hold_out."
     )
     return dataclasses.replace(whole, note=note)
-
-
-def open_source(spec: DataSource, home: Home, verify: bool = True) -> AnyStore:
-    """Open a source's store under `home.stores`, written at its first use. Raises UserError where none is written."""
-    path = home.stores / plain_name(spec.store_name())
-    if not holds_store(path):
-        home.ensure()
-        spec.write(path)
-        if not holds_store(path):
-            plugin = DATA_SOURCES.find(spec.kind)
-            origin = plugin.origin if plugin else "its package"
-            raise UserError(f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package.")
-    return open_store(path, verify)

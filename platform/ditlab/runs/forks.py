@@ -16,6 +16,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.spec.yaml_text import read_recorded
+from ditlab.storage.local import LocalFiles
 from ditlab.tracking.records import RunRecord, find_training_run, read_record
 from ditlab.training.state import named_tensors
 
@@ -100,7 +101,7 @@ def check_start(
     point = start_point(experiment, home, resumed.run_id if resumed else "")
     assert point
     store = point.find_checkpoints()
-    with point.open(verify=store.is_local) as reader:
+    with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
         check_state(experiment, model, start, reader)
         changed = order_changes(reader.manifest.spec, experiment)
     if start.state != "all":

@@ -194,7 +194,7 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
     assert launch.model  # a mistake that only building finds shows before any file is touched
     if storage := experiment.checkpoint.storage:
-        CheckpointStore.at(storage).check_writable()
+        CheckpointStore.at(storage).files.check_writable()
     check_inputs(experiment, launch.data, launch.home)
     if experiment.evaluation.quality:
         check_quality(experiment, launch.data)

@@ -29,7 +29,7 @@ from ditlab.data.loading.order import FullOrder
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writer import write_batches
 
 ROWS, SHAPE, BATCH = 60_000, (1, 28, 28), 128
 
@@ -60,10 +60,8 @@ def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[floa
     pixels = np.random.default_rng(0).integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
     pixels.tofile(folder / "raw.bin")
     source = Source(kind="benchmark")
-    with StoreWriter(
-        folder / "store", {"image": Column(dtype="uint8", shape=SHAPE)}, name="b", source=source
-    ) as writer:
-        writer.append({"image": pixels})
+    columns = {"image": Column(dtype="uint8", shape=SHAPE)}
+    write_batches(folder / "store", columns, [{"image": pixels}], name="b", source=source)
     store = Store.open(folder / "store")
     view = View(store, np.arange(ROWS), "benchmark")
     order = FullOrder(ROWS, BATCH, seed=0)

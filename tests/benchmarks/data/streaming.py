@@ -32,7 +32,7 @@ from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.orders import open_order
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, LanesOrderSpec
 from ditlab.storage.files import folder_size
@@ -102,11 +102,14 @@ def write_store(path: Path, rows: int) -> None:
     """Write images that no two rows share, as fast as the disk takes them."""
     columns = {"image": Column(dtype="uint8", shape=SHAPE), "row": Column(dtype="int64", shape=())}
     noise = np.random.default_rng(0).integers(0, 256, (4096, *SHAPE), dtype=np.uint8)
-    with StoreWriter(path, columns, name="streamed", source=Source(kind="benchmark")) as writer:
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, rows, len(noise)):
             num = min(len(noise), rows - first)
             noise[:, 0, 0, 0] += 1
-            writer.append({"image": noise[:num], "row": np.arange(first, first + num)})
+            yield {"image": noise[:num], "row": np.arange(first, first + num)}
+
+    write_batches(path, columns, batches(), name="streamed", source=Source(kind="benchmark"))
 
 
 def read_epoch(

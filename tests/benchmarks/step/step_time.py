@@ -27,7 +27,7 @@ from benchmarks.plain.dit import flow_matching_loss
 from benchmarks.plain.training import PlainTraining
 from benchmarks.rounds import Measured, report
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writer import write_batches
 from ditlab.engine.distributed import single_process
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
@@ -90,8 +90,8 @@ def generated_store(path: Path, size: int) -> torch.Tensor:
         "image": Column(dtype="uint8", shape=(1, size, size), value_range=(0, 255)),
         "label": Column(dtype="int64", shape=()),
     }
-    with StoreWriter(path, columns, name="generated", source=Source(kind="generated")) as writer:
-        writer.append({"image": images, "label": np.arange(NUM_IMAGES) % 10})
+    batch = {"image": images, "label": np.arange(NUM_IMAGES) % 10}
+    write_batches(path, columns, [batch], name="generated", source=Source(kind="generated"))
     return torch.from_numpy(images)
 
 

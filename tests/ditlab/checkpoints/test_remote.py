@@ -54,7 +54,7 @@ def damage(store, step, name=None):
 @pytest.mark.parametrize("mode", ["background", pytest.param("blocking", marks=pytest.mark.slow)])
 def test_from_beginning_to_end(place, mode):
     store = CheckpointStore.at(place)
-    store.check_writable()
+    store.files.check_writable()
     assert store.steps() == [] and store.newest() is None
     run = store.child("run-1")
     for step in (1, 2, 3, 3):
@@ -98,7 +98,7 @@ def test_a_remote_checkpoint_leaves_nothing_on_this_machine(query, tmp_path, mon
 def test_a_bucket_that_does_not_exist(query):
     place = f"s3://nowhere/run?{query}"
     with pytest.raises(UserError, match=r"checkpoint\.storage=s3://nowhere.*(?i:bucket)"):
-        CheckpointStore.at(place).check_writable()
+        CheckpointStore.at(place).files.check_writable()
     failed = save(place, 1)
     assert failed.error.kind == "write" and "worker 0" in str(failed.error)
     one = saver(place)

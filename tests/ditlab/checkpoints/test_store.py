@@ -241,7 +241,7 @@ def test_a_checkpoint_under_another_steps_name(tmp_path):
 def test_a_folder_that_cannot_be_written_or_read(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"checkpoint\.storage=.*; name a folder"):
-        CheckpointStore.at(tmp_path / "file" / "below").check_writable()
+        CheckpointStore.at(tmp_path / "file" / "below").files.check_writable()
     with pytest.raises(UserError, match=r"checkpoint\.storage=.* cannot be read"):
         CheckpointStore.at(tmp_path / "file").newest()
 

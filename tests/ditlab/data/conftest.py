@@ -8,8 +8,8 @@ import pytest
 
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
+from support.datasets.writing import StoreWriter
 
 MakeStore = Callable[..., Store]
 

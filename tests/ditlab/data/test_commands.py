@@ -10,9 +10,9 @@ import pytest
 import zarr
 
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from support.command import Said, run_inside
 from support.datasets.photographs import captioned_folder, smooth
+from support.datasets.writing import StoreWriter
 
 
 @pytest.fixture

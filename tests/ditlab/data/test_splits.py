@@ -10,11 +10,11 @@ from ditlab.data.importing import IMPORTERS, ImportRequest, run_import
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Source
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
 from ditlab.spec.importing import MnistOptions
+from support.datasets.writing import StoreWriter
 from support.forked import Forked
 
 

@@ -12,8 +12,8 @@ from ditlab.analysis.store_tables import store_tables, text_table
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
 from support.datasets.bucketed import write
+from support.datasets.writing import StoreWriter
 
 MIRROR = "https://mirror.example/data/mnist/"
 

@@ -10,12 +10,12 @@ import torch
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.inputs import model_inputs
 from ditlab.inputs.model_inputs import MULTIPLE, ModelInputs, cut_padding
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
+from support.datasets.writing import StoreWriter
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from denoisers.contract import BatchField, SampleRequest
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.evaluation import held_out_metrics
+from support.datasets.writing import StoreWriter
 
 CPU = torch.device("cpu")
 FIELDS = (BatchField("scores", (2, 3), "float32"),)

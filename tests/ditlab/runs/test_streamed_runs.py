@@ -9,11 +9,11 @@ import pytest
 
 from ditlab.data.loading import loader
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.home import Home
 from ditlab.tracking.history import metric_history
 from support.clusters.unbroken import checkpoint_of
 from support.command import Said
+from support.datasets.writing import StoreWriter
 from support.object_store.server import ObjectServer, object_server
 from support.trainings.workers import same_state
 

@@ -6,14 +6,14 @@ import pytest
 
 from ditlab.errors import Unreachable, UserError
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.remote import RemoteFiles, open_uri
+from ditlab.storage.remote import RemoteFiles
 
 
 @pytest.mark.parametrize("uri", ["foo://bucket/run", "s3://b/p?nope=1", "az://c/p"])
 @pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
 def test_a_uri_that_nothing_here_opens_names_its_knob(knob, uri):
     with pytest.raises(UserError) as caught:
-        open_uri(knob, uri)
+        RemoteFiles.open(knob, uri)
     assert str(caught.value).startswith(f"{knob}={uri} ") and "\n" not in str(caught.value)
 
 

@@ -15,11 +15,11 @@ from denoisers.contract import ANY, BatchField
 from denoisers.families import families
 from denoisers.processes.flow import VelocityObjective
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.training import timing
+from support.datasets.writing import StoreWriter
 from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS
 from support.trainings.workers import tiny

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.data.stores.manifest import Column, Source, size_name
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.data.stores.writing import PARTIAL, WrittenStore, place_buckets, refuse_plain_store
+from support.datasets.writing import StoreWriter
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""
@@ -37,7 +37,7 @@ def write_buckets(path: Path, parts: Sequence[BucketPart], *, source: Source, **
     aside, stores = path / f"{PARTIAL}{uuid.uuid4().hex}", {}
     try:
         for each in parts:
-            size = size_name(each.height, each.width)
+            size = f"{each.height}x{each.width}"
             with StoreWriter(aside / size, each.columns, name=size, source=source) as writer:
                 for batch in each.batches():
                     writer.append(batch)

@@ -110,7 +110,7 @@ def windows_overlap(store: "AnyStore") -> bool:
 def window_batches(
     peaks: np.ndarray, windows: Windows, regions: int, num_features: int, features: Callable[[int, int], np.ndarray]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield windows as batches for a `StoreWriter` of `region_columns`, some `BATCH_BYTES` at a time.
+    """Yield windows as batches for a store of `region_columns`, some `BATCH_BYTES` at a time.
 
     `features(first, stop)`, called once a window in their order, returns the features of peaks `first` to `stop`,
     float32 (stop - first, num_features).

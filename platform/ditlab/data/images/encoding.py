@@ -95,7 +95,7 @@ class EncodingRules:
 
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
-        store.start_verifying(at_once=False)
+        store.verifies_blocks = True
 
         text, image = open_features(self.encoders)
 

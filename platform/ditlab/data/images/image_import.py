@@ -33,7 +33,7 @@ from ditlab.data.import_blocks import (
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
-from ditlab.data.stores.manifest import Column, Source, folder_name, size_name
+from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
@@ -180,7 +180,7 @@ class ImageRules:
                     skipped.append(image)
                     continue
                 if image.size not in series:
-                    columns, part = self.columns(image.size), folder / size_name(*image.size)
+                    columns, part = self.columns(image.size), folder / "{}x{}".format(*image.size)
                     part.mkdir(parents=True, exist_ok=True)
                     rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
                     series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)
@@ -193,7 +193,7 @@ class ImageRules:
                 series[image.size].append(row)
                 captions_cut += image.caption_was_cut
                 rows += 1
-            parts = {size_name(*size): tuple(series[size].finish()) for size in sorted(series)}
+            parts = {"{}x{}".format(*size): tuple(series[size].finish()) for size in sorted(series)}
         finally:
             for each in series.values():
                 each.close()

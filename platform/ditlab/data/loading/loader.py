@@ -131,10 +131,7 @@ class Loader:
         return not first.cancelled() and first.exception() is None
 
     def close(self) -> None:
-        """End the threads once they have finished their current block, and drop all that they hold.
-
-        Closing twice is fine.
-        """
+        """End the threads once they have finished their block, and drop what they hold. Closing twice is fine."""
         self._steps.clear()
         self._stop = self._batch
         self._threads.shutdown(cancel_futures=True)
@@ -173,10 +170,7 @@ class Loader:
         return block, rows
 
     def _announce(self) -> None:
-        """Announce coming rows to the store, once all batches of the last announcement are gathered.
-
-        Any earlier, the store would drop rows that another thread is about to read.
-        """
+        """Announce coming rows, once all of the last announcement are gathered: earlier, the store would drop these."""
         with self._lock:
             if self._announced <= self._gathered < self._stop:
                 upcoming = self._batches.order.upcoming(self._gathered, self._batches.places)

@@ -74,15 +74,6 @@ class Order(ABC):
         """Return the most rows that `upcoming` announces for these columns, by number in the store's `parts`."""
         return {}
 
-    def epoch(self, position: int) -> int:
-        """Return the epoch that the batch at a position belongs to, from 0."""
-        return self.batch_number(position) // self.batches_per_epoch
-
-    def indices(self, position: int) -> np.ndarray:
-        """Return the view indices of the batch at a position, int64 (batch_size,)."""
-        found: np.ndarray = self.batches(self.batch_number(position), 1)[0]
-        return found
-
     def batch_number(self, position: int) -> int:
         """Return the number of batches taken before a position. Raises ValueError for a position inside a batch."""
         batch, rest = divmod(position, self.batch_size)
@@ -92,10 +83,7 @@ class Order(ABC):
 
 
 class EpochCache:
-    """Values by epoch (and more), each made once, by the first thread that needs it; those of far epochs are dropped.
-
-    A value that is there is had at once, also while another one is made.
-    """
+    """Values by epoch (and more), each made once, by the first thread that needs it; others of far epochs go."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         """Keep what `make(epoch, *more)` returns."""
@@ -152,12 +140,7 @@ class FullOrder(Order):
     """
 
     def __init__(
-        self,
-        length: int,
-        batch_size: int,
-        seed: int,
-        buckets: Sequence[np.ndarray] = (),
-        parts: Sequence[int] = (0,),
+        self, length: int, batch_size: int, seed: int, buckets: Sequence[np.ndarray] = (), parts: Sequence[int] = (0,)
     ):
         """Order `length` samples of a training view. Raises UserError where they cannot fill one batch.
 
@@ -201,10 +184,7 @@ class FullOrder(Order):
         self._epoch(epoch)
 
     def _sort(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the view indices of an epoch's batches, (batches, batch_size), and the bucket of each of several.
-
-        In half of the memory where the samples' numbers allow it.
-        """
+        """Return the view indices of an epoch's batches, (batches, batch_size), and the bucket of each of several."""
         dtype = np.uint32 if self.length <= 2**32 else np.int64
         if not self.buckets:
             return self._cut(epoch_order(self.seed, epoch, self.length)).astype(dtype), np.zeros(0, np.int64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,8 @@ from torch import Tensor
 
 from ditlab.data.loading.loader import Loader
 
-
-@dataclass(frozen=True)
-class StartedCopy:
-    """Copy on a device that may still be under way."""
-
-    rows: Mapping[str, Tensor]
-    """Copied columns by name; not to be read before they have been handed over."""
-    end: Any
-    """Mark of the copy's end on its stream."""
+StartedCopy = tuple[Mapping[str, Tensor], Any]
+"""Columns by name, not to be read before they are handed over, as their copy may be under way, and its end's mark."""
 
 
 class CudaCopyStream:
@@ -38,18 +30,18 @@ class CudaCopyStream:
         """Begin to copy rows from pinned memory, without waiting."""
         with torch.cuda.stream(self._stream):
             copies = {name: values.to(self._device, non_blocking=True) for name, values in rows.items()}
-            return StartedCopy(copies, self._stream.record_event())
+            return copies, self._stream.record_event()
 
     def hand_over(self, copy: StartedCopy) -> Mapping[str, Tensor]:
         """Let the stream that computes wait for a copy, and the copy's memory be kept until that one is done with it.
 
         The host does not wait.
         """
-        computing = torch.cuda.current_stream(self._device)
-        computing.wait_event(copy.end)
-        for values in copy.rows.values():
+        computing, (rows, end) = torch.cuda.current_stream(self._device), copy
+        computing.wait_event(end)
+        for values in rows.values():
             values.record_stream(computing)  # or the allocator would lend the memory to the next copy at once
-        return copy.rows
+        return rows
 
 
 def copy_stream(device: torch.device) -> CudaCopyStream | None:

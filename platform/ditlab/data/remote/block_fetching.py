@@ -1,8 +1,4 @@
-"""Fetching of a store's blocks: through the node's cache, else from the object store, again until they are right.
-
-Those that are needed now are fetched at once, those that are needed soon in the background. Byte ranges are read behind
-a URI, in calls that are given up after a while; a store that does not answer is waited for.
-"""
+"""Fetching of a store's blocks: through the node's cache, else from the object store, again until they are right."""
 
 from __future__ import annotations
 
@@ -269,12 +265,7 @@ class BlockFetcher:
     """
 
     def __init__(
-        self,
-        files: RemoteFiles,
-        cache: BlockCache,
-        *,
-        wait: float | None = None,
-        notify: Notify = write_to_stderr,
+        self, files: RemoteFiles, cache: BlockCache, *, wait: float | None = None, notify: Notify = write_to_stderr
     ) -> None:
         """Fetch below `files` as `BlockLoader` does; the node's `cache` is closed with the fetcher."""
         self.cache, self._loader = cache, BlockLoader(files, cache, wait, notify)
@@ -322,8 +313,7 @@ class BlockFetcher:
     def expect(self, requests: Sequence[BlockRequest]) -> None:
         """Take a hint: blocks that are needed soon, in order, those in use now among them. It replaces the last one.
 
-        They are fetched into the cache in the background, as many as fit beside what is in use. An empty hint releases
-        what is kept.
+        They are fetched in the background, as far as there is room beside what is in use. An empty one releases all.
         """
         with self._changed:
             self._hint = {request.key for request in requests}

@@ -1,7 +1,4 @@
-"""Streamed store: blocks are fetched from a URI when they are needed, and kept in the node's cache.
-
-Manifests and tokenisers are on the node from the start.
-"""
+"""Streamed store: blocks are fetched from a URI when they are needed, and kept in the node's cache."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ from ditlab.data.remote.copies import Notify, copy_of, fetch_copy, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import (
-    BUCKETS_NAME,
-    MANIFEST_NAME,
-    BucketsManifest,
-    StoreManifest,
-    read_manifest,
-)
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, StoreManifest, read_manifest
 from ditlab.data.stores.store import Rows, Store
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
@@ -78,11 +69,6 @@ class StreamedStore(Store):
         """Fetch and verify every block. Raises as `gather` does."""
         for block in range(self.layout.num_blocks):
             self._load(np.array([block]))
-
-    def start_verifying(self, at_once: bool) -> None:
-        """Verify the store now; each block is verified when it is loaded, anyway."""
-        if at_once:
-            self.verify()
 
     def _load(self, blocks: np.ndarray) -> dict[int, Rows]:
         """Return blocks by number, fetched together where they are not mapped.

@@ -111,8 +111,7 @@ def verify_entries(content: bytes | memoryview, sha256: str) -> None:
 def column_hash(blocks: Iterable[tuple[int, bytes]]) -> str:
     """Return the hash of a column (hex) from the rows and digests of its blocks, in their order.
 
-    Of a single block it is the block's own digest, and so the hash that versions 1 and 2 of the format have; of
-    several, the SHA-256 over each block's rows (8 bytes, little-endian) and digest.
+    Of a single block its own digest; of several, the SHA-256 over each one's rows (8 bytes, little-endian) and digest.
     """
     whole, first, num = hashlib.sha256(), b"", 0
     for rows, digest in blocks:

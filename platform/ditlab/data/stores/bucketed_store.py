@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from ditlab.data.stores.block_index import WHOLE_BYTES
-from ditlab.data.stores.manifest import (
-    BUCKETS_NAME,
-    MANIFEST_NAME,
-    BucketsManifest,
-    columns_agree,
-    merged_column,
-    read_manifest,
-)
+from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, merged_column, read_manifest
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 
@@ -30,7 +23,12 @@ class BucketedStore:
         self.name, self.fingerprint = manifest.name, manifest.fingerprint
         self.parts = tuple(parts)
         """Buckets, by area."""
-        if not columns_agree([part.columns for part in parts]):
+        declared = {"dtype", "value_range", "num_classes", "names", "divisors"}
+        meanings = [
+            {name: (column.model_dump(include=declared), len(column.shape)) for name, column in part.columns.items()}
+            for part in parts
+        ]
+        if any(meaning != meanings[0] for meaning in meanings[1:]):
             raise UserError(f"{path} holds buckets of different columns; import the data again.")
         self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in self.parts[0].columns}
         """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
@@ -48,10 +46,11 @@ class BucketedStore:
                     f"{path / bucket.folder} is a link; put the folder itself there, or link the whole store."
                 )
         parts = [Store.open(path / bucket.folder, verify=False) for bucket in manifest.buckets]
-        if verify:
-            at_once = sum(part.size for part in parts) <= WHOLE_BYTES
-            for part in parts:
-                part.start_verifying(at_once)
+        is_large = sum(part.size for part in parts) > WHOLE_BYTES
+        for part in parts if verify else ():
+            part.verifies_blocks = is_large
+            if not is_large:
+                part.verify()
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
                 raise UserError(

@@ -305,7 +305,7 @@ class Bucket(ManifestRecord):
     @property
     def size(self) -> str:
         """Size as text: `256x192`."""
-        return size_name(self.height, self.width)
+        return f"{self.height}x{self.width}"
 
 
 class BucketsManifest(ManifestRecord):
@@ -354,24 +354,8 @@ def format_shape(shape: tuple[int, ...]) -> str:
     return str(shape).replace(str(ANY), "any")
 
 
-def size_name(height: int, width: int) -> str:
-    """Return a size as text: `256x192`."""
-    return f"{height}x{width}"
-
-
-def columns_agree(parts: Sequence[Mapping[str, StoredColumn]]) -> bool:
-    """Return True if the columns of all buckets are the same in all but sizes, as `merged_column` needs."""
-
-    def meanings(columns: Mapping[str, StoredColumn]) -> dict[str, object]:
-        declared = {"dtype", "value_range", "num_classes", "names", "divisors"}
-        return {name: (column.model_dump(include=declared), len(column.shape)) for name, column in columns.items()}
-
-    return all(meanings(part) == meanings(parts[0]) for part in parts[1:])
-
-
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
     """Merge a column of buckets that agree in all but sizes: axes of several sizes are ANY, statistics of all rows."""
-    assert columns_agree([{"": part} for part in parts]), "buckets hold different columns"
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
     statistics = [part.statistics for part in parts]
     moments = [Moments(**s.model_dump(exclude={"std"}), squares=s.count * s.std**2) for s in statistics]

@@ -45,7 +45,8 @@ class Store:
         self.size = sum(shard.bytes for shard in manifest.shards)
         """Bytes of all shards."""
         self._schema = arrow_schema(manifest.columns)
-        self._verifies = False
+        self.verifies_blocks = False
+        """True where the hashes of each block are compared when it is first read."""
         self._verified = set[int]()
         """Blocks whose hashes were compared."""
         self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, Rows]]] = OrderedDict()
@@ -53,24 +54,18 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> Store:
-        """Open the store in a folder; with `verify` its hashes are compared, as `start_verifying` has it.
+        """Open the store in a folder; with `verify` its hashes are compared, those of a large store block by block.
 
         Without `verify`, sizes alone are. Raises UserError where there is no store, its format is another version's, or
         a shard or an attachment is missing or altered.
         """
         store = cls(path, read_manifest(path / MANIFEST_NAME, StoreManifest))
         store._check_files(whole=False)
-        if verify:
-            store.start_verifying(at_once=store.size <= WHOLE_BYTES)
+        store.verifies_blocks = verify and store.size > WHOLE_BYTES
+        if verify and not store.verifies_blocks:
+            store.verify()
         store._load(np.zeros(1, np.int64))
         return store
-
-    def start_verifying(self, at_once: bool) -> None:
-        """Hash the store now (about 1 GB/s), or each block when it is first read. Raises as `verify` does."""
-        if at_once:
-            self.verify()
-        else:
-            self._verifies = True
 
     def verify(self) -> None:
         """Hash every file, and compare with the manifest. Raises UserError for the first one that was altered."""
@@ -164,7 +159,7 @@ class Store:
                 raise UserError(
                     f"{file} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
                 ) from error
-            if self._verifies and number not in self._verified:
+            if self.verifies_blocks and number not in self._verified:
                 if digests(known[number]) != entry.digests:
                     raise UserError(
                         f"{file} was altered: block {inside + 1:,} of {len(entries):,} differs from its SHA-256; "

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, unpack_entries
-from ditlab.data.stores.blocks import BlockCutter, arrow_schema, checked, digests
+from ditlab.data.stores.blocks import arrow_schema, checked, digests
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
@@ -59,7 +59,10 @@ class ShardSeries:
 
     def __init__(self, folder: Path, prefix: str, columns: Mapping[str, Column], rows_per_block: int):
         self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
-        self._cutter, self._schema = BlockCutter(columns, rows_per_block), arrow_schema(columns)
+        self._schema = arrow_schema(columns)
+        self._buffers: dict[str, np.ndarray] = {}
+        """Memory of a block for rows that fill none yet, once there are any."""
+        self._num_held = 0
         self._files: list[Path] = []
         """Shards under temporary names, the open one last."""
         self._written: list[WrittenShard] = []
@@ -67,15 +70,31 @@ class ShardSeries:
 
     def append(self, batch: Mapping[str, Any], most_bytes: int = SHARD_BYTES, most_rows: int | None = None) -> None:
         """Append rows; a shard is closed once it has `most_bytes`, or `most_rows`, a multiple of the block's."""
-        for block in self._cutter.add(batch):
+        arrays = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
+        if set(batch) != set(arrays) or len({len(values) for values in arrays.values()}) != 1:
+            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
+        start, rows = 0, len(next(iter(arrays.values())))
+        while start < rows:
+            taken = min(rows - start, self._size - self._num_held)
+            block = {name: values[start : start + taken] for name, values in arrays.items()}
+            start += taken
+            if taken < self._size:  # a whole block needs no copy
+                for name, values in block.items():
+                    if name not in self._buffers:
+                        self._buffers[name] = np.empty((self._size, *values.shape[1:]), values.dtype)
+                    self._buffers[name][self._num_held : self._num_held + taken] = values
+                self._num_held += taken
+                if self._num_held < self._size:
+                    break
+                block, self._num_held = self._buffers, 0
             self._add(block)
             if self._bytes >= most_bytes or (most_rows and self._rows >= most_rows):
                 self._close_shard()
 
     def finish(self) -> list[WrittenShard]:
         """Close the last shard, and give all their names: they stay."""
-        for block in self._cutter.rest():
-            self._add(block)
+        if self._num_held:
+            self._add({name: values[: self._num_held] for name, values in self._buffers.items()})
         if self._sink is not None:
             self._close_shard()
         for file, written in zip(self._files, self._written, strict=True):
@@ -177,99 +196,70 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
 
 
-class StoreWriter:
-    """Writer of a store from batches, which holds at most WHOLE_BYTES of rows in memory.
+def write_batches(
+    path: Path,
+    columns: Mapping[str, Column],
+    batches: Iterable[Mapping[str, Any]],
+    *,
+    name: str,
+    source: Source,
+    description: str = "",
+    text: TextFacts | None = None,
+    attachments: Mapping[str, bytes] | None = None,
+    rows_per_shard: int | None = None,
+    rows_per_block: int | None = None,
+) -> StoreManifest:
+    """Write a store from batches as `write_shards` takes them; returns its manifest.
 
-        with StoreWriter(path, {"image": Column(...), "label": Column(...)}, name=..., source=...) as writer:
-            writer.append({"image": images, "label": labels})
-
-    A store of up to WHOLE_BYTES is one block; a larger one has blocks as `block_index.block_rows` says. Files carry
-    their content's hash in their names, so a store that is replaced stays whole for its readers until the new manifest
-    takes the old one's place in a single rename. When the body raises, nothing of it is left. Attachments (bytes by
-    file name) keep their names: one that changes takes its place right before the manifest does.
+    A store of up to WHOLE_BYTES is one block, held in memory until then; a larger one has blocks as
+    `block_index.block_rows` says, or of `rows_per_block`, whose multiple `rows_per_shard` is. Files carry their
+    content's hash in their names, so a store that is replaced stays whole for its readers until the new manifest takes
+    the old one's place in a single rename. Nothing is left where `batches` raises. Attachments (bytes by file name)
+    keep their names: one that changes takes its place right before the manifest does.
 
     Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
     ValueError for a name, of the store or an attachment, that leads to another folder.
     """
+    for each in (name, *(attachments or {})):
+        plain_name(each)
+    dtypes = {column: np.dtype(each.dtype) for column, each in columns.items()}
+    held, held_bytes, made_folder = list[dict[str, np.ndarray]](), 0, not path.exists()
+    series: ShardSeries | None = None
 
-    def __init__(
-        self,
-        path: Path,
-        columns: Mapping[str, Column],
-        *,
-        name: str,
-        source: Source,
-        description: str = "",
-        attachments: Mapping[str, bytes] | None = None,
-        rows_per_shard: int | None = None,
-        rows_per_block: int | None = None,
-    ):
-        """Prepare a writer. `rows_per_shard`: a multiple of `rows_per_block`, whose default it is."""
-        self.path = path
-        self.text: TextFacts | None = None
-        """Facts about the text of a token store; to be set before the body ends."""
-        self.manifest: StoreManifest | None = None
-        """Manifest of the written store, once the body has ended without an error."""
-        self._columns = dict(columns)
-        self._name, self._source, self._description = plain_name(name), source, description
-        self._attachments = {plain_name(file): content for file, content in (attachments or {}).items()}
-        self._shard_rows, self._block_rows = rows_per_shard, rows_per_block or rows_per_shard
-        self._held: list[dict[str, np.ndarray]] = []
-        self._held_bytes = 0
-        self._series: ShardSeries | None = None
-
-    def __enter__(self) -> StoreWriter:
-        self._made_folder = not self.path.exists()
-        with writing_into(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        if self._block_rows:
-            self._begin(self._block_rows)
-        return self
-
-    def append(self, batch: Mapping[str, Any]) -> None:
-        """Append rows: every column, an array or a tensor, as (rows, *shape) in its own dtype."""
-        with writing_into(self.path):
-            if self._series is not None:
-                self._series.append(batch, most_rows=self._shard_rows)
-                return
-            # Keep rows until they are more than one block may have; from then on write blocks.
-            held = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
-            if batch.keys() != held.keys():
-                raise ValueError(f"a batch needs exactly the columns {sorted(held)}")
-            dtypes = {name: np.dtype(column.dtype) for name, column in self._columns.items()}
-            self._held.append({name: values.view(dtypes[name]).copy() for name, values in held.items()})
-            self._held_bytes += sum(values.nbytes for values in held.values())
-            if self._held_bytes > WHOLE_BYTES:
-                self._begin(block_rows(sum(column.row_bytes for column in self._columns.values())))
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                with writing_into(self.path):
-                    rows = sum(len(next(iter(held.values()))) for held in self._held)
-                    series = self._series or self._begin(max(1, rows))
-                    self.manifest = finish_store(
-                        self.path,
-                        self._columns,
-                        series.finish(),
-                        name=self._name,
-                        description=self._description,
-                        source=self._source,
-                        text=self.text,
-                        attachments=self._attachments,
-                    )
-        finally:
-            if self._series is not None:
-                self._series.close()
-            if self._made_folder and self.manifest is None and not any(self.path.iterdir()):
-                self.path.rmdir()
-
-    def _begin(self, rows_per_block: int) -> ShardSeries:
-        """Begin to write blocks, with the rows that were held until now."""
-        series = self._series = ShardSeries(self.path, "shard", self._columns, rows_per_block)
-        while self._held:
-            series.append(self._held.pop(0))
+    def begin(rows: int) -> ShardSeries:
+        nonlocal series
+        series = ShardSeries(path, "shard", columns, rows)
+        for batch in held:
+            series.append(batch, most_rows=rows_per_shard)
+        held.clear()
         return series
+
+    try:
+        with writing_into(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if rows := rows_per_block or rows_per_shard:
+                begin(rows)
+        for batch in batches:
+            with writing_into(path):
+                if series is not None:
+                    series.append(batch, most_rows=rows_per_shard)
+                    continue
+                arrays = {column: checked(column, each, batch[column]) for column, each in columns.items()}
+                if batch.keys() != arrays.keys():
+                    raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
+                held.append({column: values.view(dtypes[column]).copy() for column, values in arrays.items()})
+                held_bytes += sum(values.nbytes for values in arrays.values())
+                if held_bytes > WHOLE_BYTES:
+                    begin(block_rows(sum(column.row_bytes for column in columns.values())))
+        with writing_into(path):
+            written = (series or begin(max(1, sum(len(next(iter(batch.values()))) for batch in held)))).finish()
+            facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
+            return finish_store(path, columns, written, attachments=attachments, **facts)
+    finally:
+        if series is not None:
+            series.close()
+        if made_folder and path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def finish_store(

@@ -25,9 +25,7 @@ from ditlab.data.stores.manifest import (
     Source,
     TextFacts,
     format_manifest,
-    merged_column,
     read_manifest,
-    size_name,
 )
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably, writing_into
@@ -80,10 +78,10 @@ def write_store(
 ) -> WrittenStore:
     """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
 
-    Raises UserError for a bucketed store in the folder, and as `StoreWriter` does.
+    Raises UserError for a bucketed store in the folder, and as `write_batches` does.
     """
     from ditlab.data.stores.store import Store
-    from ditlab.data.stores.writer import StoreWriter
+    from ditlab.data.stores.writer import write_batches
 
     refuse_bucketed_store(path)
     existed, before = (path / MANIFEST_NAME).exists(), ""
@@ -91,12 +89,9 @@ def write_store(
         there = Store.open(path, verify=False)
         there.verify()
         before = there.fingerprint
-    with StoreWriter(
-        path, columns, name=name, description=description, source=source, attachments=attachments
-    ) as writer:
-        for batch in batches:
-            writer.append(batch)
-        writer.text = text
+    write_batches(
+        path, columns, batches, name=name, description=description, source=source, text=text, attachments=attachments
+    )
     store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome)
@@ -128,7 +123,7 @@ def place_buckets(
     ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
     buckets = tuple(
         Bucket(
-            folder=f"{size_name(height, width)}-{store.fingerprint[:8]}",
+            folder=f"{height}x{width}-{store.fingerprint[:8]}",
             height=height,
             width=width,
             rows=len(store),
@@ -136,8 +131,6 @@ def place_buckets(
         )
         for (height, width), store in ordered
     )
-    for column in ordered[0][1].columns:
-        merged_column([store.columns[column] for _, store in ordered])  # asserts that they agree
     manifest = BucketsManifest(
         name=name,
         description=description,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from support.clusters.nodes import ray_nodes
+from support.datasets.writing import StoreWriter
 from support.object_store.server import object_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ditlab.data.genome.region_windows import make_peaks, plan_windows, region_columns, window_batches
 from ditlab.data.stores.manifest import Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
+from support.datasets.writing import StoreWriter
 
 
 def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:

@@ -10,11 +10,11 @@ from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
+from support.datasets.writing import StoreWriter
 
 CAPTIONS = ["a red seven", "a green circle on the left of a blue square", "nothing"]
 

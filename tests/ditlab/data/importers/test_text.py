@@ -16,13 +16,13 @@ from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.data.text import text_import
 from ditlab.data.text.tokenizer import copy_tokenizer, open_tokenizer, store_tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
 from support.command import run_inside
 from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.datasets.writing import StoreWriter
 
 SHAKESPEARE = Path(__file__).parents[5] / "shared" / "data" / "text" / "tinyshakespeare.txt"
 

@@ -55,8 +55,8 @@ def test_order_depends_on_seed_and_epoch_alone_and_a_position_counts_samples(buc
     order, again = (FullOrder.from_view(view_of(buckets), 2, seed) for _ in range(2))
     num = order.batches_per_epoch
     for number in range(2 * num + 1):
-        assert np.array_equal(order.indices(number * 2), epoch_batches(again, number // num)[number % num])
-        assert order.epoch(number * 2) == number // num
+        batch = order.batches(order.batch_number(number * 2), 1)[0]
+        assert np.array_equal(batch, epoch_batches(again, number // num)[number % num])
 
 
 def test_one_bucket_is_ordered_as_a_plain_store_is():
@@ -101,7 +101,7 @@ def view(tmp_path_factory) -> View:
 
 
 def whole(view: View, order: FullOrder, position: int):
-    indices = order.indices(position)
+    indices = order.batches(order.batch_number(position), 1)[0]
     return view.gather("image", indices), view.rows[indices]
 
 

@@ -12,9 +12,9 @@ from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.datasets.bucketed import SIZES, bucketed
+from support.datasets.writing import StoreWriter
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
 LABEL = BatchField("label", (), "int64", num_classes=5)

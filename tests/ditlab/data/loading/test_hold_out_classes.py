@@ -5,10 +5,10 @@ import pytest
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
 from ditlab.spec.files import build_experiment
+from support.datasets.writing import StoreWriter
 
 CHROMOSOMES = np.array([0, 0, 2, 1, 1, 2, 0, 2, 2, 0] * 30)
 

@@ -47,7 +47,7 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def expected_step(view: View, order: FullOrder, position: int, micro_size: int, micro_indices: range) -> list:
-    micros = order.indices(position).reshape(-1, micro_size)
+    micros = order.batches(order.batch_number(position), 1).reshape(-1, micro_size)
     return [
         {name: view.store.tensor(name)[torch.from_numpy(view.rows[micros[m]])] for name in COLUMNS}
         for m in micro_indices

@@ -10,11 +10,11 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
 from ditlab.spec.mixture import MixtureData
 from support.datasets.bucketed import bucketed
+from support.datasets.writing import StoreWriter
 
 IMAGE = Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255))
 

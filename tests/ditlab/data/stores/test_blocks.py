@@ -76,7 +76,7 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
     content[bytes(content).index(image)] ^= 1
     shard.write_bytes(content)
     store = Store.open(path, verify=False)
-    store.start_verifying(at_once=False)
+    store.verifies_blocks = True
     store.gather("image", np.arange(35, 42))
     for _ in range(2):
         with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its SHA-256"):

@@ -15,13 +15,13 @@ from ditlab.analysis.store_tables import store_facts, store_tables
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, open_store
 from ditlab.data.stores.manifest import Column, Source, TextFacts
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData
 from support.damage import bit_flips, mutations
 from support.datasets.bucketed import bucketed
+from support.datasets.writing import StoreWriter
 
 KINDS = ("store.json", "buckets.json", "bucket/store.json")
 

@@ -18,11 +18,12 @@ from ditlab.data.stores.manifest import (
     StoreManifest,
     plain_name,
 )
-from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writer import write_batches
 from ditlab.errors import UserError
 from support.command import run_here
 from support.datasets.bucketed import bucketed
 from support.datasets.manifests import write_manifest
+from support.datasets.writing import StoreWriter
 
 LEADING_ELSEWHERE = [
     "../x", "/etc/passwd", "a/../../b", "a/b", "a\0b", "a\\b", "..\\x", "", ".", "..", "...", "a\nb", "x" * 300,
@@ -89,7 +90,7 @@ def test_a_writer_takes_plain_names_alone(name, tmp_path):
     columns = {"x": Column(dtype="uint8")}
     for named in ({"name": name}, {"name": "x", "attachments": {name: b""}}):
         with pytest.raises(ValueError, match="no plain name"):
-            StoreWriter(tmp_path / "inside" / "s", columns, source=Source(kind="t"), **named)
+            write_batches(tmp_path / "inside" / "s", columns, [], source=Source(kind="t"), **named)
     assert list(tmp_path.iterdir()) == []
 
 

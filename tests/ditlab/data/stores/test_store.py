@@ -8,9 +8,10 @@ import torch
 
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
+from ditlab.data.stores.writer import write_batches
 from ditlab.errors import UserError
 from support.datasets.manifests import edit_manifest
+from support.datasets.writing import StoreWriter
 
 
 def test_rows_come_back_as_written(make_store):
@@ -178,14 +179,14 @@ def test_an_altered_manifest_is_noticed(make_store):
 def test_a_failed_write_leaves_nothing(tmp_path):
     path = tmp_path / "failed"
 
-    def write() -> None:
-        writer = StoreWriter(path, {"x": Column(dtype="uint8")}, name="x", source=Source(kind="t"), rows_per_shard=2)
-        with writer:
-            writer.append({"x": np.zeros(5, np.uint8)})
-            raise RuntimeError("the source ran dry")
+    def batches():
+        yield {"x": np.zeros(5, np.uint8)}
+        raise RuntimeError("the source ran dry")
 
     with pytest.raises(RuntimeError, match="ran dry"):
-        write()
+        write_batches(
+            path, {"x": Column(dtype="uint8")}, batches(), name="x", source=Source(kind="t"), rows_per_shard=2
+        )
     assert not path.exists()
 
 

@@ -9,10 +9,10 @@ import pytest
 from ditlab.data.stores.blocks import arrow_schema, read_block
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import StoreWriter
 from ditlab.errors import UserError
 from support.damage import bit_flips
 from support.datasets.manifests import edit_manifest
+from support.datasets.writing import StoreWriter
 
 COLUMNS = {"x": Column(dtype="uint8", shape=(1 << 16,))}
 
