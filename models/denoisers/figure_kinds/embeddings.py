@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel
-from denoisers.layers.embeddings import Denominator, SinusoidLayout, embed, frequencies, longest_wavelength, table
+from denoisers.layers.embeddings import Denominator, SinusoidLayout, embed, frequencies, table
 
 TABLE_DIM = 64
 BASES_DIM = 16
@@ -30,7 +30,7 @@ def embedding_figures() -> dict[str, Figure]:
     slowest = []
     for base in BASES:
         values = table(BASES_LENGTH, BASES_DIM, base=base).numpy()
-        wavelength = longest_wavelength(BASES_DIM, base=base)
+        wavelength = 2 * torch.pi / frequencies(BASES_DIM, base=base)[-1].item()
         panels.append(_table(values, f"base {base:g}: longest wavelength {wavelength:,.0f} positions"))
         slowest.append(Curve(np.arange(BASES_LENGTH), values[:, -2], f"base {base:g}"))
     title = f"The slowest sine (dimension {BASES_DIM - 2}): a small base comes round again"

@@ -70,11 +70,6 @@ def table_2d(rows: int, columns: int, dim: int, *, dtype: torch.dtype = torch.fl
     return torch.cat(cells, dim=-1).flatten(0, 1)
 
 
-def longest_wavelength(dim: int, *, denominator: Denominator = "half", base: float = 10000.0) -> float:
-    """Number of positions until the slowest pair of an embedding repeats: 2 pi / its frequency."""
-    return 2 * torch.pi / frequencies(dim, denominator=denominator, base=base)[-1].item()
-
-
 class TimeEmbedding(nn.Module):
     """Sinusoid of width `dim` -> Linear -> SiLU -> Linear, both linear layers `width` wide."""
 

@@ -50,7 +50,6 @@ class NoiseSchedule:
 
     @cached_property
     def _shares(self) -> tuple[Constant, Constant]:
-        """Shares of x0 and of the noise in x_t, on each device."""
         return Constant(lambda: self.sqrt_alphas_cumprod), Constant(lambda: self.sqrt_one_minus_alphas_cumprod)
 
 

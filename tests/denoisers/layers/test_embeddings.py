@@ -12,7 +12,6 @@ from denoisers.layers.embeddings import (
     drop_labels,
     embed,
     frequencies,
-    longest_wavelength,
     patchify,
     table,
     table_2d,
@@ -52,11 +51,6 @@ def test_lowest_frequency_by_denominator():
     assert frequencies(256, denominator="half")[-1].item() == pytest.approx(1.0746e-4, rel=1e-4)
     assert frequencies(256, denominator="half_minus_1")[-1].item() == 1e-4
     assert frequencies(256)[0].item() == frequencies(256, denominator="half_minus_1")[0].item() == 1
-
-
-def test_smaller_base_has_shorter_wavelengths():
-    assert round(longest_wavelength(16, base=10000)) == 19_869
-    assert round(longest_wavelength(16, base=100)) == 353
 
 
 def test_layouts_hold_the_same_numbers_in_another_order():
