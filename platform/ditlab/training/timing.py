@@ -188,12 +188,14 @@ class PhaseLog(StepHook):
     def restart(self) -> None:
         """Begin to train: what came before was building and loading."""
         self.clock.restart()
-        self._logged = self._now()
+        self._logged, self._memory_at = self._now(), -INTERVAL
 
     def read(self, is_over: bool = False) -> None:
         """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind the last one."""
         found = self.clock.read_rest() if is_over else self.clock.read()
-        if not found.num_steps and not is_over:
+        if is_over:
+            self._memory_at = -INTERVAL
+        elif not found.num_steps:
             return
         for phase, seconds in enumerate(found.seconds):
             self._own[phase] += round(seconds * _SECOND)
@@ -275,6 +277,9 @@ class PhaseLog(StepHook):
 
     def _sent(self) -> list[int]:
         sent, self._own = self._own, [0] * _NUM_NUMBERS
+        if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
+            return sent
+        self._memory_at = self._now()
         # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
         if self._rank.device.type == "cuda":
             sent[-1] = int(torch.cuda.max_memory_allocated(self._rank.device))
