@@ -66,10 +66,8 @@ class RunStages(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
-        """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up.
-
-        A short run is trained from first to last. The kill is within an epoch where an epoch has several steps.
-        """
+        """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up, the kill
+        within an epoch where an epoch has several steps; a short run is trained from first to last."""
         total, epoch = plan.total_steps, plan.epoch_steps
         rising = getattr(experiment.schedule, "warmup_steps", None)
         warmup = rising(epoch) if rising else 0
@@ -325,10 +323,8 @@ class EvaluationComparer:
         return model
 
     def compare_metrics(self, found: dict[str, float], trained: Whole | None) -> None:
-        """Compare each metric with that of plain networks of the same weights, in two precisions, in one process.
-
-        `trained`: the weights in training, whose metrics an evaluation under an average must not give.
-        """
+        """Compare each metric with that of plain networks of the same weights, in two precisions, in one process;
+        `trained`: the weights in training, whose metrics an evaluation under an average must not give."""
         alone, run = Rank(0, 1, 0, self._inputs.device), self._run
 
         def means(dtype: torch.dtype, weights: Whole | None = None) -> dict[str, float]:
@@ -421,11 +417,8 @@ class EvaluationComparer:
         return inputs.prepare_batch(raw, view.columns), noise
 
     def compare_dropout(self) -> None:
-        """Compare who lost its condition, in passes of training's own loss under fresh draws.
-
-        A sample has lost it where another one changes none of what the network predicts: the next class or byte, or
-        features of the other sign.
-        """
+        """Compare who lost its condition, in passes of training's own loss under fresh draws: whose predictions another
+        condition, the next class or byte, or features of the other sign, does not change."""
         spec = self._run.experiment.model
         rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
         rate = max(rates, default=0.0)

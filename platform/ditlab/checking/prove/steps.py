@@ -225,11 +225,8 @@ class StepComparer:
             self._compare_gradients(whole, best, low)
 
     def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
-        """Compare a micro-batch's loss with that of a model that has computed nothing yet.
-
-        A loss is a function of its inputs and keyed draws: it keeps no state, and draws from no generator that is
-        elsewhere by now.
-        """
+        """Compare a micro-batch's loss with that of a model that has computed nothing yet: it is a function of inputs
+        and keyed draws, keeps no state, and draws from no generator that is elsewhere by now."""
         model = self.reference.model(weights, self._dtype, is_new=True)
         total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
         # On a GPU some kernels sum in any order.
@@ -274,9 +271,8 @@ class StepComparer:
     def compare_scales(self) -> list[str]:
         """Compare the scale of each module's gradient over all steps, in half precision; return what cannot be told.
 
-        A step's gradient in bfloat16 is a few per cent off, in any direction; along the exact gradient it is off by
-        much less, and its mean over steps by less still. As rounding may shrink a gradient too, it is the reference's
-        scale in the same precision that the engine's is compared with.
+        It is compared with the reference's in the same precision, as rounding may shrink a gradient too; along the
+        exact gradient, and over steps, rounding is far below a step's few per cent.
         """
         untold, settings = [], self.reference.settings
         numels = {
@@ -299,10 +295,8 @@ class StepComparer:
         return untold
 
     def compare_slope(self, step: int, weights: Whole) -> None:
-        """Compare autograd's gradient with differences of the loss at whole weights, by module where the whole is off.
-
-        Differences see what autograd does not, such as a branch that is detached.
-        """
+        """Compare autograd's gradient with differences of the loss at whole weights, by module where the whole is off:
+        they see what autograd does not, such as a branch that is detached."""
         micro, directions = self.due(step)[0], dict[str, Tensor]()
         gradients = self.reference.gradient([(micro.batch, micro.noise)], weights, torch.float64).gradients
         for name, gradient in gradients.items():

@@ -146,9 +146,8 @@ def with_unwritten(
 ) -> list[Execution]:
     """Return the executions, and behind each attempt's rows those of its steps that the journal alone has.
 
-    A step's loss is journaled before its row is written: a kill in between costs the row, a power failure those not yet
-    on the disk. The journal has each step once, by the first attempt that came so far. Where no row of the step has its
-    numbers, it counts as done by the attempt whose rows end nearest before it.
+    A step's loss is journaled before its row is written: a kill in between costs the row. Where no row of a step has
+    the journal's numbers, it counts as done by the attempt whose rows end nearest before it.
     """
     rows: dict[int, list[Execution]] = {}
     ends = {number: attempt.step for number, attempt in sorted(attempts.items())}

@@ -153,10 +153,8 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
 
 
 def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: dict[str, str]) -> VerifiedPart:
-    """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint.
-
-    Its figures are not measured again: `ditlab evaluate` does. `tags` are those of `line` of the journal.
-    """
+    """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint; `tags`
+    are those of `line` of the journal. Figures are not measured again: `ditlab evaluate` does."""
     recorded, step = tags[EVALUATION_TAG], tags.get(EVALUATED_STEP_TAG, "")
     name = f"evaluation {recorded[:SHOWN]} (line {line:,} of the journal)"
     parsed = {key.removeprefix(TAG_PREFIX): Measurement.parse(tags[key]) for key in tags if key.startswith(TAG_PREFIX)}

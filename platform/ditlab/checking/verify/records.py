@@ -112,11 +112,8 @@ def check_samples(
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
 ) -> tuple[list[tuple[int, dict[str, str]]], list[VerifiedPart]]:
-    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing.
-
-    Returns tags as they were set, each with the number of its line, and the findings. The last line of a run in
-    training may be in writing, or was when its process was killed.
-    """
+    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing; the
+    last line of a run in training may be torn. Returns tags, each with the number of its line, and the findings."""
     path, may_be_torn = run.folder.journal, run.record.status == "running"
     number, has_end, points, damaged = 0, False, list[tuple[int, dict[str, float]]](), list[str]()
     tags: list[tuple[int, dict[str, str]]] = []

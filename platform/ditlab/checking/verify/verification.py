@@ -96,18 +96,8 @@ def verify_run(
 ) -> RunVerification:  # fmt: skip
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
-    Nothing is written into the run. A run in training is checked up to its last checkpoint.
-
-    Args:
-        run: the run.
-        steps: steps that are done again; 0: none.
-        seed: of the choice of steps.
-        seconds: time after which no further step is done again.
-        data_limit: bytes of data up to which all files are hashed.
-        anyway: do steps again with other code, data or device than the run's.
-
-    Raises:
-        UserError: the store of checkpoints cannot be reached.
+    The options are those of `api.checks.verify`. Nothing is written into the run. A run in training is checked up to
+    its last checkpoint. Raises UserError where the store of checkpoints cannot be reached.
     """
     begin, parts = time.monotonic(), list[VerifiedPart]()
     store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)
