@@ -174,7 +174,7 @@ class PhaseLog(StepHook):
         self._is_counted = False
         self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
-        self._waited, self._num_waits = 0.0, 0
+        self._waited, self._num_waits, self._memory_at = 0.0, 0, -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)
         self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
         """Seconds (worker, phase) and steps since the last logged point."""
@@ -188,7 +188,7 @@ class PhaseLog(StepHook):
     def restart(self) -> None:
         """Begin to train: what came before was building and loading."""
         self.clock.restart()
-        self._logged, self._memory_at = self._now(), -INTERVAL
+        self._logged = self._now()
 
     def read(self, is_over: bool = False) -> None:
         """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind the last one."""
