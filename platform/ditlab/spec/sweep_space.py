@@ -280,6 +280,8 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
             return
         except UserError as error:
             refused = refused or str(error)
+    if isinstance(value, float):
+        refused = refused.replace("must be a whole number.", "must be a whole number; use an axis of kind int.")
     raise UserError(refused)
 
 

@@ -98,7 +98,8 @@ import torch
 from torch import nn
 
 from denoisers.contract import Samples
-from denoisers.processes.flow_figures import sample_figure
+from denoisers.figures import Figure, ImageGrid
+from denoisers.processes.flow_figures import to_pictures
 
 
 class Toy(nn.Module):
@@ -166,7 +167,7 @@ class ToySampler:
         return Samples(x, {})
 
     def show(self, samples):
-        return sample_figure(samples)
+        return Figure([ImageGrid(to_pictures(samples.values))])
 '''
 
 EXPERIMENT = """\

@@ -94,8 +94,8 @@ def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others
     run, seen = only_run(run_home), []
     monkeypatch.setattr(
         Trainer,
-        "_run_steps",
-        lambda trainer, saved, run=Trainer._run_steps: (seen.append(torch.get_num_threads()), run(trainer, saved))[1],
+        "train_span",
+        lambda *args, run=Trainer.train_span, **kwargs: (seen.append(torch.get_num_threads()), run(*args, **kwargs))[1],
     )
     before, warnings = torch.get_num_threads(), []
     for steps, cpus in ((3, 2), (4, 64), (5, None)):

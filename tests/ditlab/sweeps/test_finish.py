@@ -7,7 +7,6 @@ import pytest
 
 from ditlab.cli.sweeps import summary_lines
 from ditlab.errors import RunFailed
-from ditlab.spec import yaml_text
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.results import count_ended, finish_sweep
 from ditlab.tracking.records import read_record
@@ -58,8 +57,7 @@ def test_sweep_whose_trials_have_all_ended(sweep_with, home):
     assert best.optimizer.lr == planned(one)[0].values["optimizer.lr"]
 
 
-def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog, monkeypatch):
-    monkeypatch.setattr(yaml_text, "_said", set())
+def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog):
     one = sweep_with("finished")
     finish(one, "finished")
     best = one.folder.report / "best.yaml"
