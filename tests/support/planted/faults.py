@@ -97,7 +97,7 @@ FAULTS = (
         "clipping before reduction",
         _one(ENGINE + "engine.py", "            self._engine.backward(total if",
              "            for each in self._module.parameters():\n"
-             "                each.register_hook(lambda given: given * min(1.0, 0.01 / float(given.norm())))\n"
+             "                each.register_hook(lambda given: given * min(1.0, 0.01 / (float(given.norm()) + 1e-30)))\n"
              "            self._engine.backward(total if"),
         "gradient", (*TWO, "engine.zero.stage=0"),
     ),
@@ -204,10 +204,10 @@ FAULTS = (
     Fault(
         "noise replayed after resume",
         (
-            Replacement(TRAINING + "stepping.py", "        self._metrics, self._clock, self._hooks = metrics",
-                        "        self._first = state.step\n        self._metrics, self._clock, self._hooks = metrics"),
+            Replacement(TRAINING + "state.py", "        self.step, self.position = step, position",
+                        "        self.step, self.position = step, position\n        self.first = step"),
             Replacement(TRAINING + "stepping.py", '"train", self.state.step, index',
-                        '"train", self.state.step - self._first, index'),
+                        '"train", self.state.step - getattr(self.state, "first", 0), index'),
         ),
         "draws, keys of random numbers",
     ),

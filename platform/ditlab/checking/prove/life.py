@@ -33,6 +33,7 @@ from ditlab.checking.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
@@ -87,7 +88,7 @@ def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofCom
 
     Each step is logged, held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
     comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what training
-    raises.
+    raises while all holds.
     """
     changes = {
         "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
@@ -101,7 +102,12 @@ def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofCom
     experiment, store = run.experiment.replace_all(changes), CheckpointStore.at(folder / "checkpoints")
     own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
     proof = _RunProof(own, rank)
-    untold = proof.run()
+    try:
+        untold = proof.run()
+    except RunFailed:  # a state with NaN cannot be saved, say: what was off before it is the finding
+        if all(each.holds for each in proof.findings.all()):
+            raise
+        untold = []
     return proof.findings.all(), untold
 
 
