@@ -97,7 +97,7 @@ FAULTS = (
         "clipping before reduction",
         _one(ENGINE + "engine.py", "            self._engine.backward(total if",
              "            for each in self._module.parameters():\n"
-             "                each.register_hook(lambda given: given * min(1.0, 0.01 / (float(given.norm()) + 1e-30)))\n"
+             "                each.register_hook(lambda given: given * min(1.0, 0.01 / (1e-30 + given.norm())))\n"
              "            self._engine.backward(total if"),
         "gradient", (*TWO, "engine.zero.stage=0"),
     ),
