@@ -33,6 +33,8 @@ from ditlab.data.stores.manifest import (
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_file, sync_folder, write_durably, writing_into
 
+PART_VALUES = 2**18
+"""Values that are squared at once, in float64: 2 MiB."""
 SHARD_BYTES = 256 * 2**20
 """Size from which a shard is closed."""
 _ARROW_MAGIC_BYTES = 8
@@ -192,7 +194,10 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
             f"column '{name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
             "the source is damaged or value_range is wrong."
         )
-    mean, squares = float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64)) * values.size
+    flat, mean = values.reshape(-1), float(values.mean(dtype=np.float64))
+    # part by part: numpy's variance would take eight times the memory of a block of bytes
+    parts = (flat[first : first + PART_VALUES].astype(np.float64) for first in range(0, flat.size, PART_VALUES))
+    squares = math.fsum(float(np.square(part - mean).sum()) for part in parts)
     return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
 
 

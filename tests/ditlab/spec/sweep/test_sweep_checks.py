@@ -109,7 +109,7 @@ VALUES = [
     ({"training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 1.0}}, {},
      "space.training.ema.decay at 1.0: training.ema.decay=1.0 must be below 1."),
     ({"model.depth": {"kind": "uniform", "low": 1, "high": 3}}, {},
-     "model.depth=1.0 must be a whole number."),
+     "model.depth=1.0 must be a whole number; use an axis of kind int."),
     ({"schedule.kind": choice("constant", "warmup_cosnie")}, {},
      "at 'warmup_cosnie': schedule.kind='warmup_cosnie' is unknown; did you mean 'warmup_cosine'?"),
     ({"schedule.kind": KIND, "schedule.final": {**FINAL, "high": 2.0, "when": COSINE}}, {},
