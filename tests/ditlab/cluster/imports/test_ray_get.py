@@ -31,13 +31,13 @@ import json, sys
 from pathlib import Path
 from ditlab.data import import_blocks
 from ditlab.data.genome import get_import
-from ditlab.data.stores import layout
+from ditlab.data.stores import block_index
 from ditlab.api.imports import import_data
 from ditlab.spec.importing import GetOptions
 
 if __name__ == "__main__":
     source, out, address, block_bytes, options = sys.argv[1:]
-    import_blocks.LEAST_BYTES = get_import.WHOLE_BYTES = layout.BLOCK_BYTES = int(block_bytes)
+    import_blocks.LEAST_BYTES = get_import.WHOLE_BYTES = block_index.BLOCK_BYTES = int(block_bytes)
     (imported,) = import_data("get", GetOptions(source=source, **json.loads(options)), Path(out), address or None)
     print(imported.store.fingerprint)
 """
