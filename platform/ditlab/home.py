@@ -229,7 +229,7 @@ class RunFolder:
     proof = Below("proof.json")
     """Every comparison of the proof that `ditlab train --prove` made before the run began (JSON)."""
     proof_table = Below("proof.txt")
-    """The same proof as a table for people."""
+    """Table of the comparisons in `proof.json`, as text."""
     receipts = Below("receipts")
     """Folder of the receipts: what was fed into each step and what came out."""
     receipt_rows = Below("receipts/steps.bin")

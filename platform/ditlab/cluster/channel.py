@@ -113,7 +113,8 @@ class HeartbeatThread(threading.Thread):
                     marker.num_done, marker.idle, self._process_start,
                 )  # fmt: skip
                 self._group.try_put(self._topic, asdict(heartbeat))
-            with suppress(*CHANNEL_ERRORS):  # a person's request may follow that of the cluster
+            with suppress(Exception):  # whatever the read raises, heartbeats go on
+                # A person's request may follow that of the cluster.
                 self.stop_reason = self._control.get("stop") or self.stop_reason
             if self._ended.wait(min(STOP_POLL_INTERVAL, self._interval)):
                 return

@@ -115,7 +115,10 @@ def probe_file(folder: Path, what: str, remedy: str) -> Iterator[str]:
     name = f".probe-{secrets.token_hex(8)}"
     with removed_if_empty(folder):
         writable_folder(folder, what, remedy)
-        (folder / name).write_text(name)
+        try:
+            (folder / name).write_text(name)
+        except OSError as error:
+            raise UserError(f"{what} cannot be written ({error.strerror}); {remedy}.") from error
         try:
             yield name
         finally:

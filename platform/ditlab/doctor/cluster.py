@@ -157,7 +157,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")) if whole else ():
         free, name = min((getattr(report, key), report.name) for report in whole)
         remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
-        text = f"{format_bytes(free)} free on {name}, the least"
+        text = f"{format_bytes(free)} free on {name}{', the least' if len(whole) > 1 else ''}"
         found.append(Finding("note" if remedy else "ok", f"disk of {what}", text, remedy))
     return found
 

@@ -43,7 +43,7 @@ class SwitchedAverages(WeightAverages):
     state_bytes = 0
     """Masters, moments and moving average."""
     seconds: dict[bool, list[float]] = {True: [], False: []}  # noqa: RUF012
-    """Of each update, with the averages on and off."""
+    """Seconds of each update, with the averages on (True) and off (False)."""
 
     def __init__(self, partitions: Any, *arguments: Any) -> None:
         super().__init__(partitions, *arguments)

@@ -104,10 +104,11 @@ def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofCom
     proof = _RunProof(own, rank)
     try:
         untold = proof.run()
-    except RunFailed:  # a state with NaN cannot be saved, say: what was off before it is the finding
-        if all(each.holds for each in proof.findings.all()):
+    except RunFailed as error:  # a state with NaN cannot be saved: what was off before it is the finding
+        # All workers fail alike where training diverged; what is compared of steps is the first one's.
+        if error.kind != "diverged" or (rank.is_first and all(each.holds for each in proof.findings.all())):
             raise
-        untold = []
+        untold = [f"Training ended early, and what follows was not compared: {error}"] if rank.is_first else []
     return proof.findings.all(), untold
 
 
@@ -224,8 +225,8 @@ class _RunProof:
         self._recorder.is_again = True
         trainer.train_span(self._stages.killed)
         self._recorder.is_again = False
-        for self.findings.step, one in lost.items():
-            two = self._recorder.kept[self.findings.step]
+        for step, one in lost.items():
+            two, self.findings.step = self._recorder.kept[step], step
             for what, values in (
                 ("samples consumed", lambda each: [part.samples for part in each.passes]),
                 ("draws", lambda each: [(part.key, part.draws) for part in each.passes]),

@@ -6,6 +6,7 @@ The reference begins each step with the engine's own state, so that a bound is t
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -226,9 +227,15 @@ class StepComparer:
 
     def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
         """Compare a micro-batch's loss with that of a model that has computed nothing yet: it is a function of inputs
-        and keyed draws, keeps no state, and draws from no generator that is elsewhere by now."""
+        and keyed draws, keeps no state, and draws from no global generator, which have other seeds here."""
+        states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
+            seed_generator(derived_seed("prove", micro.noise.step) % 2**31)
         model = self.reference.model(weights, self._dtype, is_new=True)
         total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
         # On a GPU some kernels sum in any order.
         bound = MARGIN * UNITS[self._dtype] * abs(total) if self._on_gpu else 0.0
         is_same = total == before or (math.isnan(total) and math.isnan(before))

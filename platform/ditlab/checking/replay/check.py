@@ -145,8 +145,8 @@ def _tolerance(
     source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps, draws_others: bool
 ) -> Tolerance:
     if draws_others:  # times and noise are drawn again: the spread of a step's samples bounds the loss
-        step = replayed.steps[-1]
-        losses = np.array([sample.loss for sample in step.samples])
+        step = next((each for each in reversed(replayed.steps) if each.samples), replayed.steps[-1])
+        losses = np.array([sample.loss for sample in step.samples] or [0.0])
         deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
         return Tolerance(
             DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),

@@ -26,7 +26,7 @@ from ditlab.checking.replay.history import (
     read_history,
 )
 from ditlab.checking.replay.stepper import ReplayedStep, StepObserver
-from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
+from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.checkpoints.start_point import kept_scalars
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
@@ -218,8 +218,10 @@ class ReplaySource:
     run: OpenedRun
     history: StepHistory
     checkpoints: CheckpointStore
-    whole: dict[int, CheckpointManifest]
-    """Undamaged manifests of checkpoints by step, without those of checkpoints that were found damaged since."""
+    manifests: Mapping[int, CheckpointManifest]
+    """Undamaged manifests of checkpoints, by step."""
+    whole: list[int]
+    """Steps of those checkpoints, without the ones whose shards were found damaged."""
     data: DataSplits
     num_gpus: int
     """GPUs that the steps are done on; 0: on the CPU."""
@@ -237,11 +239,11 @@ class ReplaySource:
         """
         spec = current = self._current_spec
         if execution.is_recorded:
-            own = {step: self.history.final(step).attempt for step in self.whole if step > self.history.first}
+            own = {step: self.history.final(step).attempt for step in self.manifests if step > self.history.first}
             later = [
                 step for step in sorted(own, key=lambda step: (own[step], -step)) if own[step] >= execution.attempt
             ]
-            spec = self.whole[later[0]].spec if later else current
+            spec = self.manifests[later[0]].spec if later else current
         spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
         return spec if self.num_gpus else {**spec, "resources": {**spec["resources"], "gpus_per_worker": 0}}
 
@@ -316,11 +318,16 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
             f"run {run.folder.run_id}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
         )
     remarks += [f"{difference[0].upper()}{difference[1:]}." for difference in differences]
-    store, whole = checkpoint_store(run.folder, experiment.checkpoint.storage), {}
+    store = checkpoint_store(run.folder, experiment.checkpoint.storage)
+    manifests, whole = dict[int, CheckpointManifest](), list[int]()
     for step in store.steps():
         with suppress(DamagedCheckpoint), store.open(step, verify=False) as reader:
-            whole[step] = reader.manifest
-    return ReplaySource(run, history, store, whole, data, num_gpus, code, anyway, remarks)
+            manifests[step], sizes = reader.manifest, store.files.sizes(folder_of(step))
+            if all(sizes.get(name) == shard.size for name, shard in reader.manifest.shards.items()):
+                whole.append(step)
+            else:
+                remarks.append(f"The checkpoint of step {step:,} is not whole; no replay begins from it.")
+    return ReplaySource(run, history, store, manifests, whole, data, num_gpus, code, anyway, remarks)
 
 
 @dataclass(frozen=True)
@@ -358,7 +365,7 @@ def replay_executions(
                 source.checkpoints.open(checked).close()  # hashes it
         except DamagedCheckpoint as error:
             source.remarks.append(f"{error} The replay begins before it.")
-            del source.whole[checked]
+            source.whole.remove(checked)
             continue
         _check_plans(source, plans)
         try:

@@ -409,7 +409,9 @@ def check_lines(check: ReplayCheck) -> list[str]:
             return "none"
         return f"{number:x}"[-15:] if each.quantity == "samples" else f"{number:.9g}"
 
-    for each in (shown := ([each for each in check.comparisons if not each.holds] or check.comparisons)[:40]):
+    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
+    shown = [*shown[:20], *shown[-20:]] if len(shown) > 40 else shown
+    for each in shown:
         off = "" if each.distance == 0 else "inf" if math.isinf(each.distance) else f"{each.distance:.1e}"
         verdict = "same bits" if each.distance == 0 else "within" if each.holds else "OFF"
         lines.append(

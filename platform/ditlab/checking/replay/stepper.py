@@ -149,6 +149,8 @@ class StepObserver(Reporter):
         size, done = batches.order.batch_size, self._stepper.state.step
         self._places = batches.places
         for step in self._steps:
+            if step in self.seen:  # a loader opens again where a loss retires: what was observed stays
+                continue
             number = position // size + step - 1 - done
             indices = batches.order.batches(number, 1, batches.places).reshape(-1)
             self.seen[step] = ReplayedStep(Execution(step, 0, 1), batches.view.rows[indices], indices)

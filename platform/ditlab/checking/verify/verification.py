@@ -96,8 +96,10 @@ def verify_run(
 ) -> RunVerification:  # fmt: skip
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
-    The options are those of `api.checks.verify`. Nothing is written into the run. A run in training is checked up to
-    its last checkpoint. Raises UserError where the store of checkpoints cannot be reached.
+    Nothing is written into the run. A run in training is checked up to its last checkpoint. `steps` are done again (0:
+    none), chosen by `seed`, no further one after `seconds`; all files of the data are hashed up to `data_limit` bytes;
+    with `anyway` steps are done again with other code, data or device than the run's. Raises UserError where the store
+    of checkpoints cannot be reached.
     """
     begin, parts = time.monotonic(), list[VerifiedPart]()
     store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)

@@ -37,3 +37,5 @@ def test_a_fault_is_named(code, fault):
     assert answer.code == 1, answer.out + answer.err
     first = answer.json["verdict"].partition("First off: ")[2]
     assert re.match(fault.named, first), first
+    ended_early = any(each.startswith("Training ended early") for each in answer.json["untold"])
+    assert ended_early == (fault.name == "moments swapped at resume"), answer.json["untold"]
