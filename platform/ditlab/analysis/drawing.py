@@ -169,9 +169,10 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         if expected and names != expected:
             pairs = enumerate(zip_longest(names, expected), start=1)
             entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            here, there = (f"'{text}'" if text else "no name" for text in (name, own))
             raise UserError(
-                f"{view.origin} has {name} as entry {entry} of {each.name}, and the run's own data {own} "
-                f"({data.train.origin}); import it with the same features in the same order."
+                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's own data "
+                f"({data.train.origin}) have {there}; import it with the same features in the same order."
             )
     return view
 

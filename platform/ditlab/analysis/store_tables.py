@@ -91,7 +91,8 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
     skipped = ""  # images that an import skipped or cropped
     if isinstance(store, BucketedStore) and store.manifest.facts:
         counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
-        skipped = f"{counts}; listed in {', '.join(store.manifest.files.values())}"
+        files = ", ".join(store.manifest.files.values())
+        skipped = f"{counts}; listed in {files}" if files else counts
     return {
         "path": place,
         "holds": manifest.description,

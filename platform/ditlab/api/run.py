@@ -229,7 +229,7 @@ class Run:
         record, content = self.record, JournalContent()
         with noted("the run's record"):
             record = read_record(self.folder)
-        with noted("the journal"):
+        with noted("the journal"), suppress(FileNotFoundError):  # of a run that has just been made
             content = read_content(self.folder.journal)
         if content.num_damaged:
             notes.append(f"{self.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
@@ -344,7 +344,9 @@ def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
     if (text := path.with_suffix(".txt")).exists():
         found = code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])
     else:
-        found = picture(read_plain(path, _MOST_PICTURE), f"samples of run {run.run_id} at step {step}")
+        if not (png := read_plain(path, _MOST_PICTURE)).startswith(b"\x89PNG\r\n\x1a\n"):
+            raise ValueError(f"{path.name} is no PNG")
+        found = picture(png, f"samples of run {run.run_id} at step {step}")
     return [paragraph(f"Samples at step {step:,}:"), found]
 
 

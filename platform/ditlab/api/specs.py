@@ -29,9 +29,13 @@ def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()
     """Return an experiment itself, or load that of a YAML file. Raises UserError, also for overrides without a file."""
     if not isinstance(experiment, Experiment):
         return load_experiment(Path(experiment), overrides)
+    _refuse_overrides(overrides)
+    return experiment
+
+
+def _refuse_overrides(overrides: Sequence[str]) -> None:
     if overrides:
         raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
-    return experiment
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -57,6 +61,7 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
     if isinstance(spec, Experiment):
         return shorten_experiment(validated(spec, overrides))
     if isinstance(spec, Sweep):
+        _refuse_overrides(overrides)
         return shorten_sweep(spec)
     path = Path(spec)
     return load_quick_sweep(path, overrides) if is_sweep(path) else load_quick_experiment(path, overrides)

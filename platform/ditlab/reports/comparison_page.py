@@ -65,7 +65,7 @@ _COUNTING = (
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError as the disk does."""
+    """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
     runs, curves = comparison.runs, _curves(comparison, folder)
     specs: Table | Paragraphs = Paragraphs("The specs differ in nothing but names and places.")
     if different := _differences(runs):

@@ -307,7 +307,7 @@ def digest_of(html: str) -> str:
 
 
 def write_html(page: Page, path: Path) -> Path:
-    """Write `render_html(page)` atomically, make folders as needed, return `path`. Raises OSError as the disk does."""
+    """Write `render_html(page)` atomically, with new folders; return `path`. Raises OSError, also for a picture."""
     return write_text(render_html(page), path)
 
 

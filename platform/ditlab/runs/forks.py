@@ -17,7 +17,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
-from ditlab.tracking.records import RunRecord, find_training_run, read_record
+from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_tensors
 
 MOST_LISTED = 12
@@ -162,7 +162,7 @@ def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
     """Return the parent's name; `gone` for one that a resumed fork has outlived. Raises UserError."""
-    if resumed and not home.run(start.run).path.exists():
+    if resumed and start.run not in {record.run_id for record in list_runs(home)}:
         return "gone"
     try:
         found = find_training_run(home, start.run)

@@ -5,6 +5,7 @@ Each part that is missing or damaged costs itself alone.
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -189,7 +190,7 @@ def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) ->
         if following is None and (ended or is_live):
             found.append(RunAttempt(begin, max(now, begin), ended or "running"))
             continue
-        until = following or max(now, begin) + 1
+        until = following or math.inf  # a trainer's clock may be ahead of this one
         own = [record for record in records if begin <= record["time"] < until]
         if ends := [record for record in own if record["kind"] == "end"]:
             found.append(RunAttempt(begin, int(ends[0]["time"]), ends[0]["status"]))

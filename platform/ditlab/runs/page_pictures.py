@@ -108,14 +108,14 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
             notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
         if slides:
             found.append(Slides(f"samples-{len(found)}", slides, f"{shorten(hide(key), 120).capitalize()} by step"))
-        if len(chosen) < len(places):
+        if len(chosen) < len(places) and (slides or not chosen):
             found.append(Paragraphs(f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."))
     return found
 
 
 def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
     path = folder.path / place
-    if not is_relative(place):
+    if not is_relative(place) or not stays_below(folder.path, path):  # before any file beside it is read
         raise UnusableFile("outside of the run's folder", path)
     label, texts = f"step {step:,}", {}
     for kind in (".txt", ".captions"):

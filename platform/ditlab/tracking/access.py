@@ -122,7 +122,7 @@ def access_fault(uri: str, remedy: str) -> str:
     """A sentence on an address that does not answer, with its remedy, or that refuses credentials; empty for others."""
     if reason := check_reachable(uri):
         return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}."
-    return f"{refusal}." if (refusal := check_access(uri)) else ""
+    return f"{refusal}, and give the command again." if (refusal := check_access(uri)) else ""
 
 
 def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:

@@ -148,8 +148,9 @@ def list_mlflow_runs(uri: str, home: Home, num: int) -> list[dict[str, Any]]:
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
-    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError as the address does."""
-    if fault := access_fault(address, "start that server, or delete the run without --mlflow"):
+    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where the address does not
+    answer, or refuses."""
+    if fault := access_fault(address, f"start that server, or delete run {run_id} without --mlflow"):
         if address.startswith("sqlite:"):
             return False
         raise UserError(fault)

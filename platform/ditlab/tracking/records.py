@@ -18,7 +18,6 @@ from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
 from ditlab.storage.files import add_checksum, is_intact, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, read_plain
-from ditlab.tracking.names import shorten
 
 FORMAT = 2
 """Version of `run.json`."""
@@ -213,7 +212,8 @@ def find_run(home: Home, text: str) -> FoundRun:
         raise UserError(f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`.")
     if not matches:
         known = [record.run_id for record in runs] + sorted({record.name for record in runs})
-        phrase = shorten(nearest(text, known), 120)
+        phrase = nearest(text, known)
+        phrase = phrase if len(phrase) <= 120 else phrase[:110].rsplit(",", 1)[0] + ", ..."
         raise UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
     (record,), notes = matches, []
     folder = home.run(record.run_id)
@@ -239,7 +239,7 @@ def find_unfinished(home: Home, name: str, spec_hash: str) -> RunFolder | None:
     """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
     runs = scan_runs(home)
     if runs.unreadable:
-        _log.warning("%s a run to go on with may be among them", record_remarks(runs)[0])
+        _log.warning("%s; a run to go on with may be among them", record_remarks(runs)[0].rstrip("."))
     for record in runs.records:
         is_open = record.status not in ("finished", "stopped") and not record.trials
         if is_open and record.name == name and record.spec_hash == spec_hash:

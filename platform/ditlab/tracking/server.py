@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -196,18 +196,23 @@ class MlflowServer:
         try:
             # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
             # order. The home as working directory: what MLflow drops beside itself stays there.
-            with os.fdopen(open_for_append(self.log), "wb") as log:
-                log.truncate(0)
+            with self._open_log() as log:
                 self._process = subprocess.Popen(
                     self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=log, start_new_session=True,
                 )  # fmt: skip
-        except BaseException as error:
+        except BaseException:
             signal.signal(signal.SIGTERM, self._previous)
-            if isinstance(error, OSError):
-                raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
             raise
         return self
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            log = os.fdopen(open_for_append(self.log), "wb")
+            log.truncate(0)
+        except OSError as error:
+            raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
+        return log
 
     def _command(self) -> list[str]:
         """The command line, without secrets: other users of the machine see it."""

@@ -109,6 +109,8 @@ def test_a_sweep_is_told_in_sum(spec, tmp_path):
         (("--gpus", "-3"), "--gpus=-3 leaves nothing to plan for"),
         (("--gpus", "3"), "batch.size=32 is no multiple of resources.workers=3"),
         (("--gpu-memory", "0GiB"), "--gpu-memory=0GiB is no memory of a GPU; give 256MiB to 2TiB"),
+        (("--gpu-memory", "-1GiB"), "--gpu-memory=-1GiB is no memory of a GPU"),
+        (("--gpu-memory", "80"), "--gpu-memory=80 is no memory of a GPU; give 256MiB to 2TiB"),
         (("--gpu-memory", "plenty"), "--gpu-memory=plenty is no memory of a GPU"),
         (("--gpu-memory", "9000TiB"), "--gpu-memory=9000TiB is no memory of a GPU"),
         (("--price", "nan"), "--price=nan is no price"),

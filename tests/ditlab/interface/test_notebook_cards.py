@@ -81,6 +81,12 @@ def put_pipes_in_the_place_of_pictures(run: ditlab.Run) -> str:
     return "a named pipe, no plain file"
 
 
+def fill_pictures_with_markup(run: ditlab.Run) -> str:
+    for path in run.folder.media.rglob("*.png"):
+        path.write_text(MARKUP)
+    return "is no PNG"
+
+
 def lead_pictures_out_of_the_folder(run: ditlab.Run) -> str:
     other = run.home.root / "other"
     shutil.move(run.folder.media, other)
@@ -101,7 +107,7 @@ def damage_record(run: ditlab.Run) -> str:
 @pytest.mark.parametrize(
     "damage",
     [
-        damage_journal, damage_record, damage_spec, lead_pictures_out_of_the_folder,
+        damage_journal, damage_record, damage_spec, fill_pictures_with_markup, lead_pictures_out_of_the_folder,
         put_pipes_in_the_place_of_pictures, remove_pictures,
     ],
 )  # fmt: skip

@@ -235,7 +235,7 @@ def test_a_refused_run_goes_on_and_is_sent_later(
     (warning,) = warnings
     assert url in warning and "(401)" in warning and "MLFLOW_TRACKING_USERNAME" in warning
     assert "training goes on" in warning and WRONG not in warning
-    with pytest.raises(UserError, match=r"\(401\); set MLFLOW_TRACKING_USERNAME .*\."):
+    with pytest.raises(UserError, match=r"\(401\); set MLFLOW_TRACKING_USERNAME .*, and give the command again\."):
         CliRunner().invoke(runs, ["sync"], catch_exceptions=False)
     log_in(monkeypatch)
     CliRunner().invoke(runs, ["sync"], catch_exceptions=False)

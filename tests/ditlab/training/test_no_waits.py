@@ -24,7 +24,7 @@ REGION = {"tensors.py:masked_rows": 2, "region/network.py:present_or_none": 2}
 CLIPPING = {"engine/update.py:Update.prepare": 2}
 """Adaptive clipping computes with the norm as a number, and asks first whether it is finite."""
 
-CAPTIONS = {"inputs/model_inputs.py:padded_length": 4}
+CAPTIONS = {"inputs/model_inputs.py:cut_padding": 4}
 """On the host: captions are cut to the longest of a micro-batch before they are moved."""
 HOST_NORM = {"engine/engine.py:Engine.step": 1}
 """DeepSpeed's look at the norm of stage 3, in whose place `GradientNorm` puts a zero of the host."""
