@@ -209,7 +209,7 @@ def test_a_server_that_does_not_answer_keeps_the_run(runs, new_run, ditlab):
     one = new_run("one", tracking_uri="http://127.0.0.1:9")
     said = ditlab("runs", "rm", "one", "--yes", "--mlflow")
     assert said.code == 2 and left(runs) == {one.run_id}
-    assert "start that server, or delete the run without --mlflow." in said.err
+    assert f"start that server, or delete run {one.run_id} without --mlflow." in said.err
 
 
 def test_the_python_interface(runs, new_run):
