@@ -116,7 +116,7 @@ class LeftOut(ManifestRecord):
     detail: str
     """Finding that led to it."""
     side: int = 0
-    """Shorter side in pixels of an image that is too small."""
+    """Shorter side in pixels of an image that is too small; 0 for any other record."""
 
 
 class BlockReceipt(ManifestRecord):

@@ -100,9 +100,7 @@ class MixtureOrder(Order):
         self._lock = threading.Lock()
 
     def counts(self, batch: int) -> np.ndarray:
-        """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,): replayed from
-        one known.
-        """
+        """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,)."""
         with self._lock:
             start = max(known for known in self._counts if known <= batch)
             found, slots = self._counts[start].copy(), self._stream_of.shape[1]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ditlab.errors import UserError
 
@@ -16,6 +16,8 @@ BYTES_A_PROCESS = 2**21
 """Bytes of input that make one more process worth its start (about half a second)."""
 WAITING_TASKS = 3
 """Tasks of each process that wait or are done and not yet taken: the bound on memory."""
+_work: Callable[[Any], Any]
+"""Work of this process, where it is one of a pool."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -30,12 +32,13 @@ def fitting_processes(num_bytes: int) -> int:
 def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processes: int, verb: str) -> Iterator[Result]:
     """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
 
-    Raises whatever `work` raises, and UserError where a process that `verb` (`tokenises`) is killed.
+    `work` travels once to each process, with all that it holds. Raises whatever `work` raises, and UserError where a
+    process that `verb` (`tokenises`) is killed.
     """
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
-    with ProcessPoolExecutor(processes, context, initializer=_begin) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,)) as pool:
         try:
-            yield from results_in_order(pool, work, tasks, processes * WAITING_TASKS)
+            yield from results_in_order(pool, _do, tasks, processes * WAITING_TASKS)
         except BrokenProcessPool as error:
             raise UserError(
                 f"a process that {verb} was killed (--processes={processes}), as happens where memory runs out; "
@@ -59,7 +62,13 @@ def results_in_order(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin() -> None:
+def _do(task: Any) -> Any:
+    return _work(task)
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
     parent = multiprocessing.parent_process()
 

@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class FeatureCache:
-    """Features by content in the host's memory, of fewer items than it holds; the least recently used go first."""
+    """Features by content in the host's memory; the least recently used are dropped first.
+
+    An epoch over more items than it holds finds none of them again: such data are better encoded beforehand.
+    """
 
     def __init__(self, entries: int) -> None:
         self.entries = entries

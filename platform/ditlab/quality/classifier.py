@@ -89,7 +89,7 @@ class TrainedClassifier:
 
 
 def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], None]) -> TrainedClassifier:
-    """Train a thousand steps of AdamW on one CPU thread, to the same bits everywhere. Calls `tick` after each step."""
+    """Train a thousand steps of AdamW, reproducible to the bit on one CPU thread. Calls `tick` after each step."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -75,7 +75,9 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
     """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, or if it grows meanwhile."""
     with open_regular_file(path, limit, follow=follow) as file:
-        content = file.read() or b""  # None: some of /proc's files have nothing at first
+        content: bytes | None = file.read()
+    if content is None:  # some of /proc's files have nothing at first, and would be waited for
+        raise UnusableFile("nothing to read yet, no plain file", path)
     if len(content) > limit:
         raise UnusableFile(f"more than {limit:,} bytes", path)
     return content

@@ -31,6 +31,23 @@ def test_results_come_in_order_and_tasks_are_taken_as_needed():
     assert list(results) == [2 * number for number in range(22, 121)]
 
 
+class Doubling:
+    """Work that counts how often it is pickled."""
+
+    times = 0
+
+    def __getstate__(self) -> None:
+        Doubling.times += 1
+
+    def __call__(self, number: int) -> int:
+        return 2 * number
+
+
+def test_the_work_travels_once_to_each_process():
+    assert list(in_processes(Doubling(), range(20), 2, "doubles")) == list(range(0, 40, 2))
+    assert 1 <= Doubling.times <= 2
+
+
 def test_errors_of_the_work_and_killed_processes_are_raised():
     with pytest.raises(UserError, match="number=-1 is below 0"):
         list(in_processes(doubled, [1, -1, 2], 1, "doubles"))

@@ -55,6 +55,16 @@ def test_a_link_is_followed_where_a_person_named_it(tmp_path):
         check_plain(tmp_path / "link")
 
 
+def test_a_file_that_has_nothing_yet_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "run.json").touch()
+    opened, (reader, writer) = os.fdopen, os.pipe2(os.O_NONBLOCK)
+    monkeypatch.setattr(os, "fdopen", lambda number, mode: opened(os.dup2(reader, number), mode))
+    with pytest.raises(UnusableFile, match="nothing to read yet, no plain file"):
+        read_plain(tmp_path / "run.json", 100)
+    os.close(reader)
+    os.close(writer)
+
+
 def test_a_file_is_read_up_to_its_bound(tmp_path):
     file = tmp_path / "run.json"
     file.write_bytes(b"x" * 10)

@@ -96,17 +96,9 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     fitting = fitting_processes(sum(block.bytes for block in to_measure) // QUICKER)
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
     measure = LargestScoreRules(options.source, source.motifs)
+    progress, what = request.progress, "reading the largest scores"
     with imported_blocks(
-        path,
-        "get scores",
-        to_measure,
-        described,
-        measure,
-        executor,
-        request.progress,
-        "reading the largest scores",
-        "peaks",
-        len(source.peaks),
+        path, "get scores", to_measure, described, measure, executor, progress, what, "peaks", len(source.peaks)
     ) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
@@ -120,9 +112,10 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         rules = WindowRules(options.source, columns, rows_per_block)
         blocks = window_blocks(source, kept, windows, row_bytes, rows_per_block)
         described["divisors"] = divisors
-        with imported_blocks(
-            path, "get", blocks, described, rules, executor, request.progress, "writing", "windows", num
-        ) as (folder, receipts):
+        with imported_blocks(path, "get", blocks, described, rules, executor, progress, "writing", "windows", num) as (
+            folder,
+            receipts,
+        ):
             note, left_out = _origin(source, kept, windows, options)
             features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""

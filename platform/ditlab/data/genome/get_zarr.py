@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from ditlab.data.genome.region_windows import make_peaks
 from ditlab.data.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array, open_group
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError
 from ditlab.progress import Progress
 
 PATTERN = r"^(?P<chromosome>.+):(?P<start>[0-9]{1,15})-(?P<end>[0-9]{1,15})$"
@@ -54,14 +55,20 @@ def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> tuple[np
         columns.append((np.array(own, np.int32)[coded.indices.to_numpy()], start, end))
         seen += len(part)
     peaks, chromosomes = make_peaks(*(np.concatenate(column) for column in zip(*columns, strict=True))), tuple(numbers)
-    chromosome, start = np.diff(peaks["chromosome"]), np.diff(peaks["start"])
-    falls = (chromosome < 0) | ((chromosome == 0) & (start < 0))  # chromosomes are numbered as they come
+    begins, remedy = np.flatnonzero(np.diff(peaks["chromosome"], prepend=-1)), "sort the peaks by chromosome and start."
+    runs = peaks["chromosome"][begins]
+
+    def named(peak: int) -> str:
+        return f"{peak_name(chromosomes, peaks[peak])} (peak {peak:,})"
+
+    if len(runs) > len(chromosomes):
+        again = int(np.argmax(runs != np.arange(len(runs))))  # chromosomes are numbered as they come
+        places = f"{named(begins[runs[again] + 1] - 1)} and again {named(begins[again])}"
+        raise UserError(f"{origin} holds peaks of {chromosomes[runs[again]]} in two places: {places}; {remedy}")
+    falls = (np.diff(peaks["start"]) < 0) & (np.diff(peaks["chromosome"]) == 0)
     if falls.any():
         bad = int(np.argmax(falls))
-        raise UserError(
-            f"{origin} holds {peak_name(chromosomes, peaks[bad])} (peak {bad:,}) before "
-            f"{peak_name(chromosomes, peaks[bad + 1])}; sort the peaks by chromosome and start."
-        )
+        raise UserError(f"{origin} holds {named(bad)} before {named(bad + 1)}, which starts earlier; {remedy}")
     return peaks, chromosomes
 
 
@@ -91,7 +98,9 @@ class GetZarrStore:
         """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or invalid ones."""
         source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
-            remedy = nearest(cell_type, known) if known else "it has none at all; leave --cell-type out."
+            near = " or ".join(map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)))
+            others = f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
+            remedy = f"did you mean {near}?" if near else others
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")
         if array.dtype.kind not in "fiub" or array.shape not in ((len(self.peaks),), (len(self.peaks), 1)):

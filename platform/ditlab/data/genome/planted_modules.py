@@ -3,9 +3,8 @@
 Two hidden Markov chains run along each chromosome's peaks: domains (runs of DOMAIN_PEAKS on average) and programs
 (runs of PROGRAM_PEAKS). A pair of a domain and a program has a module: the set of features that are active where the
 two meet. Given the pair, the features of a region are independent: each is 0, or with the pair's probability a
-magnitude whose law is the same everywhere. Other regions therefore inform about a
-hidden one only through its pair, and forward-backward over the pairs (Rabiner 1989, section III) gives the exact
-conditional expectation.
+magnitude whose law is the same everywhere. Other regions therefore inform about a hidden one only through its pair, and
+forward-backward over the pairs (Rabiner 1989, section III) gives the exact conditional expectation.
 """
 
 import hashlib

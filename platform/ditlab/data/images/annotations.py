@@ -83,8 +83,8 @@ def read_captions(file: Path, key: str) -> tuple[dict[str, str], list[BadRecord]
     for record in read_records(InputBlock(0, (local_file(file),), "jsonl"), keys):
         if record.is_rest and record.problem:
             raise UserError(f"--caption-from={file} is {record.problem.reason}; name another file.")
-        values = dict(zip(keys.values(), record.values or (None, None), strict=True))
-        if problem := next(filter(None, (text_problem(record, name, value) for name, value in values.items())), None):
+        values = zip(keys.items(), record.values or (None, None), strict=True)
+        if problem := next(filter(None, (text_problem(record, *key, value) for key, value in values)), None):
             problem.place = f"{visible_name(file.name)}, {record.where}"
             damaged.append(problem)
             continue

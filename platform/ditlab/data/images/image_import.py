@@ -102,7 +102,8 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
             reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
             side, smaller = max(each.side for each in listed), ""
             if side >= SMALLEST_RESOLUTION:
-                smaller = f", or give --resolution {side} --patch {min(16, side // 8)}"
+                patch = _fitting_patch(side)
+                smaller = f", or give --resolution {side - side % patch} --patch {patch}"
             raise RefusedSource(
                 f"--source={options.source} holds no image that can be used ({reasons}), the first being {notes[0]}; "
                 f"name other files{smaller}."
@@ -152,9 +153,15 @@ def _buckets(options: ImagesOptions) -> AspectBuckets:
         raise UserError(
             f"--resolution={side} leaves no size: sides are multiples of --step={step} from "
             f"--min-side={buckets.min_side} to --max-side={longest}, and no area is above {side}^2; "
-            f"raise --resolution, lower --step (4 times --patch={options.patch} by itself), or give --sizes square."
+            f"raise --resolution, lower --step (a multiple of --patch={options.patch}), or give --patch "
+            f"{_fitting_patch(side)} (--step is 4 patches by itself) or --sizes square."
         )
     return buckets
+
+
+def _fitting_patch(side: int) -> int:
+    """Return a side of patches, a power of two, of which images of `side` pixels have at least eight."""
+    return min(16, 1 << ((side // 8).bit_length() - 1))
 
 
 @dataclass(frozen=True)

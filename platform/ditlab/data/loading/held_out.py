@@ -126,10 +126,7 @@ def hold_out_layout(layout: BlockLayout) -> BlockLayout:
 
 @dataclass(frozen=True)
 class HeldOutBlocks:
-    """Held-out blocks of a store: one of each of `held` runs that its blocks are cut into, all as long, or one longer.
-
-    A function of both numbers alone.
-    """
+    """Held-out blocks of a store: one of each of `held` runs of its blocks, a function of both numbers alone."""
 
     total: int
     """Blocks of the store, fewer than 2**31."""

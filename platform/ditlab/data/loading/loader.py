@@ -1,7 +1,4 @@
-"""Loader of micro-batches: background threads gather the rows of coming steps while the consumer is busy.
-
-A worker loads its part of each global batch, into a pool of memory.
-"""
+"""Loader of micro-batches: threads gather a worker's part of coming global batches while the consumer is busy."""
 
 from __future__ import annotations
 

@@ -114,9 +114,7 @@ class ShardedOrder(Order):
             self._shuffle(epoch, bucket)
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows of the current and the next window of these columns' lanes, in every bucket, or of two
-        batches.
-        """
+        """Return the rows of this and the next window of these columns' lanes in each bucket, or of two batches."""
         epoch, number = divmod(batch, self.batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
         shuffles = [self._shuffle(epoch, bucket) for bucket in range(len(self._buckets))]

@@ -33,10 +33,7 @@ class CudaCopyStream:
             return copies, self._stream.record_event()
 
     def hand_over(self, copy: StartedCopy) -> Mapping[str, Tensor]:
-        """Let the stream that computes wait for a copy, and the copy's memory be kept until that one is done with it.
-
-        The host does not wait.
-        """
+        """Let the computing stream, not the host, wait for a copy, and keep the copy's memory until it is done."""
         computing, (rows, end) = torch.cuda.current_stream(self._device), copy
         computing.wait_event(end)
         for values in rows.values():

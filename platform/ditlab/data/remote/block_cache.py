@@ -85,10 +85,7 @@ class BlockCache:
 
     @contextmanager
     def claim(self, key: str) -> Iterator[int | None]:
-        """Claim the making of a block, for `keep`; None while another process or thread makes it. Raises OSError.
-
-        The claim ends with the body, or with the process.
-        """
+        """Claim the making of a block until the body, or the process, ends; None while another makes it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / f"{key}{PART}"
         if part.is_symlink():
@@ -160,10 +157,7 @@ class BlockCache:
             return True
 
     def _evict(self, most: int) -> int:
-        """Delete what killed processes left, and the blocks used longest ago until `most` bytes are left.
-
-        Returns the bytes that are left. The cache is locked meanwhile.
-        """
+        """Delete what killed processes left, and the oldest blocks beyond `most` bytes; return the rest's bytes."""
         held, blocks = 0, []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # renamed or deleted meanwhile

@@ -110,10 +110,7 @@ class BlockLoader:
     """Loader of blocks for several threads: from the cache, else by ranges from the store, until they are right."""
 
     def __init__(self, files: RemoteFiles, cache: BlockCache, wait: float | None, notify: Notify) -> None:
-        """Load below `files`; a store that does not answer is asked again for `wait` seconds.
-
-        `wait` None: DITLAB_STORAGE_WAIT. Raises UserError where that is no number.
-        """
+        """Load below `files`, asked for `wait` seconds; None: DITLAB_STORAGE_WAIT (UserError for no number)."""
         self.cache, self._files, self._notify = cache, files, notify
         text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
         try:

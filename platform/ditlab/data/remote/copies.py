@@ -151,10 +151,7 @@ def open_root(knob: str, uri: str) -> tuple[RemoteFiles, PlacedManifest]:
 
 
 def open_files(knob: str, uri: str) -> RemoteFiles:
-    """Open the files below a URI.
-
-    Raises UserError, naming the knob, for a text that is no URI, holds a secret, or has a scheme without a library.
-    """
+    """Open the files below a URI. Raises UserError, naming the knob, for no URI, a secret in it, or its scheme."""
     try:
         refuse_storage(knob, uri)
     except ValueError as error:
@@ -212,14 +209,15 @@ def fetch_copy(
     compares and mends them.
     """
     place, record = f"{knob}={uri}", folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
+    recorded = ""
+    with suppress(OSError):  # none, or a damaged one: it is written below
+        recorded = read_plain(record, MIB).decode(errors="replace")
     try:
         files, root = open_root(knob, uri)
     except Unreachable as error:
-        with suppress(OSError):
-            name = read_plain(record, MIB).decode(errors="replace")
-            if not repair and re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", name) and holds_store(folder / name):
-                notify(f"{error} Using the copy that this node has in {folder / name}.")
-                return folder / name
+        if not repair and re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", recorded) and holds_store(folder / recorded):
+            notify(f"{error} Using the copy that this node has in {folder / recorded}.")
+            return folder / recorded
         raise
     copy = copy_of(folder, root.manifest)
 
@@ -247,8 +245,8 @@ def fetch_copy(
                 f"{place} cannot be copied to {copy} ({error.strerror or error}); make room there, or point "
                 "DITLAB_CACHE at a larger disk of this node."
             ) from error
-    with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
-        if not record.exists() or read_plain(record, MIB) != copy.name.encode():
+    if recorded != copy.name:
+        with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
             record.parent.mkdir(exist_ok=True)
             write_durably(record, copy.name.encode())
     return copy

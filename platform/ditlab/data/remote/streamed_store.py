@@ -50,10 +50,7 @@ class StreamedStore(Store):
         self._lock = threading.Lock()
 
     def expect(self, blocks: np.ndarray) -> None:
-        """Begin to fetch blocks (int64) that will be read soon, in their order; an earlier announcement is given up.
-
-        Raises as `gather` does, where the places of the blocks cannot be read.
-        """
+        """Begin to fetch blocks (int64) in their order, in place of those announced before. Raises as `gather` does."""
         numbers = blocks.tolist()
         entries = self._index.of_blocks(blocks)
         with self._lock:

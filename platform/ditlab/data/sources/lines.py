@@ -17,10 +17,7 @@ _SPACES = b" \t\n\r\v\f"
 
 
 def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the lines that begin in [start, stop), each with the offset of its first byte.
-
-    Raises OSError as `open_source` does, and UserError for a line of no end.
-    """
+    """Iterate over the lines that begin in [start, stop), and their offsets. Raises UserError for one of no end."""
     with open_source(file) as source:
         place = start
         if start:  # the line that holds the byte before is of another range

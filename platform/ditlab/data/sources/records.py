@@ -185,13 +185,13 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
             yield SourceRecord(file, where, problem=problem, is_rest=True)
 
 
-def text_problem(record: SourceRecord, column: str, value: Any) -> BadRecord | None:
-    """Return the reason why a record's value is no text that UTF-8 can hold, or that of the record; None for text."""
+def text_problem(record: SourceRecord, flag: str, column: str, value: Any) -> BadRecord | None:
+    """Return the reason why a value, of the column of a flag, is no text of UTF-8, or the record's; None for text."""
     if record.problem is not None:
         return record.problem
     if not isinstance(value, str):
         reason = f"'{column}' holds {'null' if value is None else f'a {type(value).__name__}'}, not text"
-        return BadRecord.at(record.place, reason, "write text there, leave the record out, or name another column")
+        return BadRecord.at(record.place, reason, f"write text there, leave the record out, or give {flag}")
     if surrogate := re.search("[\\ud800-\\udfff]", value):
         reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
         return BadRecord.at(record.place, reason, "write it again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ def parquet_rows(file: SourceFile) -> list[int]:
 def arrow_rows(file: SourceFile) -> list[int]:
     """Return the number of rows of each of a file's record batches. Raises BadRecord for a file that is damaged."""
     with _opened(file, "Arrow") as source:
-        return [batch.num_rows for batch in _arrow_reader(file, source)]
+        return [batch.num_rows for batch in _record_batches(file, source)]
 
 
 def arrow_batches(
@@ -60,10 +60,8 @@ def arrow_batches(
     import pyarrow as pa
 
     with _opened(file, "Arrow") as source:
-        reader = _arrow_reader(file, source)
-        check_columns(file, columns, reader.schema.names)
-        for whole in islice(reader, start, stop):
-            batch = whole.select(list(columns.values()))
+        for found in _record_batches(file, source, columns, start, stop):
+            batch = found.select(list(columns.values()))
             for column in batch.columns:  # its offsets, which Arrow's readers trust, and no text that is not UTF-8
                 if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                     column = column.view(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
@@ -78,13 +76,31 @@ def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[
             raise UserError(f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give {flag}.")
 
 
-def _arrow_reader(file: SourceFile, source: Any) -> pa.RecordBatchStreamReader:
+def _record_batches(
+    file: SourceFile, source: Any, columns: Mapping[str, str] | None = None, start: int = 0, stop: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Iterate over record batches of an open file, of which some columns are decoded; None: one, to count its rows.
+
+    A file behind a URI, or one that has lost its end, which says where its batches are, is read as a stream.
+    """
     import pyarrow as pa
 
     stream = pa.PythonFile(source, mode="r") if file.is_remote else pa.memory_map(str(source))
-    if stream.read(len(_FILE)) != _FILE:
-        stream.seek(0)
-    return pa.ipc.open_stream(stream)
+    first = len(_FILE) if stream.read(len(_FILE)) == _FILE else 0
+    stream.seek(first)
+    schema = pa.ipc.open_stream(stream).schema
+    if columns is None:  # numbers cost less than text and images
+        fields = [number for number, field in enumerate(schema) if pa.types.is_primitive(field.type)][:1] or [0]
+    else:
+        check_columns(file, columns, schema.names)
+        fields = [schema.names.index(column) for column in columns.values()]
+    options = pa.ipc.IpcReadOptions(included_fields=sorted(set(fields)))
+    if first and not file.is_remote:
+        with suppress(pa.ArrowException, OSError):
+            reader = pa.ipc.open_file(stream, options=options)
+            return map(reader.get_batch, range(reader.num_record_batches)[start:stop])
+    stream.seek(first)
+    return islice(pa.ipc.open_stream(stream, options=options), start, stop)
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Manifests of stores: their records, text and checksum, the fingerprint of contents, and the checks of all of it.
-
-`store.json` describes a plain store, `buckets.json` a bucketed one.
-"""
+"""Manifests of stores, `store.json`, and of bucketed ones, `buckets.json`: records, text, fingerprint and checks."""
 
 from __future__ import annotations
 
@@ -131,10 +128,7 @@ class ColumnStatistics(ManifestRecord):
 
 
 class Moments(ManifestRecord):
-    """Count, extrema, mean, squared deviations and class counts of some rows of a column.
-
-    They are merged as in Chan, Golub and LeVeque (1979), which loses no digits to large means.
-    """
+    """Count, extrema, mean, squared deviations, class counts of rows, merged as in Chan, Golub and LeVeque (1979)."""
 
     count: int = 0
     """Number of elements."""
@@ -272,7 +266,8 @@ class StoreManifest(ManifestRecord):
 
     def computed_fingerprint(self) -> str:
         """Return the SHA-256 (hex) of all that training can see: rows, attachments, and of each column its hash, dtype,
-        shape, value range, number of classes and names, by which rows can be held out.
+        shape, value range, number of classes and names, by which rows can be held out. Path, time, shard cuts and texts
+        for people do not enter.
         """
         visible = {
             name: {

@@ -114,9 +114,7 @@ class View:
                 self.store.parts[part].expect(blocks)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
-        """Return rows at `indices` (int64, in [0, len(view))), all of one bucket: (len(indices), *shape), the store's
-        dtype.
-        """
+        """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the store's dtype."""
         return self.store.gather(column, self.rows[indices])
 
     def padded(self, column: str, indices: np.ndarray) -> Tensor:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import uuid
 from base64 import b64decode, b64encode
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -175,9 +176,7 @@ def write_shards(
 
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
-    """Return the moments of rows, (rows, *shape), one at least. Raises UserError for values that the column cannot
-    hold.
-    """
+    """Return the moments of rows, (rows, *shape). Raises UserError for values that the column cannot hold."""
     low, high = float(values.min()), float(values.max())
     classes, bounds, counts = column.num_classes, column.value_range, None
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -228,15 +227,14 @@ def write_batches(
     for each in (name, *(attachments or {})):
         plain_name(each)
     dtypes = {column: np.dtype(each.dtype) for column, each in columns.items()}
-    held, held_bytes, made_folder = list[dict[str, np.ndarray]](), 0, not path.exists()
+    held, held_bytes, made_folder = deque[dict[str, np.ndarray]](), 0, not path.exists()
     series: ShardSeries | None = None
 
     def begin(rows: int) -> ShardSeries:
         nonlocal series
         series = ShardSeries(path, "shard", columns, rows)
-        for batch in held:
-            series.append(batch, most_rows=rows_per_shard)
-        held.clear()
+        while held:  # of which each batch leaves the memory as it is written
+            series.append(held.popleft(), most_rows=rows_per_shard)
         return series
 
     try:

@@ -1,7 +1,4 @@
-"""Writing a store in place of an older one, plain or bucketed (images of several sizes), and the difference it makes.
-
-Imports neither torch nor pyarrow.
-"""
+"""Writing a plain or bucketed store in place of an older one, and what changes by it; needs no torch or pyarrow."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         return
     for record in read_records(block, {"--column": column}):
         text: Any = record.values[0] if record.values else None
-        if problem := text_problem(record, column, text):
+        if problem := text_problem(record, "--column", column, text):
             leave_out(problem)
         else:
             yield from pieces([text])

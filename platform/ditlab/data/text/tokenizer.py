@@ -55,7 +55,10 @@ class Tokenizer(ABC):
         return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the tokens' text; an end token is <|endoftext|>. Raises UserError for one beyond the vocabulary."""
+        """Return the tokens' text: an end token is <|endoftext|>, an incomplete character U+FFFD.
+
+        Raises UserError for a token beyond the vocabulary.
+        """
         ids = [int(token) for token in ids]
         beyond = next((token for token in ids if not 0 <= token < self.vocabulary), None)
         if beyond is not None:

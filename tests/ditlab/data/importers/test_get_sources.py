@@ -42,10 +42,13 @@ def rename(peak: int, name: str) -> Callable[[GetSource], None]:
         (rename(6, "chr2_6010_6410"), ["'chr2_6010_6410' as peak 6 (counted from 0)", "CHROMOSOME:START-END"]),
         (rename(6, ""), ["'' as peak 6"]),
         (rename(6, "chr2:6010-6010"), ["'chr2:6010-6010' as peak 6", "does not end behind its start"]),
-        (rename(6, "chr2:5000-5400"), ["chr2:5010-5410 (peak 5) before chr2:5000-5400", "sort the peaks"]),
+        (
+            rename(6, "chr2:5000-5400"),
+            ["holds chr2:5010-5410 (peak 5) before chr2:5000-5400 (peak 6), which starts earlier; sort the peaks by"],
+        ),
         (
             rename(33, "chr2:99999-100100"),
-            ["before chr2:99999-100100; sort the peaks by chromosome and start"],
+            ["chr2 in two places: chr2:22010-22410 (peak 22) and again chr2:99999-100100 (peak 33); sort the peaks"],
         ),
     ],
 )
@@ -76,7 +79,9 @@ def test_an_unknown_cell_type_names_the_nearest(refused, tmp_path):
     source = GetSource(atpm={name: np.ones(34) for name in ("fetal_heart", "fetal_lung", "K562")})
     say = "did you mean 'fetal_heart'"
     refused(source, "--cell-type=fetal_hart", say, cell_type="fetal_hart")
-    refused(source, "known: K562, fetal_heart, fetal_lung", cell_type="xyz")
+    refused(source, "it has K562, fetal_heart, fetal_lung.", cell_type="xyz")
+    many = GetSource(atpm={f"T{number:02}": np.ones(34) for number in range(14)})
+    refused(many, "T10, T11 and 2 more.", cell_type="xyz")
     refused(GetSource(atpm={}), "leave --cell-type out", cell_type="T")
     refused(source, "--accessibility=atpm needs a cell type", accessibility="atpm")
 

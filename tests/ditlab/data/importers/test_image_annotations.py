@@ -208,7 +208,14 @@ def test_small_images_name_the_options_that_help(run, tmp_path):
     source = captioned_folder(tmp_path / "tiny", {"a.png": (smooth(32, 40), "small")})
     with pytest.raises(UserError, match=r"1 too small.*; name other files, or give --resolution 32 --patch 4\.$"):
         run(source, sizes="aspect", resolution=256, patch=16)
-    with pytest.raises(UserError, match=r"--resolution=32 leaves no size: .*, lower --step \(4 times --patch=16"):
+    with pytest.raises(
+        UserError,
+        match=r"--resolution=32 leaves no size: .*, lower --step \(a multiple of --patch=16\), or give --patch 4",
+    ):
         run(source, sizes="aspect", resolution=32, patch=16)
+    odd = captioned_folder(tmp_path / "odd", {"a.png": (smooth(45, 70), "small")})
+    with pytest.raises(UserError, match=r"or give --resolution 44 --patch 4\.$"):
+        run(odd, sizes="square", resolution=256, patch=16)
+    assert len(run(odd, sizes="square", resolution=44, patch=4)) == 1
     assert len(run(source, sizes="aspect", resolution=32, patch=4)) == 1
     assert len(run(source, resolution=32, patch=16)) == 1

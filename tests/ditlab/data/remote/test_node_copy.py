@@ -290,6 +290,10 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
         server.start()
     (line,) = said
     assert "cannot be read" in line and line.endswith(f"Using the copy that this node has in {kept}.")
+    record.unlink()
+    record.symlink_to(kept)
+    open_named_store("data.path", place("s"), home)
+    assert not record.is_symlink() and record.read_text() == kept.name, "a damaged record is written again"
 
 
 def test_a_place_without_a_store(place, home, cache):

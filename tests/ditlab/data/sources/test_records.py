@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, list_source
 from ditlab.data.sources.records import read_records, record_blocks, record_files
 from ditlab.errors import UserError
@@ -164,6 +165,24 @@ def test_compressed_columns_and_dictionaries_are_read(tmp_path):
             stream.write_table(table)
     assert [record.values for record in read(tmp_path / "a.arrow")] == ROWS
     assert [record.values for record in read(tmp_path / "b.arrow", {"--column": "text"})] == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_of_an_arrow_file_only_what_is_needed_is_decoded(tmp_path, new):
+    path, texts, magic = tmp_path / "a.arrow", [(text,) for text in TEXTS], b"\x28\xb5\x2f\xfd"
+    with new(path, TABLE.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        file.write_table(TABLE, 10)
+    assert len(blocks_of(path, 700)) > 5 and [record.values for record in read(path, most_bytes=700)] == ROWS
+    content = path.read_bytes()
+    parts = content.split(magic)  # each batch has five buffers: two of images, two of texts, one of numbers
+    path.write_bytes(parts[0] + b"lost" + magic.join(parts[1:]))
+    assert [record.values for record in read(path, {"--column": "text"})] == texts, "images are not decoded"
+    if new is pa.ipc.new_file:  # whose end says where its batches are
+        path.write_bytes(magic.join(parts[:4]) + b"lost" + magic.join(parts[4:]))
+        block = InputBlock(0, tuple(list_source(str(path))), "arrow", 3, 5)
+        assert [record.values for record in read_records(block, {"--column": "text"})] == texts[30:50]
+        path.write_bytes(content[:-9])
+        assert [record.values for record in read(path)] == ROWS, "without its end it is read as a stream"
 
 
 def test_zstd_shards_are_unpacked_and_other_compression_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import re
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ import torch
 
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import write_batches
+from ditlab.data.stores.writer import ShardSeries, write_batches
 from ditlab.errors import UserError
 from support.datasets.manifests import edit_manifest
 from support.datasets.writing import StoreWriter
@@ -188,6 +189,20 @@ def test_a_failed_write_leaves_nothing(tmp_path):
             path, {"x": Column(dtype="uint8")}, batches(), name="x", source=Source(kind="t"), rows_per_shard=2
         )
     assert not path.exists()
+
+
+def test_rows_that_were_held_leave_the_memory_as_they_are_written(tmp_path, monkeypatch):
+    held, append = [], ShardSeries.append
+
+    def watched(self, batch, **options):
+        held.append(weakref.ref(batch["x"]))
+        assert [ref() is not None for ref in held] == [False] * (len(held) - 1) + [True]
+        append(self, batch, **options)
+
+    monkeypatch.setattr(ShardSeries, "append", watched)
+    batches = ({"x": np.full(5, number, np.uint8)} for number in range(9))
+    write_batches(tmp_path / "s", {"x": Column(dtype="uint8")}, batches, name="x", source=Source(kind="t"))
+    assert len(held) == 9 and Store.open(tmp_path / "s").tensor("x").tolist() == [n for n in range(9) for _ in range(5)]
 
 
 def test_a_failed_rewrite_leaves_the_old_store_whole(make_store):
