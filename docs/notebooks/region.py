@@ -73,15 +73,16 @@ run.plot("eval/r2", "eval/spread")
 # %% [markdown]
 # ## Filled in
 #
-# Held-out windows. As a logo: the largest features of each hidden region, the larger a value, the larger its name.
-# **Compare the two lines**: the network predicts averages, so its values are smaller, and features that are common in
-# the window come first in region after region. Where neighbours tell more, a region's own names move to the front.
+# Three held-out windows, a row of pictures each: as measured, as the network sees it (grey regions are hidden), and
+# filled in. **Compare the first with the last**: the network predicts averages, so hidden regions are paler, and show
+# a little of every feature that is common in the window. Where neighbours tell more, a hidden region differs from the
+# next one.
 
 # %%
 run.sample(3, seed=0)
 
 # %% [markdown]
-# The same as a table: a row a region.
+# The same as a table with one row for each region: its columns, and how many rows it has.
 
 # %%
 drawn = run.sample(3, seed=0)

@@ -172,8 +172,8 @@ class Network(Protocol):
 class NoiseSource(Protocol):
     """Source of all random numbers of an objective, keyed by (seed, step, global micro-batch index, name).
 
-    `shape` includes the batch dimension, first. Draws do not depend on the order of the calls, nor on slices of a
-    batch.
+    `shape` includes the batch dimension, first. Two calls with one name give the same numbers, whatever was drawn
+    between them. A slice of a micro-batch gets its slice of the numbers of the whole one.
     """
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:

@@ -175,8 +175,8 @@ class Bigram:
 def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
     """Fit unigram and bigram from one pass over the rows' `tokens` (int64), `size` rows at a time.
 
-    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, section 3). Memory grows with the different
-    pairs.
+    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3).
+    Memory grows with the different pairs.
     """
     tokens = np.zeros(vocabulary, np.int64)
     codes = counts = np.zeros(0, np.int64)

@@ -232,8 +232,8 @@ class DLMBlock(nn.Module):
         mask: AttentionMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Transform x (B, T, D) under (B, N, C), which has passed a SiLU; the mask is true where a token attends to
-        another."""
+        """Transform x (B, T, D) under (B, N, C), which has passed a SiLU. `mask` is that of `SelfAttention.forward`,
+        broadcast to (B, H, T, S): S counts the `cache`'s committed tokens too, and tiles go with none of them."""
         before_attention, before_mlp = split_six(self.modulation(condition))
         normed = modulate_segments(self.attention_norm(x), before_attention)
         x = add_gated_segments(x, self.attention(normed, mask=mask, rope=rope, cache=cache), before_attention.gate)

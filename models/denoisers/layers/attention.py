@@ -100,8 +100,9 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """x (B, T, H * K) -> the same shape, or one output for each token of `queries` (B, Q, H * K).
 
-        `mask`, bool to (B, H, Q, S) or tiles, is true where a query attends to a key. `rope` turns queries and keys.
-        Keys and values are appended to the `cache`, uncommitted, and those before them attended to.
+        `mask` is true where a query attends to a key: bool, broadcast to (B, H, Q, S), S the tokens committed in the
+        `cache` and the T of x; or tiles, which are T by T and so go with neither `queries` nor committed tokens.
+        `rope` turns queries and keys. Keys and values of x are written behind the committed ones, uncommitted.
         """
         q, k, v = self.heads(x, queries)
         if rope is not None:
@@ -147,8 +148,7 @@ class GatedAttention(nn.Module):
         return self.out((mixed.transpose(1, 2) * self.gates(x)).flatten(2))
 
     def heads(self, x: Tensor, rope: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K), normed in float32 at least; query times key is a
-        score."""
+        """Queries (B, H, T, K), keys and values (B, G, T, K); normed in float32 at least, and q k is the score."""
         q, k = split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_kv_heads)
         v = split_heads(self.value(x), self.num_kv_heads)
         dtype = torch.promote_types(v.dtype, torch.float32)
@@ -173,7 +173,7 @@ class TiledMask:
 
 
 AttentionMask = Tensor | TiledMask
-"""Mask, true where a query attends to a key: a bool tensor that broadcasts to (B, H, T, T), or tiles."""
+"""Mask, true where a query attends to a key: a bool tensor that broadcasts to (B, H, Q, S), or tiles."""
 
 
 def attention_backend(device_type: str, dtype: torch.dtype, head_width: int, num_tokens: int) -> AttentionBackend:
@@ -195,8 +195,7 @@ def can_compile_kernels() -> bool:
 
 
 def tiled_mask(visible: Visible, num_tokens: int, device: torch.device, batch_size: int | None = None) -> TiledMask:
-    """Make the tiles of a mask of tokens over themselves, the same for all heads; `batch_size` None: and all
-    samples."""
+    """Make the tiles of a mask of tokens over themselves, for all heads; `batch_size` None: for all samples."""
     tiles = create_block_mask(visible, batch_size, None, num_tokens, num_tokens, device, TILE)
     return TiledMask(tiles, compiled_flex_attention())
 

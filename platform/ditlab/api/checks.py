@@ -62,7 +62,7 @@ def replay(
     """
     found = find_training_run(home := Home.from_environment(), run)
     opened = open_found(found, home, warn or _log.warning, on_progress)
-    return replay_run(opened, step, to, check, worst, overrides, anyway)
+    return replay_run(opened, step, to, check=check, worst=worst, changes=overrides, anyway=anyway)
 
 
 def verify(

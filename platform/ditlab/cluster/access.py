@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from ditlab.cluster.ray_internals import checked, reload_token
+from ditlab.cluster.ray_internals import ray_internal, reload_token
 from ditlab.errors import UserError
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
@@ -47,7 +47,7 @@ def headers() -> dict[str, str]:
     """
     if os.environ.get(MODE, "").lower() != "token" or not _has_token():
         return {}
-    found: dict[str, str] = checked("AuthenticationTokenLoader").instance().get_token_for_http_header()
+    found: dict[str, str] = ray_internal("AuthenticationTokenLoader").instance().get_token_for_http_header()
     return found
 
 
@@ -127,7 +127,7 @@ def _has_token() -> bool:
     import ray
 
     try:
-        return bool(checked("AuthenticationTokenLoader").instance().has_token(ignore_auth_mode=True))
+        return bool(ray_internal("AuthenticationTokenLoader").instance().has_token(ignore_auth_mode=True))
     except ray.exceptions.AuthenticationError:
         path = os.environ.get(TOKEN_PATH)
         raise UserError(f"{TOKEN_PATH}={path} cannot be read, or is empty; write the cluster's token there.") from None

@@ -21,7 +21,7 @@ from ditlab.cluster.channel import (
     read_heartbeats,
 )
 from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
@@ -29,9 +29,9 @@ from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.local import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
-WorkerGroupStartupFailedError = checked("WorkerGroupStartupFailedError")
-WorkerGroupStartupTimeoutError = checked("WorkerGroupStartupTimeoutError")
-WorkerHealthCheckTimeoutError = checked("WorkerHealthCheckTimeoutError")
+WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
+WorkerGroupStartupTimeoutError = ray_internal("WorkerGroupStartupTimeoutError")
+WorkerHealthCheckTimeoutError = ray_internal("WorkerHealthCheckTimeoutError")
 POLL_INTERVAL = 0.1  # seconds between looks at the channel
 START_NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
 DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
@@ -114,7 +114,7 @@ class Attempt:
             self._next_drain_check = now + DRAIN_INTERVAL
             self._nodes |= alive_ids()
             # A spot instance's notice, or a scale-down.
-            if set(checked("state").get_draining_nodes()) & {each.node for each in self._heartbeats}:
+            if set(ray_internal("state.get_draining_nodes")()) & {each.node for each in self._heartbeats}:
                 self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
                 self._request_stop(PREEMPTED)
 

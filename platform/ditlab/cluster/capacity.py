@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
 
@@ -102,7 +102,7 @@ def _limits(gcs_address: str) -> Growth:
     """
     from ditlab.cluster.nodes import alive_nodes, run_on_nodes
 
-    reported = checked("state").get_cluster_config()
+    reported = ray_internal("state.get_cluster_config")()
     if reported and reported.node_group_configs:
         types = [
             NodeType(each.name, dict(each.resources), NO_NODE_LIMIT if each.max_count < 0 else each.max_count)

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.cluster.access import headers, token_refused, users_token
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.spec.values import format_bytes
 
@@ -52,8 +52,8 @@ def package_files(root: Path) -> dict[str, int]:
     found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:  # the rules for ignored files are Ray's own
-        ignored = [checked("_get_excludes")(root, checked("get_runtime_env_default_excludes")())]
-        checked("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
+        ignored = [ray_internal("_get_excludes")(root, ray_internal("get_runtime_env_default_excludes")())]
+        ray_internal("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
         files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
     except OSError as error:
         raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error

@@ -14,7 +14,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import first_line
 
 REFRESH_TIMEOUT = 60.0  # seconds for Ray to declare silent nodes lost
@@ -58,7 +58,7 @@ def refresh_node_count(timeout: float = REFRESH_TIMEOUT) -> None:
     deadline = time.monotonic() + timeout
     while alive_ids() - answering_ids() and time.monotonic() < deadline:
         time.sleep(0.2)
-    coordinator = checked("get_or_create_autoscaling_coordinator")()
+    coordinator = ray_internal("get_or_create_autoscaling_coordinator")()
     ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=20)
 
 

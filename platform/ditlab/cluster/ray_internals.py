@@ -1,7 +1,7 @@
 """Names of Ray that are no part of its interface: the one file that uses them, but for what a subclass inherits.
 
 Each function imports what it needs, so that this module costs nothing. `INTERNALS` lists the names; a test fails when
-one of them moves, and `checked` says so in a sentence where a command meets it first.
+one of them moves, and `ray_internal` says so in a sentence where a command meets it first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ INTERNALS = {
     "get_runtime_env_default_excludes": "ray._private.ray_constants",
     "_dir_travel": "ray._private.runtime_env.packaging",
     "_get_excludes": "ray._private.runtime_env.packaging",
-    "state": "ray._private.state",
+    "state.get_cluster_config": "ray._private.state",
+    "state.get_draining_nodes": "ray._private.state",
     "_global_node": "ray._private.worker",
     "print_to_stdstream": "ray._private.worker",
     "AuthenticationTokenLoader": "ray._raylet",
@@ -41,7 +42,7 @@ INTERNALS = {
 """Module of each name; `sweeps.search` inherits those of PopulationBasedTraining."""
 
 
-def checked(name: str) -> Any:
+def ray_internal(name: str) -> Any:
     """Import one of INTERNALS. Raises RuntimeError, with the version, where this Ray has moved it."""
     module = INTERNALS[name]
     try:
@@ -57,15 +58,15 @@ def checked(name: str) -> Any:
 
 def reload_token() -> None:
     """Make Ray read mode and token again; by itself it does so once a process."""
-    checked("Config").initialize("")
-    checked("AuthenticationTokenLoader").instance().reset_cache()
+    ray_internal("Config").initialize("")
+    ray_internal("AuthenticationTokenLoader").instance().reset_cache()
 
 
 @contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Leave out the paragraph that Ray prints on standard output for every process that dies."""
     printer = vars(import_module("ray._private.worker"))
-    before, printer["print_to_stdstream"] = checked("print_to_stdstream"), lambda *_, **__: None
+    before, printer["print_to_stdstream"] = ray_internal("print_to_stdstream"), lambda *_, **__: None
     try:
         yield
     finally:
@@ -74,10 +75,10 @@ def quiet_deaths() -> Iterator[None]:
 
 def schedule_training(controller: Any, trial: Any) -> None:
     """Make Tune's controller train a trial that waits in its process."""
-    checked("TuneController._schedule_trial_train")
+    ray_internal("TuneController._schedule_trial_train")
     controller._schedule_trial_train(trial)
 
 
 def key_value(operation: str) -> Callable[..., Any]:
     """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get` or `del`."""
-    return partial(checked(f"_internal_kv_{operation}"), namespace=b"ditlab")
+    return partial(ray_internal(f"_internal_kv_{operation}"), namespace=b"ditlab")

@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ditlab.cluster.capacity import CpuShare, has_autoscaler
 from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.worker_entry import run_worker
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
@@ -124,7 +124,7 @@ class WorkerGroup:
     def release_resources(self) -> None:
         """Release the placement group of workers whose leading process has died: Ray would keep it reserved."""
         if group := self._channel.get("placement_group"):
-            remove_placement_group(PlacementGroup(checked("PlacementGroupID")(bytes.fromhex(group))))
+            remove_placement_group(PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group))))
 
 
 class WorkerPool:

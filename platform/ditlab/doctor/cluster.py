@@ -22,7 +22,7 @@ from ditlab.cluster.allreduce import AllReduceResult, all_reduce
 from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
-from ditlab.cluster.ray_internals import checked
+from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.survey import (
     NodeReport,
     NodeRequirements,
@@ -63,11 +63,11 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    address, status, listening = str(checked("_global_node").webui_url or ""), None, list[str]()
+    address, status, listening = str(ray_internal("_global_node").webui_url or ""), None, list[str]()
     if address and (heads := [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]):
         (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
         status, listening = (None, []) if result.problem else result.value
-    found += judge_exposure(address, status, listening, bool(checked("is_token_auth_enabled")()))
+    found += judge_exposure(address, status, listening, bool(ray_internal("is_token_auth_enabled")()))
     whole = {report.name: report for report in reports if report.trains and not report.problem}
     nodes = [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
     if not nodes:

@@ -135,7 +135,7 @@ def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Mod
     try:
         network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
-        problem = shorten(str(error).splitlines()[1], 200, placeholder=" ...")
+        problem = shorten(str(error).splitlines()[1], 400, placeholder=" ...")
         raise UserError(
             f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or "
             "export the run again."

@@ -7,7 +7,7 @@ import pytest
 from ray.tune.schedulers import MedianStoppingRule, PopulationBasedTraining
 
 from ditlab.cluster import ray_internals
-from ditlab.cluster.ray_internals import INTERNALS, checked
+from ditlab.cluster.ray_internals import INTERNALS, ray_internal
 
 INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
 """Attributes of a PopulationBasedTraining that `sweeps.search` uses; `_metric` of MedianStoppingRule, too."""
@@ -16,11 +16,11 @@ PLATFORM = Path(ray_internals.__file__).parents[1]
 
 @pytest.mark.parametrize("name", [name for name in INTERNALS if name != "_global_node"])
 def test_a_name_is_there(name):
-    assert checked(name) is not None
+    assert ray_internal(name) is not None
 
 
 def test_what_is_none_without_a_cluster_is_there():
-    checked("_global_node")
+    ray_internal("_global_node")
 
 
 def test_what_the_schedulers_of_sweeps_inherit_is_there():
@@ -31,7 +31,7 @@ def test_what_the_schedulers_of_sweeps_inherit_is_there():
 def test_a_name_that_has_moved_is_one_sentence_with_the_version(monkeypatch):
     monkeypatch.setattr(ray_internals, "INTERNALS", {"gone": "ray._private.worker"})
     with pytest.raises(RuntimeError, match=r"Ray 2\.\d+\.\d+ has moved ray\._private\.worker\.gone.*pip install 'ray"):
-        checked("gone")
+        ray_internal("gone")
 
 
 def test_no_other_file_uses_them():

@@ -65,7 +65,7 @@ class ReplayReport:
 
 
 def replay_run(
-    run: OpenedRun, step: int | None, to: int | None, check: bool, worst: int | None, changes: Sequence[str],
+    run: OpenedRun, step: int | None, to: int | None, *, check: bool, worst: int | None, changes: Sequence[str],
     anyway: bool,
 ) -> ReplayReport:  # fmt: skip
     """Replay what is asked for, without writing anything into the run; the arguments are those of `api.checks.replay`.

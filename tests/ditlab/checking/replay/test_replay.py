@@ -115,7 +115,8 @@ def test_a_checkpoint_that_goes_meanwhile(replay: Any, copied: Path, monkeypatch
 @pytest.mark.slow
 def test_the_worst_steps_are_explained_and_damaged_checkpoints_passed_over(replay: Any, copied: Path) -> None:
     shard = next(copied.joinpath("checkpoints", "step-00000002").glob("shard-*"))
-    content = bytearray(shard.read_bytes())
+    whole = shard.read_bytes()
+    content = bytearray(whole)
     content[-5] ^= 1
     shard.write_bytes(bytes(content))
     said = replay("--worst", "2", "--json")
@@ -127,6 +128,10 @@ def test_the_worst_steps_are_explained_and_damaged_checkpoints_passed_over(repla
     text = " ".join(said.out.split())
     assert said.code == 0 and "The replay begins before it." in text
     assert "from step 0, as no checkpoint before step 3 is left (the earliest is of step 4): 3 steps to train" in text
+    shard.write_bytes(whole[:-1])
+    said = replay("--step", "3", "--json")
+    assert said.code == 0, said.err
+    assert said.json["remarks"] == ["The checkpoint of step 2 is not whole; no replay begins from it."]
 
 
 def test_wrong_input_is_refused_before_anything_is_trained(
