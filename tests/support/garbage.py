@@ -1,23 +1,20 @@
 """Garbage collection in tests: what large imports leave is looked through once, and never again."""
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NUM_NEW_MODULES = 500  # torch and DeepSpeed bring more than 2,000
-_frozen_at = 0
+_MOST = 20_000
+"""Objects that each collection may look through; torch and DeepSpeed bring more than a million."""
 
 
 def exempt_imports() -> None:
-    """Exempt all objects from collection where much was imported since the last call.
+    """Exempt all objects from collection where many were made since the last call and are still there.
 
     Each engine that is closed collects garbage, and to look through all that torch and DeepSpeed import takes three
     times as long as a tiny training.
     """
-    global _frozen_at
-    if len(sys.modules) > _frozen_at + _NUM_NEW_MODULES:
-        _frozen_at = len(sys.modules)
+    if len(gc.get_objects()) > _MOST:
         gc.collect()
         gc.freeze()
 

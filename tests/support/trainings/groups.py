@@ -1,5 +1,6 @@
 """Groups of worker processes without Ray, forked from a server that imports all that is heavy once a session."""
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -31,4 +32,9 @@ def warm_processes() -> Any:
 def run_group(body: Callable[..., None], arguments: tuple[Any, ...], world_size: int) -> None:
     """Run `body(rank, *arguments)` in `world_size` warm processes at once, and raise what one of them raises."""
     warm_processes()
-    torch.multiprocessing.start_processes(body, arguments, nprocs=world_size, start_method="forkserver")
+    torch.multiprocessing.start_processes(_run, (body, arguments), nprocs=world_size, start_method="forkserver")
+
+
+def _run(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    gc.freeze()  # each engine that is closed collects garbage, and would look through all imports
+    body(rank, *arguments)
