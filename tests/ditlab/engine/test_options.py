@@ -47,7 +47,7 @@ def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
         assert seen == pytest.approx(free, rel=1e-4)
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
     short = {"steps": 2, "ema": {"decay": 0.9}}
     plain = train_here(tiny(engine__zero={"stage": stage}, training=short), home, tmp_path / "plain")[1].losses

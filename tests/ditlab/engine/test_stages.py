@@ -83,7 +83,7 @@ def test_same_state_in_the_checkpoint(curves, workers, stage):
             torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
 def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
     """Six steps at stage 2 with two workers, three more here at another stage: as if never moved."""
     _, paths = curves
@@ -113,7 +113,7 @@ def test_resume_is_bit_identical(curves, home, tmp_path, stage):
             assert torch.equal(one.read(field, name, 0, numel), two.read(field, name, 0, numel)), (field, name)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_bf16_follows_fp32_and_resumes(curves, home, tmp_path, stage):
     experiment = tiny(engine__zero={"stage": stage}, training__precision="bf16")
     _, recorder = train_here(experiment, home, tmp_path / "bf16")
@@ -136,8 +136,8 @@ def test_without_a_micro_batch_size_workers_change_no_draw(curves):
 
 def test_accumulation_changes_nothing(home, tmp_path):
     """32 samples at once with one draw per micro-batch of 16, or two micro-batches accumulated."""
-    _, two = train_here(tiny(), home, tmp_path / "two")
-    _, four = train_here(tiny(batch__micro=8), home, tmp_path / "four")
+    _, two = train_here(tiny(training__steps=1), home, tmp_path / "two")
+    _, four = train_here(tiny(training__steps=1, batch__micro=8), home, tmp_path / "four")
     assert two.losses[1] != four.losses[1]  # other micro-batches, other draws: the key says so
-    again = train_here(tiny(), home, tmp_path / "again")[1]
+    again = train_here(tiny(training__steps=1), home, tmp_path / "again")[1]
     assert again.losses == two.losses

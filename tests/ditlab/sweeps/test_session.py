@@ -27,40 +27,36 @@ def run_sweep(on_progress: Any = None, **fields: Any) -> SweepResult:
 
 
 def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home, breaking_family):
-    """Two of four trials fail, in workers that the others reuse; the best spec trains to the bits of its trial.
+    """The first of two trials fails, in a worker that the other reuses; the best spec trains to the bits of its trial.
 
     Workers and this process have one thread each: sums over more threads round otherwise.
     """
     root = tracked_home.root
     base = {**small_sweep()["base"], "model": {**TINY["model"], "family": "breaking"}}
-    space = {
-        "objective.fault.kind": {"kind": "grid", "values": ["bug", "none"]},
-        "optimizer.lr": {"kind": "grid", "values": [1e-3, 1e-2]},
-    }
+    space = {"objective.fault.kind": {"kind": "grid", "values": ["bug", "none"]}}
     fixed = {"objective.fault.step": 2, "objective.fault.rank": 0, "resources.cpus_per_worker": 1}
     progress: list[SweepProgress] = []
     result = run_sweep(progress.append, base=base, space=space, fixed=fixed, concurrent=1)
     assert result.status == "finished" and result.exit_code == 0
     by_number = {trial.number: trial for trial in result.summary.trials}
-    assert [by_number[number].status for number in range(4)] == ["failed", "failed", "finished", "finished"]
+    assert [by_number[number].status for number in range(2)] == ["failed", "finished"]
     assert "a bug, by a test" in by_number[0].note
     best = result.to_dict()["best"]
-    assert best["values"]["optimizer.lr"] == 1e-2
-    assert best["metrics"]["eval/velocity"] < by_number[2].metrics["eval/velocity"]
-    assert progress[-1].counts == "2 finished, 2 failed of 4" and progress[-1].leader == best["number"]
+    assert best["values"]["objective.fault.kind"] == "none"
+    assert progress[-1].counts == "1 finished, 1 failed of 2" and progress[-1].leader == best["number"]
 
     parent, children = tracked_runs(root, result.sweep_id)
-    assert sorted(children) == [0, 1, 2, 3]
-    assert [children[number].data.tags.get("ditlab.failure") for number in range(4)] == ["crash", "crash", None, None]
+    assert sorted(children) == [0, 1]
+    assert [children[number].data.tags.get("ditlab.failure") for number in range(2)] == ["crash", None]
     assert parent.info.status == "FINISHED" and parent.data.tags["ditlab.best_trial"] == str(best["number"])
-    assert parent.data.metrics["trials/failed"] == 2
+    assert parent.data.metrics["trials/failed"] == 1
     assert parent.data.metrics["run/best_eval"] == float(f"{best['metrics']['eval/velocity']:.4g}")
     client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
     files = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "report")}
     assert {"report.html", "best.yaml"} <= files
 
     record = read_record(tracked_home.run(result.sweep_id))
-    assert (record.status, record.step, record.total_steps, record.trials) == ("finished", 4, 4, 4)
+    assert (record.status, record.step, record.total_steps, record.trials) == ("finished", 2, 2, 2)
     again = train(result.report.parent / "best.yaml", local=True)
     assert same_state(checkpoint_of(root, again.run_id), checkpoint_of(root, best["run_id"]))
 

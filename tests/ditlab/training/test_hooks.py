@@ -53,11 +53,16 @@ class Moments(StepHook):
         self.seen.append(("attempt_ended",))
 
 
-def test_moments_come_in_their_order_and_change_nothing(tmp_path):
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+def test_moments_come_in_their_order_and_change_nothing(home, tmp_path):
     experiment = tiny(training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"})
     hook, runs = Moments(), {}
     for name, hooks in (("with", [hook]), ("without", [])):
-        run = runs[name] = training_run(experiment, tmp_path, tmp_path / name)
+        run = runs[name] = training_run(experiment, home, tmp_path / name)
         with single_process(use_gpu=False) as rank:
             train(run, rank, Recorder(), hooks)
     size = experiment.batch.size
@@ -103,10 +108,10 @@ def test_every_hook_merges_its_own_numbers_and_votes_are_the_largest():
 
 
 @pytest.mark.parametrize("saves", [False, True])
-def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(tmp_path, saves):
+def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(home, tmp_path, saves):
     from ditlab.training.trainer import Trainer
 
-    run = training_run(tiny(training__steps=6, checkpoint={"every": 1}), tmp_path, tmp_path / "checkpoints")
+    run = training_run(tiny(training__steps=6, checkpoint={"every": 1}), home, tmp_path / "checkpoints")
     with single_process(use_gpu=False) as rank, Trainer(run, rank, Recorder()) as trainer:
         assert trainer.train_span(3, saves).step == 3
         assert trainer.train_span(4, saves).step == 4

@@ -153,7 +153,7 @@ SCENARIOS = {
 
 @pytest.fixture(scope="module")
 def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
-    """Every scenario, three at a time: each is a run with a proxy of its own, and mostly waits."""
+    """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits."""
     server.start()
     home = Home(tmp_path_factory.mktemp("faults")).ensure()
 
@@ -162,7 +162,7 @@ def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             folder = create_run(home, "digits-dit", family="dit", spec_hash="abc", tracking_uri=proxy.uri)
             scenario(proxy, home, folder)
 
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(play, scenario) for name, scenario in SCENARIOS.items()}
 
 
@@ -231,7 +231,7 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
         while not folder.journal.exists() or folder.journal.stat().st_size <= before:
             assert process.is_alive()
             time.sleep(0.01)
-        time.sleep(draw.uniform(0.3, 4))
+        time.sleep(draw.uniform(0.3, kills / 2))
         process.kill()
         first = max(0, int(metric_history(folder)["train/loss"].steps[-1]) - draw.randrange(200))
     assert sync(folder, server.uri, home, warn=pytest.fail) == 0
