@@ -7,7 +7,7 @@ An S3 server in a process of its own answers after 50 ms and sends 200 MB/s. A s
 same from the local store. With `--runs 2`, two processes do so at the same time and share the cache.
 Aims: a step waits at most 0.03 of its time; bytes fetched are at most 1.1 of the store's; the cache's files never
 exceed their bound; the batches are the local ones, by a SHA-256 over the epoch. Ratios of each aim are printed.
-Seen on two virtual cores that others used, too: see docs/data.md.
+Seen on two virtual cores that others used, too: see docs/streaming.md.
 """
 
 import argparse
