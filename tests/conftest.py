@@ -32,6 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py")
+LONGEST = (*ON_RAY, *(f"tests/ditlab/{room}/" for room in ("checking", "tracking", "engine", "runs", "sweeps", "cli")))
+"""Files that parallel workers begin with, in this order: one that is begun last is waited for."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,13 +65,16 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(
+        key=lambda item: next((n for n, each in enumerate(LONGEST) if item.nodeid.startswith(each)), len(LONGEST))
+    )
     if (seed := config.getoption("--shuffle")) is not None:
         _shuffle(items, random.Random(seed))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give a worker whole files, and one worker all files that share Ray's instance."""
+    """Give a worker whole files in their order, and one worker all files that share Ray's instance."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -77,6 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.split("::", 1)[0]
             return "ray" if file.startswith(ON_RAY) else file
 
+    config.option.loadscopereorder = False  # xdist's own order begins with the files of most tests
     return Scheduling(config, log)
 
 
