@@ -25,7 +25,7 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
 from ditlab.quality.measurement import weights_digest
 from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import check_plain, open_for_append
+from ditlab.storage.plain_files import MIB, check_plain, open_for_append
 
 FEATURES = 64
 """Features of an image."""
@@ -34,6 +34,8 @@ WIDTHS = (16, 32, 64, 64, 64)
 SMALLEST = 4  # pixels; halving stops there
 VERSION = 1
 """Version of everything that decides the weights: numbers of two versions do not compare."""
+LARGEST_FILE = 64 * MIB
+"""Most bytes of a classifier's file: images of 64 pixels a side and 1,000 classes give 0.9 MiB."""
 STEPS, BATCH, RATE = 1000, 64, 2e-3
 CPU = torch.device("cpu")
 LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
@@ -153,7 +155,7 @@ def cached_classifier(
 def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
     """Load a kept classifier; None where it is missing or damaged: a damaged one is trained again."""
     try:
-        with safe_open(check_plain(path), framework="pt") as file:
+        with safe_open(check_plain(path, LARGEST_FILE), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata.get("sha256") != _digest(tensors, metadata["record"]):
