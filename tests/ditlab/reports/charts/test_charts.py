@@ -97,3 +97,8 @@ def test_the_alternative_says_the_ends_and_extremes():
         "velocity over steps: train from 2 at step 1 to 0.5 at step 3, lowest 0.5, highest 9; held out from 1 at "
         "step 1 to 0.75 at step 2, lowest 0.75, highest 1."
     )
+
+
+def test_logarithmic_ticks_stand_at_1_2_and_5_within_two_powers_and_at_powers_beyond():
+    labels = [[tick.label for tick in AxisScale(*ends, 0, 1, is_log=True).ticks()] for ends in ((10, 900), (1e-4, 0.3))]
+    assert labels == [["10", "20", "50", "100", "200", "500"], ["0.0001", "0.001", "0.01", "0.1"]]
