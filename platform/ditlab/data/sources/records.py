@@ -1,4 +1,4 @@
-"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, JSON lines, MosaicML's MDS.
+"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, CSV, JSON lines, MosaicML's MDS.
 
 Small files are put together, large ones are cut by row groups, batches or bytes. A record is the values of columns, or
 what is wrong with them. Folders that the Hugging Face library `datasets` has saved are found without the library.
@@ -15,16 +15,23 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ditlab.data.import_blocks import InputBlock, group_files
-from ditlab.data.source_files import BadRecord, SourceFile, read_json
-from ditlab.data.sources.lines import lines_between, parse_line
+from ditlab.data.source_files import CIRCLE, BadRecord, SourceFile, read_json
+from ditlab.data.sources.lines import csv_rows, lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, arrow_rows, parquet_batches, parquet_rows
+from ditlab.data.stores.receipt import LeftOutTally, ReceiptLevel
 from ditlab.errors import UserError, first_line
 
-KINDS = ("arrow", "jsonl", "mds", "parquet")
+KINDS = ("arrow", "csv", "jsonl", "mds", "parquet", "tsv")
 """Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
+UNPACKED = ("csv", "jsonl", "tsv", "txt")
+"""Kinds of files that are read in their order, so that they may be compressed."""
+INDICES = ("index.json", "state.json", "dataset_info.json", "dataset_dict.json")
+"""Names of files about the others of a folder, of MDS and of `datasets`."""
 TEXT_KINDS = (*KINDS, "txt")
 """Kinds of files that hold documents."""
+NOT_READ = "not read"
+"""Reason of files whose ending no reader takes."""
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files of `datasets.save_to_disk`: of a data set, and of a folder of several by split."""
 ROWS = 64
@@ -67,9 +74,27 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
         kind = file.suffix.removeprefix(".")
         if file.name in indexed:
             chosen += indexed[file.name]
-        elif file.name not in owned and kind != "mds":
+        elif file.name not in owned and kind != "mds" and (kind in UNPACKED or not file.compression):
             chosen.append(RecordFile(kind, file))
     return [each for each in chosen if each.kind in kinds]
+
+
+def files_level(listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]]) -> ReceiptLevel:
+    """Count the files of a source: those `used`, by what for, those about others, and those that are left out."""
+    names = {file.name for files in used.values() for file in files}
+    tally, about = LeftOutTally(), 0
+    for file in listing:
+        if file.name in names:
+            continue
+        if PurePosixPath(file.name).name in INDICES:
+            about += 1
+        elif file.stamp == CIRCLE:
+            tally.add(CIRCLE, "", file.shown)
+        else:
+            tally.add("hidden or of the system" if file.is_system else NOT_READ, file.ending, file.shown)
+    counts = {what: len({file.name for file in files}) for what, files in used.items()} | {"indices": about}
+    unit = "members" if listing and listing[0].in_zip else "files"
+    return ReceiptLevel(unit=unit, found=len(listing), used=counts, left_out=tally.groups())
 
 
 def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
@@ -118,7 +143,9 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     is read whole, and so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
     """
     file = each.file
-    if file.size <= most_bytes or each.kind == "mds" or (each.kind == "arrow" and file.is_remote):
+    if file.size <= most_bytes or each.kind in ("csv", "mds", "tsv") or file.compression or file.in_zip:
+        return []
+    if each.kind == "arrow" and file.is_remote:
         return []
     if each.kind in ("jsonl", "txt"):
         num = -(-file.size // most_bytes)
@@ -169,6 +196,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         try:
             if block.kind == "mds":
                 found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)
+            elif block.kind in ("csv", "tsv"):
+                found = csv_rows(file, columns)
             else:
                 found = _rows(file, block, columns, rows)
             for values in found:
