@@ -116,6 +116,8 @@ class LeftOut(ManifestRecord):
     """Kind of reason, which records are counted by: `too small`."""
     detail: str
     """Finding that led to it."""
+    ending: str = ""
+    """Ending of its name in small letters; empty where it has none, as a row."""
     side: int = 0
     """Shorter side in pixels of an image that is too small; 0 for any other record."""
 

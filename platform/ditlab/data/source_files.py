@@ -8,6 +8,7 @@ import re
 import time
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -22,9 +23,13 @@ from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_
 
 ZIP = ".zip"
 """Ending of archives whose members are listed as files."""
+SHOWN_ENDINGS = 6
+"""Endings of files that a sentence lists."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """Endings of compressed files, and Arrow's names of their compression."""
-SYSTEM_NAMES = frozenset({"__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini"})
+SYSTEM_NAMES = frozenset(
+    {"__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini"}
+)
 """Names of folders and files that systems leave in folders of others; so are all that begin with a dot."""
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
@@ -97,7 +102,8 @@ class SourceFile:
     @property
     def is_system(self) -> bool:
         """True for what a system or an editor left there: hidden files, `__MACOSX/`, `Thumbs.db`."""
-        return any(part.startswith(".") or part in SYSTEM_NAMES for part in self.name.split("/"))
+        parts = (part for part in self.name.split("/") if part not in (".", ".."))
+        return any(part.startswith(".") or part in SYSTEM_NAMES for part in parts)
 
     @property
     def shown(self) -> str:
@@ -113,7 +119,7 @@ class SourceFile:
     @property
     def ending(self) -> str:
         """Ending in small letters, for people: `.tif`, `.csv.gz`; `without ending` for none."""
-        stem, suffix = os.path.splitext(self.name)  # noqa: PTH122
+        suffix = os.path.splitext(self.name)[1]  # noqa: PTH122
         suffix = self.suffix + suffix if suffix.lower() in COMPRESSED else suffix
         return visible_name(suffix.lower()) or "without ending"
 
@@ -150,6 +156,13 @@ def with_suffix(files: Sequence[SourceFile], *suffixes: str) -> list[SourceFile]
     return [file for file in files if file.suffix in suffixes and not file.compression]
 
 
+def endings(listing: Sequence[SourceFile]) -> str:
+    """Return the endings of a listing's files for people: `5 .md, 1 .pdf`; the most frequent first."""
+    counts = Counter(file.ending for file in listing)
+    shown = [f"{number:,} {ending}" for ending, number in counts.most_common(SHOWN_ENDINGS)]
+    return ", ".join([*shown, *["..."] * (len(counts) > SHOWN_ENDINGS)]) or "no file"
+
+
 def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) -> list[SourceFile]:
     """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in the order of names.
 
@@ -172,8 +185,6 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     else:
         path = Path(source)
         files = [local_file(each) for each in {path, *map(path.with_suffix, beside)} if os.path.lexists(each)]
-        if not path.is_file():
-            raise UserError(f"--source={source} is no file and no folder; name one.")
     if len(files) == 1 and files[0].suffix == ZIP and not pattern:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
@@ -238,8 +249,9 @@ def _zip_members(file: SourceFile) -> list[SourceFile]:
         infos = _opened_zip(root).infolist()
     except (OSError, *UNPACKING) as error:
         raise UserError(f"--source={root} is no zip that can be read ({first_line(error)}); copy it again.") from error
-    return [SourceFile(root, each.filename, each.file_size, file.stamp, in_zip=True) for each in infos
-            if not each.is_dir()]
+    return [
+        SourceFile(root, each.filename, each.file_size, file.stamp, in_zip=True) for each in infos if not each.is_dir()
+    ]
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ from typing import Any
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, SourceFile, visible_name
-from ditlab.data.sources.records import SourceRecord, read_records, text_problem
+from ditlab.data.sources.records import read_records, text_problem
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import parse_json
 
@@ -106,15 +106,18 @@ class Annotations:
 CAPTIONS, LABELS = "--caption-column", "--label-column"
 
 
+def caption_text(value: Any) -> Any:
+    """Return a caption, the several of a list a line each; what is neither is returned as it is."""
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return "\n".join(" ".join(each.split()) for each in value)
+    return value
+
+
 def caption_bytes(value: Any) -> bytes | None:
     """Return a caption as UTF-8, several of a list a line each; None for null. Raises TypeError for another type."""
-    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
-        value = "\n".join(" ".join(each.split()) for each in value) if value else None
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise TypeError(type(value).__name__)
-    return value.encode(errors="surrogatepass")
+    if (text := caption_text(value)) is None or isinstance(text, str):
+        return None if text is None else text.encode(errors="surrogatepass")
+    raise TypeError(type(value).__name__)
 
 
 def class_name(value: Any) -> str | None:
@@ -155,13 +158,14 @@ def read_lines(
             found = dict(zip(asked, record.values or [None] * len(asked), strict=True))
             name = found["it the image's path"]
             problem = text_problem(record, "it the image's path", FILE_NAME, name)
-            values: list[str | None] = []
-            for flag, read in ((CAPTIONS, caption_bytes), (LABELS, class_name)):
-                try:
-                    value = read(found.get(flag))  # type: ignore[operator]
-                    values.append(value.decode(errors="replace") if isinstance(value, bytes) else value)
-                except TypeError as error:
-                    problem = problem or _wrong(record, asked[flag], error)
+            caption_found = caption_text(found.get(CAPTIONS))
+            if caption is not None:
+                problem = problem or text_problem(record, CAPTIONS, caption, caption_found)
+            try:
+                values = (caption_found, class_name(found.get(LABELS)))
+            except TypeError as error:
+                reason = f"'{label}' holds a {error}, no class"
+                problem = problem or BadRecord.at(record.place, reason, "write text or a whole number there")
             if problem:
                 problem.place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
                 damaged.append(problem)
@@ -169,12 +173,7 @@ def read_lines(
             path = str(folder / name.replace("\\", "/"))
             if path in lines:
                 raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")
-            lines[path] = (values[0], values[1])
+            lines[path] = values
     if damaged and not lines:
         raise damaged[0]
     return lines, damaged
-
-
-def _wrong(record: SourceRecord, key: str, error: TypeError) -> BadRecord:
-    return BadRecord.at(record.place, f"'{key}' holds a {error}", "write text there, or name another column")
-

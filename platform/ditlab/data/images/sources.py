@@ -42,10 +42,10 @@ from ditlab.data.source_files import (
     visible_name,
     with_suffix,
 )
-from ditlab.data.sources.records import NOT_READ, RecordFile, files_level, read_records, record_blocks, record_files
-from ditlab.data.sources.tables import column_names, named_classes, parquet_rows
+from ditlab.data.sources.records import NOT_READ, files_level, read_records, record_blocks, record_files
+from ditlab.data.sources.tables import named_classes, parquet_rows, table_schema
 from ditlab.data.stores.receipt import ReceiptLevel
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.errors import UserError, first_line
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.plain_files import MIB
 
@@ -91,6 +91,8 @@ class ImageSource:
     """Names of all classes in their order: a class's number is its place here."""
     files: ReceiptLevel
     """What the source's files are used for. Of image files, `images` counts those that are tried."""
+    num_lines: int = 0
+    """Lines of captions and classes that could be read."""
     warnings: Sequence[str] = ()
 
 
@@ -104,9 +106,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     files = [file for file in listing if not file.is_system]
     images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
     metadata = [file for file in files if PurePosixPath(file.name).name.lower() in METADATA] if images else []
-    tables = [
-        each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata
-    ]
+    tables = [each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata]
     found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
     held = [kind for kind, files in found.items() if files]
     if not held:
@@ -127,7 +127,8 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
             with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
                 labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
         blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-        return ImageSource(annotations, blocks, None, class_table(labels), files_level(listing, {"read": tars}))
+        level = files_level(listing, {"read": tars})
+        return ImageSource(annotations, blocks, None, class_table(labels), level, len(annotations.lines))
     num = None  # where it would take a request for each file
     if kind == "mds":
         num = sum(int(each.detail["samples"]) for each in tables)
@@ -135,13 +136,19 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         with suppress(BadRecord):
             num = sum(sum(parquet_rows(each.file)) for each in tables)
     blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables)))
-    classes = _column_classes(tables, blocks, annotations) if annotations.label else ()
+    columns: Sequence[str] = tables[0].detail["column_names"] if kind == "mds" else ()
+    named: Mapping[str, Sequence[str]] = {}
+    if kind != "mds":
+        with suppress(BadRecord):  # told as its rows are read
+            schema = table_schema(tables[0].file, kind)
+            columns, named = schema.names, named_classes(schema)
+    classes = _column_classes(blocks, annotations.keys[LABELS], columns, named) if annotations.label else ()
     level = files_level(listing, {"read": [each.file for each in tables]})
     warnings = []
-    if not annotations.label and (columns := named_classes(tables[0].file, tables[0].kind)):
-        name = next(iter(columns))
+    if not annotations.label and named:
+        name = next(iter(named))
         warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
-    return ImageSource(annotations, blocks, num, classes, level, warnings)
+    return ImageSource(annotations, blocks, num, classes, level, warnings=warnings)
 
 
 def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
@@ -231,7 +238,8 @@ def _image_files(
         labels = {line[1] for line in lines.values()} if lines else _companion_classes(beside.values(), annotations)
     elif annotations.label == "cls":
         labels = _companion_classes(beside.values(), annotations)
-    return ImageSource(own_rules, blocks, len(images), class_table(filter(None, labels)), level, warnings)
+    classes = class_table(filter(None, labels))
+    return ImageSource(own_rules, blocks, len(images), classes, level, len(lines), warnings)
 
 
 def _folders(source: str) -> list[str]:
@@ -257,11 +265,10 @@ def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) ->
 
 
 def _column_classes(
-    tables: Sequence[RecordFile], blocks: Sequence[InputBlock], annotations: Annotations
+    blocks: Sequence[InputBlock], column: str, columns: Sequence[str], named: Mapping[str, Sequence[str]]
 ) -> Sequence[str]:
-    """Return the classes of a column: those that the file names (Hugging Face's ClassLabel), or the values it holds."""
-    column = annotations.keys[LABELS]
-    if names := named_classes(tables[0].file, tables[0].kind).get(column):
+    """Return the classes of a column: names that Hugging Face's ClassLabel gives, or the values that it holds."""
+    if names := named.get(column):
         return names
     found: set[str] = set()
     for block in blocks:
@@ -270,10 +277,10 @@ def _column_classes(
                 try:
                     found.update(filter(None, [class_name(value)]))
                 except TypeError:
-                    known = [name for name in column_names(tables[0].file, tables[0].kind) if name != column]
+                    others = ", ".join(name for name in columns if name != column) or "none"
                     raise UserError(
-                        f"{record.place}: '{column}' holds a {type(value).__name__}, no class; {nearest(column, known)} "
-                        f"Give {LABELS} with a column of whole numbers or text."
+                        f"{record.place}: '{column}' holds a {type(value).__name__}, no class; give {LABELS} with a "
+                        f"column of whole numbers or text (others here: {others})."
                     ) from None
     return class_table(found)
 
@@ -320,7 +327,9 @@ def read_images(
                     f"with a column of {form}."
                 ) from None
         label = read[LABELS]
-        if isinstance(values.get(LABELS), int) and label not in classes:  # a number of a column whose classes have names
+        if (
+            isinstance(values.get(LABELS), int) and label not in classes
+        ):  # a number of a column whose classes have names
             label = classes[int(label)] if 0 <= int(label) < len(classes) else None
         yield CaptionedImage(name, read["--image-column"], read[CAPTIONS], label, problem)
 
@@ -369,7 +378,14 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
     """
     damage: list[str] = []
     for _, group in groupby(_contents(file, damage), lambda member: _key(member[0])):
-        yield from _sample(file, dict(group), annotations, damage)
+        members: dict[str, bytes | str | None] = {}
+        for name, content in group:
+            if name in members:
+                path = PurePosixPath(visible_name(name))
+                yield LeftOut(place=f"{file.shown}: {path}", reason="name there twice", detail="", ending=path.suffix)
+            else:
+                members[name] = content
+        yield from _sample(file, members, annotations, damage)
     if damage:
         yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
 

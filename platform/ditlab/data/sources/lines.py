@@ -66,7 +66,7 @@ def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str
 
 
 def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over columns (by the flag that names each) of a file of values with commas or tabs, below a line of names.
+    """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below a line of names.
 
     All values are text, those that a short line lacks None. Raises UserError for a column that is not there, and
     BadRecord, after the rows before, for what is not UTF-8 or no CSV.

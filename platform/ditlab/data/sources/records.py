@@ -79,8 +79,13 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
     return [each for each in chosen if each.kind in kinds]
 
 
-def files_level(listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]]) -> ReceiptLevel:
-    """Count the files of a source: those `used`, by what for, those about others, and those that are left out."""
+def files_level(
+    listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
+) -> ReceiptLevel:
+    """Count the files of a source: those `used`, by what for, those about others, and those that are left out.
+
+    `reasons`: those of files, by name, that are left out for another reason than their ending.
+    """
     names = {file.name for files in used.values() for file in files}
     tally, about = LeftOutTally(), 0
     for file in listing:
@@ -91,7 +96,8 @@ def files_level(listing: Sequence[SourceFile], used: Mapping[str, Sequence[Sourc
         elif file.stamp == CIRCLE:
             tally.add(CIRCLE, "", file.shown)
         else:
-            tally.add("hidden or of the system" if file.is_system else NOT_READ, file.ending, file.shown)
+            reason = "hidden or of the system" if file.is_system else (reasons or {}).get(file.name, NOT_READ)
+            tally.add(reason, file.ending, file.shown)
     counts = {what: len({file.name for file in files}) for what, files in used.items()} | {"indices": about}
     unit = "members" if listing and listing[0].in_zip else "files"
     return ReceiptLevel(unit=unit, found=len(listing), used=counts, left_out=tally.groups())

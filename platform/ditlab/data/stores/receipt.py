@@ -173,8 +173,8 @@ def make_receipt(
 def share_warnings(levels: Sequence[ReceiptLevel]) -> list[str]:
     """Return a sentence for each level of which more than a tenth was left out."""
     return [
-        f"{level.num_left_out:,} of {level.found:,} {level.unit} ({level.num_left_out / level.found:.0%}) were left out, "
-        f"most as {max(level.left_out, key=lambda group: group.number).reason}."
+        f"{level.num_left_out:,} of {level.found:,} {level.unit} ({level.num_left_out / level.found:.0%}) were left "
+        f"out, most as {max(level.left_out, key=lambda group: group.number).reason}."
         for level in levels
         if level.num_left_out > MUCH * level.found
     ]
@@ -185,6 +185,8 @@ def class_warnings(counts: Mapping[str, int]) -> list[str]:
     empty = [name for name, number in counts.items() if not number]
     if not empty:
         return []
-    shown = ", ".join(empty[:SHOWN_NAMES]) + (f" and {len(empty) - SHOWN_NAMES:,} more" if len(empty) > SHOWN_NAMES else "")
+    shown = ", ".join(empty[:SHOWN_NAMES]) + (
+        f" and {len(empty) - SHOWN_NAMES:,} more" if len(empty) > SHOWN_NAMES else ""
+    )
     classes = "class has" if len(empty) == 1 else "classes have"
     return [f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws what it never saw."]

@@ -280,8 +280,9 @@ def finish_store(
 ) -> StoreManifest:
     """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards in a folder.
 
-    `left_out`: content of the file that the receipt names. A store that was there stays whole until the manifest takes the old one's place in a single rename; its shards are
-    removed after that. Raises UserError where there are no rows; OSError as the disk does.
+    `left_out`: content of the file that the receipt names. A store that was there stays whole until the manifest takes
+    the old one's place in a single rename; its shards are removed after that. Raises UserError where there are no rows;
+    OSError as the disk does.
     """
     rows = sum(each.shard.rows for each in shards)
     if not rows:

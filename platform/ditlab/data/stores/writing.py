@@ -94,7 +94,8 @@ def place_buckets(
     They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
     place in a single rename: until then the old store stays whole. Its folders, and what killed imports have left, are
     removed after that; only one import at a time may write to a folder. A bucket that is there already stays, unless it
-    is damaged. `left_out`: content of the file that the receipt names. Raises UserError for a folder that cannot be written.
+    is damaged. `left_out`: content of the file that the receipt names. Raises UserError for a folder that cannot be
+    written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 

@@ -77,8 +77,6 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         return
     for record in read_records(block, {"--column": column}):
         text: Any = record.values[0] if record.values else None
-        if isinstance(text, list) and text and all(isinstance(each, str) for each in text):
-            text = "\n".join(text)
         if problem := text_problem(record, "--column", column, text):
             leave_out(problem)
         elif text:

@@ -24,11 +24,11 @@ from ditlab.data.import_blocks import (
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
-from ditlab.data.source_files import BadRecord, list_source, source_name, visible_name
+from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
 from ditlab.data.sources.records import TEXT_KINDS, files_level, record_blocks, record_files
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.receipt import LeftOutTally, ReceiptLevel, make_receipt
+from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.data.text.documents import EMPTY, PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
@@ -267,7 +267,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
 
 
 def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel]:
-    """List a source's files of documents, cut them into blocks, and count all. Raises UserError where there are none."""
+    """List a source's files of documents, as blocks and as a level of its receipt. Raises UserError for none."""
     listing = list_source(source)
     files = record_files(source, [file for file in listing if not file.is_system], TEXT_KINDS)
     if files:
@@ -276,7 +276,7 @@ def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel]:
     known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
     if len(listing) == 1 and not Path(source).is_dir():
         raise UserError(f"--source={source} is no {known}; rename it, or name another.")
-    raise UserError(f"--source={source} holds no {known}; name a file, or a folder that holds some.")
+    raise UserError(f"--source={source} holds no {known} ({endings(listing)}); name a file, or a folder of some.")
 
 
 def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -> Iterator[TextPiece]:
