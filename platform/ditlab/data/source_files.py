@@ -31,12 +31,14 @@ SYSTEM_NAMES = frozenset(
     {"__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini"}
 )
 """Names of folders and files that systems leave in folders of others; so are all that begin with a dot."""
+SYSTEM = "hidden or of the system"
+"""Reason for which these are left out."""
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
-CIRCLE = "a link that leads in a circle"
-"""Stamp of a link to a folder around it."""
+CIRCLE, TWICE = "link in a circle", "name there twice"
+"""Stamps of a link to a folder around it, and of a zip's member that a later one of its name replaces."""
 UNPACKING = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, EOFError)
 """Errors of unpacking; RuntimeError and NotImplementedError: one that is encrypted, an unknown method."""
 _PATTERN = re.compile(r"[*?\[]")
@@ -57,6 +59,8 @@ class BadRecord(UserError):
         """Place of the record, for people: a file, and its line or row."""
         self.reason = reason
         """Reason why it cannot be read, without its place."""
+        self.is_rest = False
+        """True for a damaged file, or all of it behind the damage."""
 
     @classmethod
     def at(cls, place: str, reason: str, remedy: str) -> BadRecord:
@@ -100,10 +104,12 @@ class SourceFile:
         return not self.in_zip and not self.is_remote
 
     @property
-    def is_system(self) -> bool:
-        """True for what a system or an editor left there: hidden files, `__MACOSX/`, `Thumbs.db`."""
+    def set_aside(self) -> str:
+        """Reason why it is left out whatever it holds: hidden or left there by a system, or no file of its own."""
+        if self.stamp in (CIRCLE, TWICE):
+            return self.stamp
         parts = (part for part in self.name.split("/") if part not in (".", ".."))
-        return any(part.startswith(".") or part in SYSTEM_NAMES for part in parts)
+        return SYSTEM if any(part.startswith(".") or part in SYSTEM_NAMES for part in parts) else ""
 
     @property
     def shown(self) -> str:
@@ -184,7 +190,9 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
         raise UserError(f"--source={source}{_NO_FOLDER}")
     else:
         path = Path(source)
-        files = [local_file(each) for each in {path, *map(path.with_suffix, beside)} if os.path.lexists(each)]
+        others = path.parent.iterdir() if beside and os.access(path.parent, os.R_OK) else ()
+        companions = [each for each in others if each.stem == path.stem and each.suffix.lower() in beside]
+        files = [local_file(each) for each in {path, *companions}]
     if len(files) == 1 and files[0].suffix == ZIP and not pattern:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
@@ -249,8 +257,13 @@ def _zip_members(file: SourceFile) -> list[SourceFile]:
         infos = _opened_zip(root).infolist()
     except (OSError, *UNPACKING) as error:
         raise UserError(f"--source={root} is no zip that can be read ({first_line(error)}); copy it again.") from error
+    infos = [each for each in infos if not each.is_dir()]
+    last = {each.filename: each for each in infos}
     return [
-        SourceFile(root, each.filename, each.file_size, file.stamp, in_zip=True) for each in infos if not each.is_dir()
+        SourceFile(
+            root, each.filename, each.file_size, file.stamp if last[each.filename] is each else TWICE, in_zip=True
+        )
+        for each in infos
     ]
 
 
@@ -290,7 +303,7 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
     found: list[SourceFile] = []
     for each in infos:
         name = each.path.strip("/").removeprefix(above.strip("/")).strip("/")
-        if each.type == FileType.File and (whole or "/." not in f"/{name}"):
+        if each.type == FileType.File:
             found.append(SourceFile(root, name, each.size or 0, str(each.mtime_ns or "")))
     return found
 

@@ -168,9 +168,10 @@ class ImagesOptions(Spec):
 
 
 class TextOptions(Spec):
-    """Text as rows of tokens: .txt files, JSON lines, tables; text, lines and CSV also as .gz and .zst.
+    """Text as rows of tokens: .txt files, JSON lines, CSV, tables.
 
-    Tables are Parquet, CSV, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards. A .txt file is
+    Tables are Parquet, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards; text, lines and CSV
+    may be compressed (.gz, .zst). A .txt file is
     a document, and so is a line of a .jsonl file and a row of a table. An end token follows each document; all are
     joined and cut into rows of one length, and the last incomplete row is dropped. The store carries its tokeniser. A
     receipt says of every file and document whether it was used. A killed import goes on from its whole blocks.

@@ -36,7 +36,7 @@ from ditlab.data.processes import fitting_processes
 from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.receipt import SHOWN_NAMES, LeftOutTally, ReceiptLevel, SourceReceipt, make_receipt
+from ditlab.data.stores.receipt import LISTED, SHOWN_NAMES, LeftOutTally, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError
@@ -55,8 +55,6 @@ PEAK_COLUMN = Column(
     dtype="float64", unit="atpm", description="the window's largest accessibility, by which its others were divided"
 )
 """Column of windows whose accessibilities were measured."""
-LISTED_PEAKS = 100_000
-"""Peaks of zero accessibility in the list of what was left out."""
 LARGEST = "largest scores"
 """Key of a receipt's detail: the largest score of each motif over the block's kept peaks."""
 
@@ -160,16 +158,20 @@ def _origin(
     if missing:
         parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
     peaks, wide = LeftOutTally(), LeftOutTally()
-    lines = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED_PEAKS]]
+    lines = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
     peaks.add("zero atpm", "", *lines[:SHOWN_NAMES], number=len(closed))
+    borders = np.zeros(len(kept) + 1, np.int64)
+    np.add.at(borders, windows.first, 1)
+    np.add.at(borders, windows.first + windows.size, -1)
+    num_inside = int((np.cumsum(borders) > 0).sum())
+    peaks.add("in no window", "", number=len(kept) - num_inside)
     wide.add(f"over {options.max_span:,} base pairs", "", number=windows.dropped)
     levels = [
-        ReceiptLevel(unit="peaks", found=num, used={"peaks": len(kept)}, left_out=peaks.groups()),
+        ReceiptLevel(unit="peaks", found=num, used={"in windows": num_inside}, left_out=peaks.groups()),
         ReceiptLevel(unit="windows", found=all_windows, used={"rows": len(windows.first)}, left_out=wide.groups()),
     ]
     zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
-    lines = [f"{line}: zero atpm" for line in lines]
-    return "; ".join(parts), *make_receipt(levels, zeros, lines, len(closed) - len(lines), [])
+    return "; ".join(parts), *make_receipt(levels, [f"{line}: zero atpm" for line in lines], zeros)
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:

@@ -45,6 +45,8 @@ class Annotations:
     """Remedy for an image without a caption."""
     damaged: Sequence[BadRecord] = ()
     """Lines of captions that cannot be read."""
+    numbered: Sequence[str] = ()
+    """Names of classes by their numbers, where a column of numbers has names."""
 
     @property
     def companions(self) -> frozenset[str]:
@@ -78,7 +80,12 @@ class Annotations:
             text = path.stem if self.caption == "stem" else path.parts[0] if len(path.parts) > 1 else None
             caption = None if text is None else visible_name(text).replace("_", " ").encode()
         elif self.caption in ("txt", "json"):
-            caption = contents.get(".txt") if self.caption == "txt" else caption_bytes(values.get(self.keys[CAPTIONS]))
+            caption = contents.get(".txt")
+            if self.caption == "json":
+                try:
+                    caption = caption_bytes(values.get(self.keys[CAPTIONS]))
+                except TypeError as error:
+                    problem = problem or f"its .json holds a {error} in '{self.keys[CAPTIONS]}', no text"
         elif (line := self.lines.get(str(path))) is not None:
             caption, label = None if line[0] is None else line[0].encode(), line[1]
         elif self.damaged:
@@ -88,7 +95,10 @@ class Annotations:
         elif self.label == "cls":
             label = class_name(contents.get(".cls", b"").decode(errors="replace").strip() or None)
         elif self.label == "column" and ".json" in self.companions:
-            label = class_name(values.get(self.keys[LABELS]))
+            try:
+                label = class_name(values.get(self.keys[LABELS]))
+            except TypeError as error:
+                problem = problem or f"its .json holds a {error} in '{self.keys[LABELS]}', no class"
         return CaptionedImage(place, None if problem else image, caption, label, problem, path.suffix.lower())
 
     def label_of(self, path: PurePosixPath, place: str) -> str | None:
@@ -107,14 +117,16 @@ CAPTIONS, LABELS = "--caption-column", "--label-column"
 
 
 def caption_text(value: Any) -> Any:
-    """Return a caption, the several of a list a line each; what is neither is returned as it is."""
-    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
-        return "\n".join(" ".join(each.split()) for each in value)
+    """Return a caption, the several of a list a line each, None for an empty one; what is neither as it is."""
+    if isinstance(value, list) and all(each is None or isinstance(each, str) for each in value):
+        return "\n".join(" ".join(each.split()) for each in value if each) or None
     return value
 
 
 def caption_bytes(value: Any) -> bytes | None:
     """Return a caption as UTF-8, several of a list a line each; None for null. Raises TypeError for another type."""
+    if isinstance(value, bytes):
+        return value
     if (text := caption_text(value)) is None or isinstance(text, str):
         return None if text is None else text.encode(errors="surrogatepass")
     raise TypeError(type(value).__name__)
@@ -132,7 +144,7 @@ def class_name(value: Any) -> str | None:
 def class_table(names: Iterable[str]) -> tuple[str, ...]:
     """Order the names of classes, whose numbers are their places: whole numbers by value, others as text."""
     found = set(names)
-    if all(re.fullmatch(r"0|[1-9][0-9]{0,17}", name) for name in found):
+    if all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in found):
         return tuple(sorted(found, key=int))
     return tuple(sorted(found))
 
@@ -153,7 +165,7 @@ def read_lines(
     for file in files:
         folder = PurePosixPath(file.name).parent if beside else PurePosixPath()
         for record in read_records(InputBlock(0, (file,), file.suffix.removeprefix(".")), asked):
-            if record.is_rest and record.problem:
+            if record.problem and record.problem.is_rest:
                 raise UserError(f"{option} is {record.problem.reason}; name another file.")
             found = dict(zip(asked, record.values or [None] * len(asked), strict=True))
             name = found["it the image's path"]

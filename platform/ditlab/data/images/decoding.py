@@ -20,6 +20,7 @@ from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from ditlab.data.images.captions import cut
 from ditlab.data.import_blocks import LeftOut
 from ditlab.data.source_files import not_utf8
+from ditlab.data.stores.receipt import DAMAGED
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import MIB, open_regular_file
 
@@ -166,7 +167,7 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut
         return LeftOut(place=item.name, reason=reason, detail=detail, side=side, ending=item.ending)
 
     if item.problem:
-        return left_out("damaged file" if item.is_rest else "unreadable", item.problem)
+        return left_out(DAMAGED if item.is_rest else "unreadable", item.problem)
     caption = b""
     if rules.captions:
         try:

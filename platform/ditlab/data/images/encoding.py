@@ -163,7 +163,7 @@ def encoded_blocks(
             file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
             blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
     folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.is_system] for place in folders}
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
     columns = {part: rules.columns(store.columns) for part, store in parts.items()}
     with imported_blocks(

@@ -18,7 +18,7 @@ from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.sources import ImageSource, open_image_source, read_images
+from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
@@ -34,20 +34,16 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.receipt import LeftOutTally, ReceiptLevel, class_warnings, make_receipt
+from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, class_warnings, make_receipt
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-LISTED = 100_000
-"""Lines of the list of what was left out."""
 IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
 """Options that do not change the images of a store; the source enters by its listing."""
 CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
 """Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
-BESIDE = "captions and classes"
-"""Name of the count of an archive's members that are an image's caption or class."""
 LABEL = "label"
 """Name of the column of classes."""
 
@@ -125,9 +121,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
         warnings = [*source.warnings, *class_warnings(dict(zip(source.classes, _class_rows(receipts), strict=False)))]
         changed = {what: counts[what] for what in (CUT, CONVERTED)}
-        num = sum(level.num_left_out for level in levels) - source.files.num_left_out + len(damaged)
-        receipt, list_content = make_receipt(levels, changed, lines[:LISTED], num - len(lines[:LISTED]), warnings)
-
+        receipt, list_content = make_receipt(levels, [*source.files_left_out, *lines], changed, warnings)
         stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
         with ExitStack() as encoding:
             if encoders:
@@ -216,7 +210,7 @@ class ImageRules:
         numbers = {name: number for number, name in enumerate(self.classes)}
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            for item in read_images(block, self.annotations, self.options, self.classes):
+            for item in read_images(block, self.annotations, self.options):
                 image = item if isinstance(item, LeftOut) else decode(self.decoding, item)
                 counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
                 if isinstance(image, LeftOut):
@@ -284,5 +278,5 @@ class ImageRules:
             raise RefusedSource(
                 f"{image.place} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
             )
-        if self.options.unreadable == "refuse" and image.reason in ("damaged file", "damaged line"):
+        if self.options.unreadable == "refuse" and image.reason in (DAMAGED, "damaged line"):
             raise RefusedSource(f"{image.place}: {image.detail}; correct it, or give --unreadable skip.")

@@ -31,7 +31,9 @@ from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, Captioned
 from ditlab.data.import_blocks import InputBlock, LeftOut, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
+    SYSTEM,
     SYSTEM_NAMES,
+    TWICE,
     BadRecord,
     SourceFile,
     endings,
@@ -43,8 +45,8 @@ from ditlab.data.source_files import (
     with_suffix,
 )
 from ditlab.data.sources.records import NOT_READ, files_level, read_records, record_blocks, record_files
-from ditlab.data.sources.tables import named_classes, parquet_rows, table_schema
-from ditlab.data.stores.receipt import ReceiptLevel
+from ditlab.data.sources.tables import column_names, named_classes, parquet_rows, table_schema
+from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
 from ditlab.errors import UserError, first_line
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.plain_files import MIB
@@ -73,9 +75,12 @@ PADDING_BYTES = 4 * MIB
 """Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
 BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError)
 """Errors of Python's reader for what is no tar, or a damaged one."""
+BESIDE = "captions and classes"
+"""Use of files and members that are an image's caption or class."""
 ALONE = "without an image"
 """Reason of captions and classes that belong to no image."""
-DAMAGED = "damaged file"
+BEHIND = "what belongs to it lies behind the damage"
+"""Finding on members whose image or caption is lost."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ class ImageSource:
     """Names of all classes in their order: a class's number is its place here."""
     files: ReceiptLevel
     """What the source's files are used for. Of image files, `images` counts those that are tried."""
+    files_left_out: Sequence[str] = ()
+    """The first files that are left out, a line each."""
     num_lines: int = 0
     """Lines of captions and classes that could be read."""
     warnings: Sequence[str] = ()
@@ -103,7 +110,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     """
     source = options.source
     listing = list_source(source, beside=(".txt", ".json", ".cls"))
-    files = [file for file in listing if not file.is_system]
+    files = [file for file in listing if not file.set_aside]
     images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
     metadata = [file for file in files if PurePosixPath(file.name).name.lower() in METADATA] if images else []
     tables = [each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata]
@@ -127,8 +134,8 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
             with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
                 labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
         blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-        level = files_level(listing, {"read": tars})
-        return ImageSource(annotations, blocks, None, class_table(labels), level, len(annotations.lines))
+        counted = files_level(listing, {"read": tars})
+        return ImageSource(annotations, blocks, None, class_table(labels), *counted, len(annotations.lines))
     num = None  # where it would take a request for each file
     if kind == "mds":
         num = sum(int(each.detail["samples"]) for each in tables)
@@ -136,19 +143,18 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         with suppress(BadRecord):
             num = sum(sum(parquet_rows(each.file)) for each in tables)
     blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables)))
-    columns: Sequence[str] = tables[0].detail["column_names"] if kind == "mds" else ()
     named: Mapping[str, Sequence[str]] = {}
     if kind != "mds":
         with suppress(BadRecord):  # told as its rows are read
-            schema = table_schema(tables[0].file, kind)
-            columns, named = schema.names, named_classes(schema)
-    classes = _column_classes(blocks, annotations.keys[LABELS], columns, named) if annotations.label else ()
-    level = files_level(listing, {"read": [each.file for each in tables]})
+            named = named_classes(table_schema(tables[0].file, kind))
+    classes = _column_classes(blocks, annotations.keys[LABELS], named) if annotations.label else ()
     warnings = []
     if not annotations.label and named:
         name = next(iter(named))
         warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
-    return ImageSource(annotations, blocks, num, classes, level, warnings=warnings)
+    annotations = replace(annotations, numbered=tuple(named.get(annotations.keys.get(LABELS, ""), ())))
+    level, lines = files_level(listing, {"read": [each.file for each in tables]})
+    return ImageSource(annotations, blocks, num, classes, level, lines, warnings=warnings)
 
 
 def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
@@ -189,7 +195,7 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
 def _image_files(
     listing: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions, metadata: Sequence[SourceFile]
 ) -> ImageSource:
-    files = [file for file in listing if not file.is_system]
+    files = [file for file in listing if not file.set_aside]
     images = with_suffix(files, *IMAGE_SUFFIXES)
     lines, names = annotations.lines, {file.shown for file in images}
     # refuses images outside all folders before one is decoded
@@ -204,11 +210,14 @@ def _image_files(
         )
     beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
     stems = {file.stem for file in images}
-    level = files_level(
+    if annotations.caption == "lines":
+        chosen = Path(options.caption_from or "").absolute()
+        metadata = [file for file in files if file.has_path and file.path == chosen]
+    level, left_out = files_level(
         listing,
         {
             "images": images,
-            "captions and classes": [file for (stem, _), file in beside.items() if stem in stems],
+            BESIDE: [file for (stem, _), file in beside.items() if stem in stems],
             "metadata": metadata if annotations.lines else [],
         },
         {file.name: ALONE for (stem, _), file in beside.items() if stem not in stems},
@@ -227,9 +236,10 @@ def _image_files(
     own_rules = replace(annotations, lines={})
     warnings: list[str] = []
     if annotations.label == "folder":
+        labels |= {visible_name(file.name.split("/")[0]) for file in files if "/" in file.name}
         labels |= set(_folders(options.source))
         inner = {PurePosixPath(file.shown).parts[1] for file in images if file.shown.count("/") > 1}
-        if inner and len(inner) < len(images) and all(file.shown.count("/") > 1 for file in images):
+        if 1 < len(inner) < len(images) and all(file.shown.count("/") > 1 for file in images):
             warnings.append(
                 f"Every image lies in a folder of a folder ({sorted(labels, key=str)[0]}/{sorted(inner)[0]}): classes "
                 "are the outer ones; give --label-from inner for the inner ones."
@@ -239,7 +249,7 @@ def _image_files(
     elif annotations.label == "cls":
         labels = _companion_classes(beside.values(), annotations)
     classes = class_table(filter(None, labels))
-    return ImageSource(own_rules, blocks, len(images), classes, level, len(lines), warnings)
+    return ImageSource(own_rules, blocks, len(images), classes, level, left_out, len(lines), warnings)
 
 
 def _folders(source: str) -> list[str]:
@@ -264,9 +274,7 @@ def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) ->
     return found
 
 
-def _column_classes(
-    blocks: Sequence[InputBlock], column: str, columns: Sequence[str], named: Mapping[str, Sequence[str]]
-) -> Sequence[str]:
+def _column_classes(blocks: Sequence[InputBlock], column: str, named: Mapping[str, Sequence[str]]) -> Sequence[str]:
     """Return the classes of a column: names that Hugging Face's ClassLabel gives, or the values that it holds."""
     if names := named.get(column):
         return names
@@ -277,7 +285,7 @@ def _column_classes(
                 try:
                     found.update(filter(None, [class_name(value)]))
                 except TypeError:
-                    others = ", ".join(name for name in columns if name != column) or "none"
+                    others = ", ".join(name for name in column_names(block) if name != column) or "none"
                     raise UserError(
                         f"{record.place}: '{column}' holds a {type(value).__name__}, no class; give {LABELS} with a "
                         f"column of whole numbers or text (others here: {others})."
@@ -286,7 +294,7 @@ def _column_classes(
 
 
 def read_images(
-    block: InputBlock, annotations: Annotations, options: ImagesOptions, classes: Sequence[str]
+    block: InputBlock, annotations: Annotations, options: ImagesOptions
 ) -> Iterator[CaptionedImage | LeftOut]:
     """Iterate over a block's images, in the order of the source, with one item for all behind the damage of a file.
 
@@ -303,7 +311,7 @@ def read_images(
     for record in read_records(block, columns, ROWS):
         name = ", ".join(filter(None, [record.file.shown, record.where]))
         if record.problem:
-            yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.is_rest)
+            yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.problem.is_rest)
             continue
         values = dict(zip(columns, record.values, strict=True))
         image, problem = values["--image-column"], ""
@@ -322,15 +330,15 @@ def read_images(
                     raise TypeError
                 read[flag] = convert(value)
             except TypeError:
+                others = ", ".join(each for each in column_names(block) if each != columns[flag]) or "none"
                 raise UserError(
                     f"{record.file.place}: '{columns[flag]}' holds {type(value).__name__}, no {what}; give {flag} "
-                    f"with a column of {form}."
+                    f"with a column of {form} (others here: {others})."
                 ) from None
         label = read[LABELS]
-        if (
-            isinstance(values.get(LABELS), int) and label not in classes
-        ):  # a number of a column whose classes have names
-            label = classes[int(label)] if 0 <= int(label) < len(classes) else None
+        if annotations.numbered and label is not None:
+            number = int(label)
+            label = annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
         yield CaptionedImage(name, read["--image-column"], read[CAPTIONS], label, problem)
 
 
@@ -382,26 +390,31 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
         for name, content in group:
             if name in members:
                 path = PurePosixPath(visible_name(name))
-                yield LeftOut(place=f"{file.shown}: {path}", reason="name there twice", detail="", ending=path.suffix)
+                yield LeftOut(place=f"{file.shown}: {path}", reason=TWICE, detail="", ending=path.suffix.lower())
             else:
                 members[name] = content
-        yield from _sample(file, members, annotations, damage)
-    if damage:
-        yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
+        is_cut = bool(damage)  # known with the last sample
+        yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
+        damage.clear()
+        yield from _sample(file, members, annotations, is_cut)
+    yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
 
 
 def _sample(
-    file: SourceFile, members: Mapping[str, bytes | str | None], annotations: Annotations, damage: Sequence[str]
+    file: SourceFile, members: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
 ) -> Iterator[CaptionedImage | LeftOut]:
-    """Iterate over the images of neighbours of one key, and over those that are none of their own."""
+    """Iterate over the images of neighbours of one key, and over those that are none of their own.
+
+    `is_cut`: the tar is damaged behind them.
+    """
 
     def left_out(name: str, reason: str, detail: str = "") -> LeftOut:
         path = PurePosixPath(visible_name(name))
         return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
 
     paths = {name: PurePosixPath(name) for name in members}
-    system = [name for name in members if SourceFile("", name, 0, "").is_system]
-    yield from (left_out(name, "hidden or of the system") for name in system)
+    system = [name for name in members if SourceFile("", name, 0, "").set_aside]
+    yield from (left_out(name, SYSTEM) for name in system)
     images = [name for name, path in paths.items() if path.suffix.lower() in IMAGE_SUFFIXES and name not in system]
     beside: dict[str, dict[str, str]] = {}  # names by stem and ending
     for name, path in paths.items():
@@ -426,9 +439,10 @@ def _sample(
     for name in own:
         path = paths[name]
         named = beside.get(path.stem) or (beside.get(_key(name).name, {}) if len(own) == 1 else {})
+        num_beside = len({*named.values()} - used)
         used.update(named.values())
-        if damage and annotations.companions and not named:
-            yield left_out(name, DAMAGED, "what belongs to it lies behind the damage")
+        if is_cut and annotations.companions and not named:
+            yield left_out(name, DAMAGED, BEHIND)
             continue
         content, inside = members[name], PurePosixPath(visible_name(name))
         problem = content if isinstance(content, str) else ""
@@ -440,9 +454,9 @@ def _sample(
             {ending: content for ending, content in contents.items() if content is not None},
             problem,
         )
-        yield replace(image, beside=len({*named.values()} - {None}))
+        yield replace(image, beside=num_beside)
     for name in (name for names in beside.values() for name in names.values() if name not in used):
-        yield left_out(name, ALONE)
+        yield left_out(name, *((DAMAGED, BEHIND) if is_cut and not own else (ALONE,)))
 
 
 def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
@@ -452,7 +466,7 @@ def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
         found = (
             annotations.label_of(each, f"{file.shown}: {each}")
             for each in insides
-            if each.suffix.lower() in IMAGE_SUFFIXES and not SourceFile("", str(each), 0, "").is_system
+            if each.suffix.lower() in IMAGE_SUFFIXES and not SourceFile("", str(each), 0, "").set_aside
         )
         return set(filter(None, found))
     labels: set[str | None] = set()

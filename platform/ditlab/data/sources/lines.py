@@ -79,8 +79,8 @@ def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any
             for row in rows:
                 yield tuple(row[column] for column in columns.values())
     except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 (byte {error.object[error.start]:#04x})"
-        raise BadRecord(f"{file.place} {reason}; {CONVERT}.", file.place, reason) from error
+        reason = f"no UTF-8 (byte {error.object[error.start]:#04x})"
+        raise BadRecord(f"{file.place} is {reason}; {CONVERT}.", file.place, reason) from error
     except (OSError, csv.Error) as error:
         reason = f"no CSV file that can be read ({first_line(error)})"
         raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error

@@ -7,6 +7,7 @@ what is wrong with them. Folders that the Hugging Face library `datasets` has sa
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ditlab.data.import_blocks import InputBlock, group_files
-from ditlab.data.source_files import CIRCLE, BadRecord, SourceFile, read_json
+from ditlab.data.source_files import BadRecord, SourceFile, read_json
 from ditlab.data.sources.lines import csv_rows, lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, arrow_rows, parquet_batches, parquet_rows
-from ditlab.data.stores.receipt import LeftOutTally, ReceiptLevel
+from ditlab.data.stores.receipt import LISTED, LeftOutTally, ReceiptLevel
 from ditlab.errors import UserError, first_line
 
 KINDS = ("arrow", "csv", "jsonl", "mds", "parquet", "tsv")
@@ -81,26 +82,26 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
 
 def files_level(
     listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
-) -> ReceiptLevel:
+) -> tuple[ReceiptLevel, list[str]]:
     """Count the files of a source: those `used`, by what for, those about others, and those that are left out.
 
-    `reasons`: those of files, by name, that are left out for another reason than their ending.
+    `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well a line
+    for each of the first that are left out.
     """
-    names = {file.name for files in used.values() for file in files}
-    tally, about = LeftOutTally(), 0
+    purposes = {file: what for what, files in used.items() for file in files}
+    tally, counts = LeftOutTally(), Counter(dict.fromkeys(used, 0))
+    lines: list[str] = []
     for file in listing:
-        if file.name in names:
-            continue
-        if PurePosixPath(file.name).name in INDICES:
-            about += 1
-        elif file.stamp == CIRCLE:
-            tally.add(CIRCLE, "", file.shown)
+        if file in purposes:
+            counts[purposes[file]] += 1
+        elif not file.set_aside and PurePosixPath(file.name).name in INDICES:
+            counts["indices"] += 1
         else:
-            reason = "hidden or of the system" if file.is_system else (reasons or {}).get(file.name, NOT_READ)
+            reason = file.set_aside or (reasons or {}).get(file.name, NOT_READ)
             tally.add(reason, file.ending, file.shown)
-    counts = {what: len({file.name for file in files}) for what, files in used.items()} | {"indices": about}
+            lines += [f"{file.shown}: {reason}"] if len(lines) < LISTED else ()
     unit = "members" if listing and listing[0].in_zip else "files"
-    return ReceiptLevel(unit=unit, found=len(listing), used=counts, left_out=tally.groups())
+    return ReceiptLevel(unit=unit, found=len(listing), used=dict(counts), left_out=tally.groups()), lines
 
 
 def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
@@ -179,8 +180,6 @@ class SourceRecord:
     """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
     problem: BadRecord | None = None
     """Reason why it cannot be read, with its place; None for a record with values."""
-    is_rest: bool = False
-    """True for a damaged file, or all of it behind the damage."""
 
     @property
     def place(self) -> str:
@@ -217,7 +216,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         except BadRecord as error:  # of the file: the rest of it is left out
             where = f"the rest from {kind} {place:,} on" if place else ""
             problem = BadRecord(str(error), ", ".join(filter(None, [file.place, where])), error.reason)
-            yield SourceRecord(file, where, problem=problem, is_rest=True)
+            problem.is_rest = True
+            yield SourceRecord(file, where, problem=problem)
 
 
 def text_problem(record: SourceRecord, flag: str, column: str, value: Any) -> BadRecord | None:
@@ -271,4 +271,5 @@ def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> I
     except OSError as error:
         reason = f"no file that can be read ({first_line(error)})"
         problem = BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason)
-        yield SourceRecord(file, "", problem=problem, is_rest=True)
+        problem.is_rest = True
+        yield SourceRecord(file, "", problem=problem)

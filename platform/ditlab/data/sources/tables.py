@@ -14,6 +14,8 @@ from ditlab.storage.plain_files import open_regular_file, parse_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ditlab.data.import_blocks import InputBlock
+
 ZIPPED_BYTES = 4 << 30
 """Most bytes of a table in a zip, which is held in memory."""
 _FILE = b"ARROW1\0\0"
@@ -82,6 +84,15 @@ def table_schema(file: SourceFile, kind: str) -> pa.Schema:
         stream = pa.memory_map(str(source)) if file.has_path else source
         stream.seek(len(_FILE) if stream.read(len(_FILE)) == _FILE else 0)
         return pa.ipc.open_stream(stream).schema
+
+
+def column_names(block: InputBlock) -> Sequence[str]:
+    """Return the names of the columns of a block's tables; none where they cannot be read."""
+    if block.kind == "mds":
+        return list(block.detail[0]["column_names"])
+    with suppress(BadRecord):
+        return list(table_schema(block.files[0], block.kind).names)
+    return ()
 
 
 def named_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:

@@ -21,8 +21,12 @@ LEFT_OUT_LISTS = "left_out-*.txt"
 """Pattern of the names of files that list what an import left out."""
 SHOWN_NAMES = 3
 """Names that a receipt gives of a group; the file beside the store has more."""
-LISTED = 20
+SHOWN_LINES = 20
 """Records left out that a receipt lists; the file beside the store has more."""
+LISTED = 100_000
+"""Lines of that file."""
+DAMAGED = "damaged file"
+"""Reason for which all of a file behind its damage is left out."""
 MUCH = 0.1
 """Share of a level from which what is left out is warned of."""
 
@@ -152,25 +156,41 @@ class SourceReceipt(ManifestRecord):
 
 
 def make_receipt(
-    levels: Sequence[ReceiptLevel], changed: Mapping[str, int], lines: Sequence[str], more: int, warnings: Sequence[str]
+    levels: Sequence[ReceiptLevel],
+    lines: Sequence[str],
+    changed: Mapping[str, int] | None = None,
+    warnings: Sequence[str] = (),
 ) -> tuple[SourceReceipt, bytes]:
-    """Return a receipt, with warnings of shares added, and the content of the file that lists what was left out.
+    """Return a receipt, with warnings of shares and damages added, and the file that lists what was left out.
 
-    `lines`: what was left out, as far as it was kept; `more`: how many others there are.
+    `lines`: what was left out, as far as it was kept.
     """
+    lines = lines[:LISTED]
+    more = sum(level.num_left_out for level in levels) - len(lines)
     text = "".join(f"{line}\n" for line in [*lines, *([f"and {more:,} more"] if more else [])]).encode()
     receipt = SourceReceipt(
         levels=tuple(levels),
-        changed={what: number for what, number in sorted(changed.items()) if number},
-        listed=tuple(lines[:LISTED]),
+        changed={what: number for what, number in sorted((changed or {}).items()) if number},
+        listed=tuple(lines[:SHOWN_LINES]),
         # a name with the content's hash: a new list leaves the old store's in place
         list_name=f"left_out-{hashlib.sha256(text).hexdigest()[:8]}.txt" if text else None,
-        warnings=(*warnings, *share_warnings(levels)),
+        warnings=(*warnings, *_damages(levels), *_shares(levels)),
     )
     return receipt, text
 
 
-def share_warnings(levels: Sequence[ReceiptLevel]) -> list[str]:
+def _damages(levels: Sequence[ReceiptLevel]) -> list[str]:
+    """Return a sentence for each level of which an unknown number lies behind the damage of a file."""
+    return [
+        f"Damaged: {', '.join(group.first)}{', ...' if group.number > len(group.first) else ''}. What lies behind the "
+        f"damage is neither in the store nor counted among the {level.unit}; copy the file again."
+        for level in levels
+        for group in level.left_out
+        if group.reason == DAMAGED and not group.ending
+    ]
+
+
+def _shares(levels: Sequence[ReceiptLevel]) -> list[str]:
     """Return a sentence for each level of which more than a tenth was left out."""
     return [
         f"{level.num_left_out:,} of {level.found:,} {level.unit} ({level.num_left_out / level.found:.0%}) were left "

@@ -27,7 +27,7 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
 from ditlab.data.sources.records import TEXT_KINDS, files_level, record_blocks, record_files
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.receipt import LeftOutTally, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.data.text.documents import EMPTY, PIECE_LENGTH, TextPiece, block_pieces
@@ -140,7 +140,7 @@ class TextRules:
         def leave_out(record: BadRecord) -> None:
             if self.refuses and record.reason != EMPTY:
                 raise RefusedSource(str(record))
-            tally.add(*_group(record), record.place.removeprefix(root))
+            tally.add(_reason(record), "", record.place.removeprefix(root))
             bad.append(record)
 
         tally, root = LeftOutTally(), f"{visible_name(block.files[0].root).rstrip('/')}/"
@@ -169,7 +169,7 @@ class TextRules:
             parts={".": tuple(shards)},
             left_out=tally.groups(),
             listed=tuple(
-                LeftOut(place=each.place.removeprefix(root), reason=_group(each)[0], detail=each.reason)
+                LeftOut(place=each.place.removeprefix(root), reason=_reason(each), detail=each.reason)
                 for each in bad[:MOST_LISTED]
             ),
             counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
@@ -177,9 +177,9 @@ class TextRules:
         )
 
 
-def _group(record: BadRecord) -> tuple[str, str]:
-    """Return the reason and the ending that a record which is left out is counted by."""
-    return EMPTY if record.reason == EMPTY else UNREADABLE, ""
+def _reason(record: BadRecord) -> str:
+    """Return the reason that a record which is left out is counted by."""
+    return EMPTY if record.reason == EMPTY else DAMAGED if record.is_rest else UNREADABLE
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -210,7 +210,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     """
     options = request.options
     origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
-    blocks, files = open_text_source(options.source)
+    blocks, files, files_left_out = open_text_source(options.source)
     vocabulary = options.vocabulary or DEFAULT_VOCABULARY
     stem = PurePosixPath(source_name(options.source)).stem
     label = rows_label(options.tokenizer, vocabulary, length)
@@ -238,7 +238,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
         dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
-        lines = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
+        lines = [f"{each.place}: {each.reason} ({each.detail})" for receipt in receipts for each in receipt.listed]
         tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
         num = tally.counts.total()
         documents = ReceiptLevel(
@@ -247,7 +247,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             used={"documents": sums["documents"]},
             left_out=tally.groups(),
         )
-        receipt, left_out = make_receipt([files, documents], {}, lines, num - len(lines), [])
+        receipt, left_out = make_receipt([files, documents], [*files_left_out, *lines])
         name = visible_name(source_name(options.source))
         num_files = len({file for block in blocks for file in block.files})
         note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
@@ -266,13 +266,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         )
 
 
-def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel]:
-    """List a source's files of documents, as blocks and as a level of its receipt. Raises UserError for none."""
+def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[str]]:
+    """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
     listing = list_source(source)
-    files = record_files(source, [file for file in listing if not file.is_system], TEXT_KINDS)
+    files = record_files(source, [file for file in listing if not file.set_aside], TEXT_KINDS)
     if files:
         blocks = record_blocks(files, block_bytes(sum(each.file.size for each in files)))
-        return blocks, files_level(listing, {"read": [each.file for each in files]})
+        return blocks, *files_level(listing, {"read": [each.file for each in files]})
     known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
     if len(listing) == 1 and not Path(source).is_dir():
         raise UserError(f"--source={source} is no {known}; rename it, or name another.")

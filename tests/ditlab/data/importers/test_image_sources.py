@@ -72,7 +72,7 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     whole = run(file, name="whole")
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     assert run(file).manifest.receipt.listed == whole.manifest.receipt.listed
-    assert whole.manifest.receipt.listed == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG or WEBP image)",)
+    assert whole.manifest.receipt.listed == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG, TIFF or WEBP image)",)
 
 
 def test_patterns_choose_files(run, folder, tmp_path, expected):

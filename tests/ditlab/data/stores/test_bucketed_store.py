@@ -164,7 +164,7 @@ def test_a_damaged_bucket_is_found_and_mended(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 4}, "format version 4"),
+        ({"version": 3}, "format version 3"),
         ({"name": "another", "checksum": ""}, "was altered: its content does not give its checksum"),
         ({"buckets": []}, "not a store.s manifest .*buckets"),
         ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
