@@ -50,7 +50,7 @@ def test_the_command_writes_classes_and_its_mistakes_are_sentences(tmp_path, pet
             ("--caption-from", "names"),
             "--caption-from='names': is none of txt, json, folder, stem, metadata, column, none and no .jsonl",
         ),
-        (("--label-from", "stem"), "'stem' is not 'folder'"),
+        (("--label-from", "stem"), "'stem' is not one of 'folder', 'inner', 'cls'"),
         (("--max-side", "32"), "--max-side=32 is of --sizes aspect; leave it out."),
         (
             (),

@@ -173,7 +173,7 @@ class TextRules:
                 for each in bad[:MOST_LISTED]
             ),
             counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
-            detail={REST: packed(rest), FIRST: str(bad[0]) if bad else ""},
+            detail={REST: packed(rest), FIRST: next((str(each) for each in bad if each.reason != EMPTY), "")},
         )
 
 
@@ -288,9 +288,10 @@ def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -
     bad: list[BadRecord] = []
 
     def leave_out(record: BadRecord) -> None:
-        if refuses and record.reason != EMPTY:
-            raise record
-        bad.append(record)
+        if record.reason != EMPTY:
+            if refuses:
+                raise record
+            bad.append(record)
 
     found = False
     for block in blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]:

@@ -194,7 +194,7 @@ def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
         UserError, match=r"--caption-from=column: .* holds no \.parquet files; give txt, json, folder, stem"
     ):
         run(pets, caption_from="column")
-    with pytest.raises(UserError, match=r"--label-from=folder: .* holds \.parquet files; leave it out"):
+    with pytest.raises(UserError, match=r"--label-from=folder: .* holds \.parquet files; give --label-column"):
         run(table, label_from="folder")
     with pytest.raises(UserError, match=r"--encode-text=x needs captions; give --caption-from"):
         run(pets, label_from="folder", encode_text="x")

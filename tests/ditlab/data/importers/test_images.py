@@ -352,7 +352,7 @@ def test_sources_without_images_are_refused(run, tmp_path, folder, pictures):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match=r"broken\.parquet: damaged file \(no Parquet file that can be read \("):
         run(tmp_path / "broken.parquet")
-    with pytest.raises(UserError, match=r"holds no image that can be used \\(1 not read\\)"):
+    with pytest.raises(UserError, match=r"holds no image that can be used \(1 not read\)"):
         run(tar_file(tmp_path / "none.tar", {"readme.md": b"nothing"}))
 
 
