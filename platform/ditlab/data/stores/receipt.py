@@ -38,6 +38,11 @@ def plain_name(name: str) -> str:
     return name
 
 
+def _one_line(text: str) -> str:
+    """Return a text whose line ends, tabs and other control characters are escaped: names of files may hold them."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda control: repr(control[0])[1:-1], text)
+
+
 PlainName = Annotated[str, AfterValidator(plain_name)]
 
 
@@ -76,7 +81,8 @@ class LeftOutTally:
         key = (reason, ending)
         self.counts[key] += number
         held = self.names.setdefault(key, [])
-        held += names[: SHOWN_NAMES - len(held)] if len(held) < SHOWN_NAMES else ()
+        if len(held) < SHOWN_NAMES:
+            held += map(_one_line, names[: SHOWN_NAMES - len(held)])
 
     def merge(self, groups: Iterable[LeftOutGroup]) -> LeftOutTally:
         """Add groups that were counted elsewhere; returns itself."""
@@ -165,7 +171,7 @@ def make_receipt(
 
     `lines`: what was left out, as far as it was kept.
     """
-    lines = lines[:LISTED]
+    lines = [*map(_one_line, lines[:LISTED])]
     more = sum(level.num_left_out for level in levels) - len(lines)
     text = "".join(f"{line}\n" for line in [*lines, *([f"and {more:,} more"] if more else [])]).encode()
     receipt = SourceReceipt(

@@ -230,6 +230,9 @@ FOLDERS = {
         below({"a.png": A, "b.png.gz": gz("x")}), "2 files: 1 images; 1 not read .png.gz", "a", NONE),
     "a name that is no text": Case(
         below({"a.png": A, b"\xff.png".decode(errors="surrogateescape"): B}), "2 files: 2 images", "a b", NONE),
+    "names with line ends and colours": Case(
+        below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
+        "3 files: 1 images; 1 not read .gif, 1 unreadable .png", "a", NONE),
     "one file, and its caption in capitals": Case(
         folder({"A.PNG": A, "A.TXT": "x", "b.txt": "y"}, "A.PNG"), "2 files: 1 images, 1 captions and classes", "a",
         captions=["x"]),
