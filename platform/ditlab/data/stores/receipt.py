@@ -15,6 +15,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
+from ditlab.spec.values import printable
+
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
 LEFT_OUT_LISTS = "left_out-*.txt"
@@ -36,11 +38,6 @@ def plain_name(name: str) -> str:
     if not name.strip(".") or re.search(r"[/\\\x00-\x1f\x7f]", name) or len(name.encode()) > MAX_BYTES:
         raise ValueError(f"{name[:60]!r} is no plain name of a file or folder in the store")
     return name
-
-
-def _one_line(text: str) -> str:
-    """Return a text whose line ends, tabs and other control characters are escaped: names of files may hold them."""
-    return re.sub(r"[\x00-\x1f\x7f]", lambda control: repr(control[0])[1:-1], text)
 
 
 PlainName = Annotated[str, AfterValidator(plain_name)]
@@ -82,7 +79,7 @@ class LeftOutTally:
         self.counts[key] += number
         held = self.names.setdefault(key, [])
         if len(held) < SHOWN_NAMES:
-            held += map(_one_line, names[: SHOWN_NAMES - len(held)])
+            held += map(printable, names[: SHOWN_NAMES - len(held)])
 
     def merge(self, groups: Iterable[LeftOutGroup]) -> LeftOutTally:
         """Add groups that were counted elsewhere; returns itself."""
@@ -171,7 +168,7 @@ def make_receipt(
 
     `lines`: what was left out, as far as it was kept.
     """
-    lines = [*map(_one_line, lines[:LISTED])]
+    lines = [*map(printable, lines[:LISTED])]
     more = sum(level.num_left_out for level in levels) - len(lines)
     text = "".join(f"{line}\n" for line in [*lines, *([f"and {more:,} more"] if more else [])]).encode()
     receipt = SourceReceipt(
