@@ -47,7 +47,7 @@ MOST_FILES = 16_384
 """Most files of a block."""
 RECEIPTS = "receipts"
 """Folder of receipts, below that of an unfinished import."""
-MOST_LISTED = 1000
+MOST_LISTED = 20_000
 """Records of a block that are listed where they are left out; all are counted."""
 
 

@@ -202,11 +202,12 @@ def _image_files(
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
     if unknown := [visible_name(name) for name in lines if name not in names]:
         more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        origin = metadata[0].place if annotations.caption == "metadata" else f"--caption-from={options.caption_from}"
+        origin, begin = f"--caption-from={options.caption_from}", "below --source"
+        if annotations.caption != "lines":
+            origin, begin = metadata[0].place, "beside that file"
         raise UserError(
             f"{origin} names {unknown[0]}{more}, which --source={options.source} does not hold; correct the paths, "
-            f"which begin {'beside that file' if annotations.caption == 'metadata' else 'below --source'}, or remove "
-            "the lines."
+            f"which begin {begin}, or remove the lines."
         )
     beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
     stems = {file.stem for file in images}
@@ -237,7 +238,7 @@ def _image_files(
     warnings: list[str] = []
     if annotations.label == "folder":
         labels |= {visible_name(file.name.split("/")[0]) for file in files if "/" in file.name}
-        labels |= set(_folders(options.source))
+        labels |= set(_folders(options.source)) - {file.shown for file in listing}  # which has links in a circle
         inner = {PurePosixPath(file.shown).parts[1] for file in images if file.shown.count("/") > 1}
         if 1 < len(inner) < len(images) and all(file.shown.count("/") > 1 for file in images):
             warnings.append(

@@ -107,8 +107,8 @@ FOLDERS = {
         folder({"set/cat/a.png": A, "other/b.png": B, "set/dog": link("../other")}),
         "2 files: 2 images", "a b", FOLDER, labels="cat dog"),
     "links in a circle": Case(
-        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self")}),
-        "3 files: 1 images; 1 link in a circle without ending, 1 not read without ending", "a", FOLDER, labels="cat"),
+        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog": link("../set")}),
+        "4 files: 1 images; 1 not read without ending, 2 link in a circle without ending", "a", FOLDER, counts=(1,)),
     "an image is a link, another leads nowhere": Case(
         folder({"set/a.png": link("../x.png"), "x.png": A, "set/b.png": link("../y.png")}),
         "2 files: 1 images; 1 unreadable .png", "a", NONE),
