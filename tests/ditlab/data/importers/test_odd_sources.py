@@ -114,16 +114,13 @@ FOLDERS = {
         "2 files: 1 images; 1 unreadable .png", "a", NONE),
     "jfif and jpe are JPEG, tif and tiff are read": Case(
         below({"dog/a.jfif": pic("a", "JPEG"), "dog/b.jpe": pic("b", "JPEG"), "cat/c.tif": pic("c", "TIFF"),
-               "cat/d.TIFF": pic("d", "TIFF")}),
-        "4 files: 4 images", "c d a b", FOLDER, labels="cat cat dog dog"),
+               "cat/d.TIFF": pic("d", "TIFF")}), "4 files: 4 images", "c d a b", FOLDER, labels="cat cat dog dog"),
     "other endings are counted": Case(
         below({"dog/a.png": A, "dog/x.gif": "", "dog/y.GIF": "", "dog/z.svg": "", "readme": ""}),
         "5 files: 1 images; 1 not read .svg, 1 not read without ending, 2 not read .gif", "a", FOLDER),
-    "endings in any case": Case(
-        below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
+    "endings in any case": Case(below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
         "4 files: 2 images, 2 captions and classes", "a b", captions=["one", "two"]),
-    "names with dots": Case(
-        below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
+    "names with dots": Case(below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
         "4 files: 2 images, 2 captions and classes", "a b", captions=["half", "c"]),
     "what systems leave": Case(
         below({"c/a.png": A, "c/._a.png": "", "c/.DS_Store": "", "c/Thumbs.db": "", "__MACOSX/c/._a.png": "",
@@ -140,8 +137,7 @@ FOLDERS = {
     "a class folder with broken pictures": Case(
         below({"cat/a.png": "", "dog/a.png": A}), "2 files: 1 images; 1 unreadable .png", "a", FOLDER, counts=(0, 1),
         warns="1 class has no sample: cat"),
-    "numbers of classes": Case(
-        below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}), "12 files: 12 images",
+    "numbers of classes": Case(below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}), "12 files: 12 images",
         "a b k l c d e f g h i j", FOLDER, labels="0 1 10 11 2 3 4 5 6 7 8 9", counts=(1,) * 12),
     "classes below splits": Case(
         below({f"{split}/{kind}/{n}.png": A for split in ("train", "val") for kind in ("cat", "dog") for n in "12"}),
@@ -156,12 +152,10 @@ FOLDERS = {
     "cls files": Case(
         below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}), "4 files: 2 images, 2 captions and classes",
         "a b", CLS, labels="10 9", counts=(1, 1)),
-    "a class is missing": Case(
-        below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
+    "a class is missing": Case(below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
         "4 files: 1 images, 1 captions and classes; 1 missing class .png, 1 without an image .cls", "a", CLS,
         labels="x", counts=(1, 0), warns="1 class has no sample: y"),
-    "captions and classes of json": Case(
-        below({"a.png": A, "a.json": '{"caption": ["x", "y"], "label": 3}', "b.png": B,
+    "captions and classes of json": Case(below({"a.png": A, "a.json": '{"caption": ["x", "y"], "label": 3}', "b.png": B,
                "b.json": '{"caption": "z", "label": 12}'}),
         "4 files: 2 images, 2 captions and classes", "a b", JSON | LABEL, captions=["x\ny", "z"], labels="3 12"),
     "json of other forms": Case(
@@ -175,23 +169,19 @@ FOLDERS = {
         below({"a.png": A, "a.txt": b"\xef\xbb\xbfgr\xc3\xbcn", "b.png": B, "b.txt": b"gr\xfcn", "c.png": C,
                "c.txt": "c".encode("utf-16")}),
         "6 files: 1 images, 3 captions and classes; 2 unreadable .png", "a", captions=["grün"]),
-    "empty and missing captions": Case(
-        below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
+    "empty and missing captions": Case(below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
         "5 files: 1 images, 2 captions and classes; 2 missing caption .png", "a", SKIP, captions=["x"]),
-    "captions without an image": Case(
-        below({"a.png": A, "a.txt": "a", "z.txt": "z", "sub/a.txt": "y"}),
+    "captions without an image": Case(below({"a.png": A, "a.txt": "a", "z.txt": "z", "sub/a.txt": "y"}),
         "4 files: 1 images, 1 captions and classes; 2 without an image .txt", "a", captions=["a"]),
     "two images of a stem": Case(
         below({"a.jpg": pic("b", "JPEG"), "a.png": A, "a.txt": "x"}), "3 files: 2 images, 1 captions and classes",
         "b a", captions=["x", "x"]),
-    "a caption is no plain file": Case(
-        below({"a.png": A, "a.txt": special("socket"), "b.png": B, "b.txt": "b"}),
+    "a caption is no plain file": Case(below({"a.png": A, "a.txt": special("socket"), "b.png": B, "b.txt": "b"}),
         "4 files: 1 images, 2 captions and classes; 1 unreadable .png", "b"),
     "special files": Case(
         below({"a.png": A} | {f"{kind}.png": special(kind) for kind in ("socket", "pipe", "circle", "device")}),
         "5 files: 1 images; 4 unreadable .png", "a", NONE),
-    "metadata of each split": Case(
-        below({"train/a.png": A, "train/metadata.jsonl": metadata("a.png"), "test/b.png": B,
+    "metadata of each split": Case(below({"train/a.png": A, "train/metadata.jsonl": metadata("a.png"), "test/b.png": B,
                "test/metadata.jsonl": metadata("b.png")}),
         "4 files: 2 images, 2 metadata | 2 lines: 2 read", "b a", captions=["of b.png", "of a.png"]),
     "metadata with backslashes": Case(
@@ -201,23 +191,18 @@ FOLDERS = {
         lambda into: table({"file_name": ["a.png"], "caption": [["x", "y"]]}, name="set/metadata.parquet")(
             below({"a.png": A})(into).parent).parent,
         "2 files: 1 images, 1 metadata | 1 lines: 1 read", "a", captions=["x\ny"]),
-    "metadata lacks an image": Case(
-        below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png")}),
+    "metadata lacks an image": Case(below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png")}),
         "3 files: 1 images, 1 metadata; 1 missing caption .png | 1 lines: 1 read", "a", SKIP),
-    "metadata with a damaged line": Case(
-        below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png") + "{\n"}),
+    "metadata with a damaged line": Case(below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png") + "{\n"}),
         "3 files: 1 images, 1 metadata; 1 unreadable .png | 2 lines: 1 read; 1 damaged line", "a"),
-    "a file of captions in the source": Case(
-        below({"a.png": A, "c.jsonl": metadata("a.png")}),
+    "a file of captions in the source": Case(below({"a.png": A, "c.jsonl": metadata("a.png")}),
         "2 files: 1 images, 1 metadata | 1 lines: 1 read", "a", {"caption_from": "set/c.jsonl"}),
-    "captions with tabs beside it": Case(
-        folder({"set/a.png": A, "c.tsv": "file_name\tcaption\na.png\tx\n"}),
+    "captions with tabs beside it": Case(folder({"set/a.png": A, "c.tsv": "file_name\tcaption\na.png\tx\n"}),
         "1 files: 1 images | 1 lines: 1 read", "a", {"caption_from": "c.tsv"}, captions=["x"]),
     "names as captions": Case(below({"red_cat.png": A}), "1 files: 1 images", "a", STEM, captions=["red cat"]),
     "folders as captions": Case(
         below({"a_cat/x.png": A}), "1 files: 1 images", "a", {"caption_from": "folder"}, captions=["a cat"]),
-    "a phone's colours": Case(
-        below({"a.png": pic("n", icc_profile=display_p3())}), "1 files: 1 images", "n", NONE,
+    "a phone's colours": Case(below({"a.png": pic("n", icc_profile=display_p3())}), "1 files: 1 images", "n", NONE,
         changed={"images of other colour profiles converted to sRGB": 1}),
     "small, large, cut and empty pictures": Case(
         below({"a.png": A, "b.png": pic("b", side=8), "c.png": pic("c", side=80), "d.png": D[:60], "e.png": ""}),
@@ -230,8 +215,7 @@ FOLDERS = {
         below({"a.png": A, "b.png.gz": gz("x")}), "2 files: 1 images; 1 not read .png.gz", "a", NONE),
     "a name that is no text": Case(
         below({"a.png": A, b"\xff.png".decode(errors="surrogateescape"): B}), "2 files: 2 images", "a b", NONE),
-    "names with line ends and colours": Case(
-        below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
+    "names with line ends and colours": Case(below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
         "3 files: 1 images; 1 not read .gif, 1 unreadable .png", "a", NONE),
     "one file, and its caption in capitals": Case(
         folder({"A.PNG": A, "A.TXT": "x", "b.txt": "y"}, "A.PNG"), "2 files: 1 images, 1 captions and classes", "a",
@@ -239,11 +223,9 @@ FOLDERS = {
 }  # fmt: skip
 ARCHIVES = {
     "a zip with captions": Case(zipped(pairs("a", "b")), "4 members: 2 images, 2 captions and classes", "a b"),
-    "a zip alone in a folder": Case(
-        lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
+    "a zip alone in a folder": Case(lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
         "2 members: 1 images, 1 captions and classes", "a"),
-    "a zip of a Mac": Case(
-        zipped([("set/cat/a.png", A), ("__MACOSX/set/cat/._a.png", "x"), ("set/.DS_Store", "")]),
+    "a zip of a Mac": Case(zipped([("set/cat/a.png", A), ("__MACOSX/set/cat/._a.png", "x"), ("set/.DS_Store", "")]),
         "3 members: 1 images; 1 hidden or of the system .png, 1 hidden or of the system without ending", "a", INNER,
         labels="cat"),
     "a zip with classes without pictures": Case(
@@ -252,26 +234,21 @@ ARCHIVES = {
     "a zip with a damaged member": Case(
         zipped([("a.png", A), ("b.png", B)], lambda content: content.replace(B, B[:-20] + bytes(20), 1)),
         "2 members: 1 images; 1 unreadable .png", "a", NONE),
-    "a zip that holds a name twice": Case(
-        zipped([("a.png", A), ("a.txt", "old"), ("a.txt", "new")]),
+    "a zip that holds a name twice": Case(zipped([("a.png", A), ("a.txt", "old"), ("a.txt", "new")]),
         "3 members: 1 images, 1 captions and classes; 1 name there twice .txt", "a", captions=["new"]),
     "a tar": Case(tarred(pairs("a", "b")), "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b"),
     "a tar, names with dots": Case(
         tarred([("img_0.5.png", A), ("img_0.5.txt", "half"), ("v1.2_c.png", B), ("v1.2_c.txt", "c")]),
         "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b", captions=["half", "c"]),
-    "a tar, numbers with dots and one caption": Case(
-        tarred([("x_0.5.png", A), ("x_0.txt", "x")]),
+    "a tar, numbers with dots and one caption": Case(tarred([("x_0.5.png", A), ("x_0.txt", "x")]),
         "1 files: 1 read | 2 members: 1 images, 1 captions and classes", "a", captions=["x"]),
     "a tar, numbers with dots": Case(
         tarred([("x_0.5.png", A), ("x_0.7.png", B)]), "1 files: 1 read | 2 members: 2 images", "a b", NONE),
-    "a tar, pictures about others": Case(
-        tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
+    "a tar, pictures about others": Case(tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
         "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 about another sample .png", "a"),
-    "a tar in capitals": Case(
-        tarred([("A.JPG", pic("a", "JPEG")), ("A.TXT", "x")]),
+    "a tar in capitals": Case(tarred([("A.JPG", pic("a", "JPEG")), ("A.TXT", "x")]),
         "1 files: 1 read | 2 members: 1 images, 1 captions and classes", "a", captions=["x"]),
-    "a tar, one caption for two pictures": Case(
-        tarred([("a.jpg", pic("b", "JPEG")), ("a.png", A), ("a.txt", "x")]),
+    "a tar, one caption for two pictures": Case(tarred([("a.jpg", pic("b", "JPEG")), ("a.png", A), ("a.txt", "x")]),
         "1 files: 1 read | 3 members: 2 images, 1 captions and classes", "b a", captions=["x", "x"]),
     "a tar with cls": Case(
         tarred([("a.png", A), ("a.cls", "2"), ("b.png", B), ("b.cls", "10"), ("b.txt", "not asked for")]),
@@ -285,21 +262,17 @@ ARCHIVES = {
         tarred([("./a.png", A), ("./._a.png", B), ("__MACOSX/a.png", B), ("c.png", None), ("d.bin", "")]),
         "1 files: 1 read | 5 members: 1 images; 1 not read .bin, 1 unreadable .png, 2 hidden or of the system .png",
         "a", NONE),
-    "a tar that holds a name twice": Case(
-        tarred([("a.png", A), ("a.PNG", C), ("a.png", B), ("a.txt", "x")]),
+    "a tar that holds a name twice": Case(tarred([("a.png", A), ("a.PNG", C), ("a.png", B), ("a.txt", "x")]),
         "1 files: 1 read | 4 members: 2 images, 1 captions and classes; 1 name there twice .png", "a c"),
     "a tar whose neighbours are parted": Case(
         tarred([("a.png", A), ("b.png", B), ("b.txt", "b"), ("a.txt", "a")]), "1 files: 1 read | "
         "4 members: 1 images, 1 captions and classes; 1 missing caption .png, 1 without an image .txt", "b", SKIP),
-    "a tar that is cut": Case(
-        tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
+    "a tar that is cut": Case(tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
         "1 files: 1 read | 6 members: 2 images, 2 captions and classes; 1 damaged file, 1 damaged file .png", "a b",
         warns="Damaged: t.tar. What lies behind"),
-    "a tar of classes": Case(
-        tarred([("cat/a.png", A), ("dog/b.png", B), ("eel/readme.md", "")]),
+    "a tar of classes": Case(tarred([("cat/a.png", A), ("dog/b.png", B), ("eel/readme.md", "")]),
         "1 files: 1 read | 3 members: 2 images; 1 not read .md", "a b", FOLDER, labels="cat dog"),
-    "a tar among others": Case(
-        lambda into: tarred(pairs("a"))(
+    "a tar among others": Case(lambda into: tarred(pairs("a"))(
             below({"README.md": "", ".x.tar": "", "y.tar.gz": "", "index.json": "{}"})(into)).parent,
         "5 files: 1 read, 1 indices; 1 hidden or of the system .tar, 1 not read .md, 1 not read .tar.gz | "
         "2 members: 1 images, 1 captions and classes", "a"),
@@ -311,8 +284,7 @@ TABLES = {
     for kind, binary in (("string_view", "binary_view"), ("large_string", "large_binary"), ("dictionary", "binary"))
     for name in ("t.parquet", "T.PARQUET", "file.arrow", "stream.arrow")
 } | {
-    "classes with names": Case(
-        table({"image": BYTES * 2, "label": [1, 0, -1, 7]}, class_labels(["9", "1"])),
+    "classes with names": Case(table({"image": BYTES * 2, "label": [1, 0, -1, 7]}, class_labels(["9", "1"])),
         "1 files: 1 read | 4 rows: 2 images; 2 missing class", "a b", LABEL | NONE, labels="1 9", counts=(1, 1)),
     "classes with names in an Arrow file": Case(
         table({"image": BYTES, "label": [2, 0]}, class_labels(["x", "y", "z"]), "t.arrow"),
@@ -330,14 +302,12 @@ TABLES = {
     "bytes and path": Case(
         table({"image": [{"bytes": A, "path": None}, {"bytes": None, "path": "b.png"}, None], "caption": list("xyz")}),
         "1 files: 1 read | 3 rows: 1 images; 2 unreadable", "a", captions=["x"]),
-    "several captions": Case(
-        table({"image": BYTES, "caption": [["one\r\n", "two"], []]}),
+    "several captions": Case(table({"image": BYTES, "caption": [["one\r\n", "two"], []]}),
         "1 files: 1 read | 2 rows: 1 images; 1 missing caption", "a", SKIP, captions=["one\ntwo"]),
     "captions as bytes, one of another encoding": Case(
         table({"image": BYTES, "caption": array(["grün".encode(), b"gr\xfcn"], "binary")}),
         "1 files: 1 read | 2 rows: 1 images; 1 unreadable", "a", captions=["grün"]),
-    "a damaged table among others": Case(
-        lambda into: table({"image": BYTES, "caption": ["x", "y"]})(
+    "a damaged table among others": Case(lambda into: table({"image": BYTES, "caption": ["x", "y"]})(
             below({"u.parquet": "PAR1", "n.md": ""})(into)).parent,
         "3 files: 2 read; 1 not read .md | 3 rows: 2 images; 1 damaged file", "a b", warns="Damaged: u.parquet."),
     "MosaicML's shards": Case(
@@ -345,8 +315,7 @@ TABLES = {
         "2 files: 1 read, 1 indices | 1 rows: 1 images", "a", captions=["x"]),
 }  # fmt: skip
 TEXTS = {
-    "endings and compression": Case(
-        below({"a.jsonl.gz": gz(lines({"text": "one"})), "b.TXT": "two", "c.md": "three",
+    "endings and compression": Case(below({"a.jsonl.gz": gz(lines({"text": "one"})), "b.TXT": "two", "c.md": "three",
                "d.csv": "id,text\n1,\"fo\nur\"\n", "e.txt.zst": zst("five"), "f.tsv": "text\nsix\n",
                "g.CSV.GZ": gz("text\nseven\n"), "h.pdf": ""}),
         "8 files: 6 read; 1 not read .md, 1 not read .pdf | 6 documents: 6 documents", "one|two|fo\nur|five|six|seven"),
@@ -362,8 +331,7 @@ TEXTS = {
         "3 members: 2 read; 1 hidden or of the system .txt | 2 documents: 2 documents", "one|two"),
     "columns of text in CSV with a mark": Case(
         below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"),
-    "hidden texts and a folder in itself": Case(
-        below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
+    "hidden texts and a folder in itself": Case(below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
         "3 files: 1 read; 1 hidden or of the system .txt, 1 link in a circle without ending | 1 documents: 1 documents",
         "one"),
 }  # fmt: skip
