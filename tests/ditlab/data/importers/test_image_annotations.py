@@ -199,8 +199,8 @@ def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
     with pytest.raises(UserError, match=r"--encode-text=x needs captions; give --caption-from"):
         run(pets, label_from="folder", encode_text="x")
     assert len(run(table, caption_from="none")) == 1
-    with pytest.raises(ValueError, match=r"is none of txt, folder, stem, column, none and no \.jsonl file"):
-        ImagesOptions(source=pets, caption_from="captions.csv")
+    with pytest.raises(ValueError, match=r"is none of txt, json, folder, stem, metadata, column, none and no"):
+        ImagesOptions(source=pets, caption_from="captions.yaml")
     with pytest.raises(ValueError, match=r"--min-side=8 is of --sizes aspect; leave it out"):
         ImagesOptions(source=pets, sizes="square", min_side=8)
     with pytest.raises(ValueError, match=r"--resolution=30 is no multiple of --patch=4; set --resolution to 28 or 32"):
