@@ -31,6 +31,7 @@ SYSTEM_NAMES = frozenset(
     {"__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini"}
 )
 """Names of folders and files that systems leave in folders of others; so are all that begin with a dot."""
+_SYSTEM_PART = re.compile(rf"(?:^|/)(?:(?!\.\.?(?:/|$))\.|(?:{'|'.join(map(re.escape, sorted(SYSTEM_NAMES)))})(?:/|$))")
 SYSTEM = "hidden or of the system"
 """Reason for which these are left out."""
 LINE_BYTES = 256 * MIB
@@ -108,8 +109,7 @@ class SourceFile:
         """Reason why it is left out whatever it holds: hidden or left there by a system, or no file of its own."""
         if self.stamp in (CIRCLE, TWICE):
             return self.stamp
-        parts = (part for part in self.name.split("/") if part not in (".", ".."))
-        return SYSTEM if any(part.startswith(".") or part in SYSTEM_NAMES for part in parts) else ""
+        return SYSTEM if _SYSTEM_PART.search(self.name) else ""
 
     @property
     def shown(self) -> str:
@@ -159,7 +159,7 @@ class SourceFile:
 
 def with_suffix(files: Sequence[SourceFile], *suffixes: str) -> list[SourceFile]:
     """Return the files whose names end so, whatever the case of letters."""
-    return [file for file in files if file.suffix in suffixes and not file.compression]
+    return [file for file in files if file.name.lower().endswith(suffixes)]
 
 
 def endings(listing: Sequence[SourceFile]) -> str:

@@ -112,10 +112,10 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     listing = list_source(source, beside=(".txt", ".json", ".cls"))
     files = [file for file in listing if not file.set_aside]
     images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
-    metadata = [file for file in files if PurePosixPath(file.name).name.lower() in METADATA] if images else []
+    metadata = [file for file in files if file.name.rpartition("/")[2].lower() in METADATA] if images else []
     tables = [each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata]
     found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
-    held = [kind for kind, files in found.items() if files]
+    held = [kind for kind, those in found.items() if those]
     if not held:
         raise UserError(
             f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved datasets folder "
@@ -127,7 +127,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     (kind,) = held
     annotations = _annotations(options, kind, metadata)
     if kind == "images":
-        return _image_files(listing, annotations, options, metadata)
+        return _image_files(listing, files, images, annotations, options, metadata)
     if kind == "tar":
         labels: set[str] = set()
         if annotations.label is not None:
@@ -193,13 +193,17 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
 
 
 def _image_files(
-    listing: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions, metadata: Sequence[SourceFile]
+    listing: Sequence[SourceFile],
+    files: Sequence[SourceFile],
+    images: Sequence[SourceFile],
+    annotations: Annotations,
+    options: ImagesOptions,
+    metadata: Sequence[SourceFile],
 ) -> ImageSource:
-    files = [file for file in listing if not file.set_aside]
-    images = with_suffix(files, *IMAGE_SUFFIXES)
+    """Cut image files into blocks. `files`: those of the listing that are not set aside; `images` among them."""
     lines, names = annotations.lines, {file.shown for file in images}
     # refuses images outside all folders before one is decoded
-    labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
+    labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images if annotations.label}
     if unknown := [visible_name(name) for name in lines if name not in names]:
         more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
         origin, begin = f"--caption-from={options.caption_from}", "below --source"
