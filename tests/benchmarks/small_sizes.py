@@ -1,6 +1,7 @@
 """Every benchmark, with the arguments of a size that runs all of its code and measures nothing."""
 
 SMALL = {
+    "data/import_images": ["--pictures", "200", "--rounds", "1"],
     "data/import_rate": ["--rounds", "1", "--seconds", "1"],
     "data/large_store": ["--rows", "2000000", "--rounds", "1"],
     "data/loader_throughput": [],

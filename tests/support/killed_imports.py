@@ -92,5 +92,6 @@ class KilledImport:
         assert out.split()[-1] == expected.fingerprint
         store = BucketedStore.open(self.folder / "stores" / "set")
         assert store.fingerprint == expected.fingerprint
-        assert store.manifest.facts == expected.manifest.facts == LEFT_OUT
+        assert store.manifest.receipt == expected.manifest.receipt
+        assert store.manifest.receipt.counts == LEFT_OUT
         assert not [path for path in (self.folder / "stores" / "set").iterdir() if path.name.startswith(".")]

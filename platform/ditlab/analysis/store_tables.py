@@ -13,7 +13,6 @@ from denoisers.contract import ANY
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.writing import LeftOutRecords, WrittenStore
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_bytes
@@ -70,7 +69,7 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
     """Facts of a store at `place` in JSON's types, for `--json`; `picture` is a contact sheet of it, if any."""
-    shown = {"name", "description", "source", "buckets", "facts", "notes", "files"}
+    shown = {"name", "description", "source", "buckets", "receipt"}
     facts = store.manifest.model_dump(mode="json", include=shown)
     facts |= {
         "rows": len(store),
@@ -88,11 +87,6 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
     shards = [shard for part in store.parts for shard in part.manifest.shards]
     num = sum(part.layout.num_blocks for part in store.parts)
     blocks = f" of {num:,} block{'s' if num > 1 else ''}"
-    skipped = ""  # images that an import skipped or cropped
-    if isinstance(store, BucketedStore) and store.manifest.facts:
-        counts = ", ".join(f"{number:,} {what}" for what, number in store.manifest.facts.items())
-        files = ", ".join(store.manifest.files.values())
-        skipped = f"{counts}; listed in {files}" if files else counts
     return {
         "path": place,
         "holds": manifest.description,
@@ -103,7 +97,9 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
         "license": manifest.source.license,
         "note": manifest.source.note,
         "text": text_line(store),
-        "skipped": skipped,
+        "imported": "\n".join(manifest.receipt.lines()) if manifest.receipt else "",
+        "listed in": (manifest.receipt and manifest.receipt.list_name) or "",
+        "look at": "\n".join(manifest.receipt.warnings) if manifest.receipt else "",
     }
 
 
@@ -198,29 +194,3 @@ def _parts(experiment: Experiment, data: DataSplits) -> dict[str, dict[str, Any]
 
 def _problems(data: DataSplits) -> Mapping[str, str]:
     return data.train.store.problems if isinstance(data.train.store, JoinedStore) else {}
-
-
-def left_out_records(written: WrittenStore) -> Sequence[LeftOutRecords]:
-    """Return what was left out or changed, by reason, most first; images of captions that are cut are in the store."""
-    store = written.store
-    if not isinstance(store, BucketedStore):
-        return sorted(written.left_out, key=lambda each: -each.number)
-    facts = store.manifest.facts
-    total = len(store) + sum(number for reason, number in facts.items() if "cut" not in reason)
-    found = []
-    for reason, number in sorted(facts.items(), key=lambda fact: -fact[1]):
-        # the first note about each, without the reason: `a.png (15x900 pixels)`
-        note = next((note for note in store.manifest.notes if f": {reason} (" in note), "")
-        found.append(LeftOutRecords(reason, number, total, note.replace(f": {reason} (", " (", 1)))
-    return found
-
-
-def left_out_table(records: Sequence[LeftOutRecords]) -> Table:
-    """Return a table of counts by reason, their share of the source's records of that kind, and one of each."""
-    rows = []
-    for each in records:
-        share = each.number / each.total
-        shown = f"{share:.2%}" if share >= 0.0001 else "under 0.01%"
-        rows.append((each.reason, f"{each.number:,}", shown, Text(each.example)))
-    columns = {"reason": "text", "records": "number", "share": "number", "for one": "text"}
-    return terminal_table(columns, rows, "skipped or cut")

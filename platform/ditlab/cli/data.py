@@ -116,10 +116,10 @@ def check_out(out: Path | None) -> None:
 
 
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
-    """Print what was written, what was skipped and why; and for `--json` the facts and the stores."""
-    from ditlab.analysis.store_tables import left_out_records, left_out_table, text_line
+    """Print what was written, receipts and their warnings last; and for `--json` the facts and the stores."""
+    from ditlab.analysis.store_tables import text_line
 
-    stores = []
+    stores, warnings = [], []
     for one in written:
         store = one.store
         again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
@@ -128,15 +128,20 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
             output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
             output.say(f"  text: {text_line(store)}")
-        left_out = left_out_records(one)
-        if left_out:
-            output.console(True).print(left_out_table(left_out))
-            for file in getattr(store.manifest, "files", {}).values():
-                output.say(f"  listed in {store.path / file}")
+        receipt = store.manifest.receipt
+        if receipt:
+            for line in receipt.lines():
+                output.say(f"  {line}")
+            if receipt.list_name:
+                output.say(f"  listed in {store.path / receipt.list_name}")
+            warnings += receipt.warnings
         described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         described |= {"outcome": one.outcome, "note": store.manifest.source.note}
         described["text"] = store.manifest.text and store.manifest.text.model_dump(mode="json")
-        stores.append({**described, "left_out": {each.reason: each.number for each in left_out}})
+        described["receipt"] = receipt and receipt.model_dump(mode="json")
+        stores.append({**described, "left_out": receipt.counts if receipt else {}})
+    for warning in warnings:
+        output.say(f"warning: {warning}")
     output.emit({**facts, "stores": stores}, as_json)
 
 

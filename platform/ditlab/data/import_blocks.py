@@ -24,9 +24,10 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, ManifestRecord, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
+from ditlab.data.stores.receipt import LeftOutGroup, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
-from ditlab.data.stores.writing import PARTIAL, LeftOutRecords, WriteOutcome, WrittenStore
+from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably, writing_into
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
 
 
-VERSION = 4
+VERSION = 5
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
@@ -46,7 +47,7 @@ MOST_FILES = 16_384
 """Most files of a block."""
 RECEIPTS = "receipts"
 """Folder of receipts, below that of an unfinished import."""
-MOST_LISTED = 1000
+MOST_LISTED = 20_000
 """Records of a block that are listed where they are left out; all are counted."""
 
 
@@ -115,6 +116,8 @@ class LeftOut(ManifestRecord):
     """Kind of reason, which records are counted by: `too small`."""
     detail: str
     """Finding that led to it."""
+    ending: str = ""
+    """Ending of its name in small letters; empty where it has none, as a row."""
     side: int = 0
     """Shorter side in pixels of an image that is too small; 0 for any other record."""
 
@@ -128,8 +131,8 @@ class BlockReceipt(ManifestRecord):
     """Rows of its shards."""
     parts: dict[str, tuple[WrittenShard, ...]]
     """Shards by the folder below the import's that they lie in: an image size; `.`: that folder itself."""
-    left_out: dict[str, int] = Field(default_factory=dict)
-    """Number of records that were left out, by reason."""
+    left_out: tuple[LeftOutGroup, ...] = ()
+    """Records that were left out, by reason and ending."""
     listed: tuple[LeftOut, ...] = ()
     """The first of them."""
     counts: dict[str, int] = Field(default_factory=dict)
@@ -140,7 +143,7 @@ class BlockReceipt(ManifestRecord):
     @property
     def records(self) -> int:
         """Records of the source: those that became rows, and those that were left out."""
-        return self.rows + sum(self.left_out.values())
+        return self.rows + sum(group.number for group in self.left_out)
 
 
 def packed(array: np.ndarray) -> str:
@@ -311,7 +314,6 @@ def finish_import(
     receipts: Sequence[BlockReceipt],
     columns: Mapping[str, Column],
     *,
-    left_out: Sequence[LeftOutRecords] = (),
     more: Sequence[WrittenShard] = (),
     **facts: Any,
 ) -> WrittenStore:
@@ -331,7 +333,7 @@ def finish_import(
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
-    return WrittenStore(store, outcome, tuple(each for each in left_out if each.number))
+    return WrittenStore(store, outcome)
 
 
 def finish_parts(

@@ -1,4 +1,4 @@
-"""Files of an import's source: a file, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
+"""Files of an import's source: a file, a zip, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -18,10 +21,27 @@ from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
+ZIP = ".zip"
+"""Ending of archives whose members are listed as files."""
+SHOWN_ENDINGS = 6
+"""Endings of files that a sentence lists."""
+COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+"""Endings of compressed files, and Arrow's names of their compression."""
+SYSTEM_NAMES = frozenset(
+    {"__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini"}
+)
+"""Names of folders and files that systems leave in folders of others; so are all that begin with a dot."""
+_SYSTEM_PART = re.compile(rf"(?:^|/)(?:(?!\.\.?(?:/|$))\.|(?:{'|'.join(map(re.escape, sorted(SYSTEM_NAMES)))})(?:/|$))")
+SYSTEM = "hidden or of the system"
+"""Reason for which these are left out."""
 LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
+CIRCLE, TWICE = "link in a circle", "name there twice"
+"""Stamps of a link to a folder around it, and of a zip's member that a later one of its name replaces."""
+UNPACKING = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, EOFError)
+"""Errors of unpacking; RuntimeError and NotImplementedError: one that is encrypted, an unknown method."""
 _PATTERN = re.compile(r"[*?\[]")
 _NO_FOLDER, _MISSING = " is a file; name a folder.", ": there is no such file or folder; correct it."
 _ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
@@ -40,6 +60,8 @@ class BadRecord(UserError):
         """Place of the record, for people: a file, and its line or row."""
         self.reason = reason
         """Reason why it cannot be read, without its place."""
+        self.is_rest = False
+        """True for a damaged file, or all of it behind the damage."""
 
     @classmethod
     def at(cls, place: str, reason: str, remedy: str) -> BadRecord:
@@ -69,11 +91,25 @@ class SourceFile:
     """Size in bytes; 0 for a link that leads nowhere."""
     stamp: str
     """Time of its last change, which another content does not share."""
+    in_zip: bool = False
+    """True for a member of the zip that `root` names."""
 
     @property
     def is_remote(self) -> bool:
         """True below a URI."""
         return is_uri(self.root)
+
+    @property
+    def has_path(self) -> bool:
+        """True for a file of this machine that lies in no archive."""
+        return not self.in_zip and not self.is_remote
+
+    @property
+    def set_aside(self) -> str:
+        """Reason why it is left out whatever it holds: hidden or left there by a system, or no file of its own."""
+        if self.stamp in (CIRCLE, TWICE):
+            return self.stamp
+        return SYSTEM if _SYSTEM_PART.search(self.name) else ""
 
     @property
     def shown(self) -> str:
@@ -82,8 +118,21 @@ class SourceFile:
 
     @property
     def suffix(self) -> str:
-        """Ending of its name: `.parquet`."""
-        return os.path.splitext(self.name)[1]  # noqa: PTH122  of many files, which pathlib takes long for
+        """Ending of its name in small letters: `.parquet`; of a compressed one that before it."""
+        stem, suffix = os.path.splitext(self.name)  # noqa: PTH122  of many files, which pathlib takes long for
+        return (os.path.splitext(stem)[1] if suffix.lower() in COMPRESSED else suffix).lower()  # noqa: PTH122
+
+    @property
+    def ending(self) -> str:
+        """Ending in small letters, for people: `.tif`, `.csv.gz`; `without ending` for none."""
+        suffix = os.path.splitext(self.name)[1]  # noqa: PTH122
+        suffix = self.suffix + suffix if suffix.lower() in COMPRESSED else suffix
+        return visible_name(suffix.lower()) or "without ending"
+
+    @property
+    def compression(self) -> str | None:
+        """Arrow's name of its compression, by its ending; None for a plain file."""
+        return COMPRESSED.get(os.path.splitext(self.name)[1].lower())  # noqa: PTH122
 
     @property
     def stem(self) -> str:
@@ -99,27 +148,34 @@ class SourceFile:
         """Return True for a file of this machine that has another time of change than its listing, or is gone."""
         if self.is_remote or not self.stamp.isdigit():
             return False
-        return local_file(self.path).stamp != self.stamp
+        return local_file(Path(self.root) if self.in_zip else self.path).stamp != self.stamp
 
     @property
     def path(self) -> Path:
-        """Path of a file that is not behind a URI."""
-        assert not self.is_remote, self.root
+        """Path of a file that is neither behind a URI nor in an archive."""
+        assert self.has_path, self.root
         return Path(self.root) / self.name
 
 
 def with_suffix(files: Sequence[SourceFile], *suffixes: str) -> list[SourceFile]:
     """Return the files whose names end so, whatever the case of letters."""
-    return [file for file in files if file.suffix.lower() in suffixes]
+    return [file for file in files if file.name.lower().endswith(suffixes)]
+
+
+def endings(listing: Sequence[SourceFile]) -> str:
+    """Return the endings of a listing's files for people: `5 .md, 1 .pdf`; the most frequent first."""
+    counts = Counter(file.ending for file in listing)
+    shown = [f"{number:,} {ending}" for ending, number in counts.most_common(SHOWN_ENDINGS)]
+    return ", ".join([*shown, *["..."] * (len(counts) > SHOWN_ENDINGS)]) or "no file"
 
 
 def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) -> list[SourceFile]:
     """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in the order of names.
 
-    Names that begin with a dot are left out; links to folders are not followed, links to files are. In a pattern, `**`
-    stands for folders of any depth. With a single file come those of its stem with an ending in `beside`. `whole`: the
-    source is a folder, of which names that begin with a dot are listed too. Raises UserError where there is nothing of
-    that name, and Unreachable where a URI does not answer.
+    Links are followed, a folder inside itself never. A zip gives its members. In a pattern, `**` stands for folders of
+    any depth. With a single file come those of its stem with an ending in `beside`. `whole`: the source is a folder.
+    Raises UserError where there is nothing of that name or nothing that may be listed, and Unreachable where a URI does
+    not answer.
     """
     base, pattern = (source, "") if whole or Path(source).exists() else _parts(source)
     if is_uri(source):
@@ -127,14 +183,18 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
         base, pattern = (parts.path, "") if whole else _parts(parts.path)
         files = _list_uri(source, urlunsplit(parts._replace(path=base or "/")), beside, whole)
     elif Path(base).is_dir() or pattern:
-        files = list(_walk(os.path.abspath(base), "", whole))  # noqa: PTH100  for processes elsewhere; links stay
+        files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
     elif not os.path.lexists(source):
         raise UserError(f"--source={source}{_MISSING}")
     elif whole:
         raise UserError(f"--source={source}{_NO_FOLDER}")
     else:
         path = Path(source)
-        files = [local_file(each) for each in {path, *map(path.with_suffix, beside)} if os.path.lexists(each)]
+        others = path.parent.iterdir() if beside and os.access(path.parent, os.R_OK) else ()
+        companions = [each for each in others if each.stem == path.stem and each.suffix.lower() in beside]
+        files = [local_file(each) for each in {path, *companions}]
+    if len(files) == 1 and files[0].suffix == ZIP and not pattern:
+        files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
     if pattern:
         matches = _expression(pattern).match
@@ -165,16 +225,56 @@ def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
     return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
 
 
-def _walk(root: str, below: str, hidden: bool) -> Iterator[SourceFile]:
-    """Iterate over all files below a folder, special ones too; only with `hidden` over names that begin with a dot."""
-    with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118  pathlib takes three times as long
-        for entry in entries:
-            if entry.name.startswith(".") and not hidden:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(root, f"{below}{entry.name}/", hidden)
-            else:
-                yield _listed(root, f"{below}{entry.name}", entry)
+def _walk(root: str, below: str = "", above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[SourceFile]:
+    """Iterate over all files below a folder, special ones too; `above`: device and inode of the folders around it."""
+    folder = os.path.join(root, below)  # noqa: PTH118  pathlib takes three times as long
+    try:
+        status = os.stat(folder)  # noqa: PTH116
+        here = above | {(status.st_dev, status.st_ino)}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # a link to itself
+                    is_folder = False
+                if not is_folder:
+                    yield _listed(root, f"{below}{entry.name}", entry)
+                elif entry.is_symlink() and ((into := entry.stat()).st_dev, into.st_ino) in here:
+                    yield SourceFile(root, f"{below}{entry.name}", 0, CIRCLE)
+                else:
+                    yield from _walk(root, f"{below}{entry.name}/", here)
+    except OSError as error:
+        raise UserError(
+            f"--source={root}: {visible_name(folder)} cannot be listed ({error.strerror}); make it readable, or name "
+            "another folder."
+        ) from error
+
+
+def _zip_members(file: SourceFile) -> list[SourceFile]:
+    """List the files of a zip. Raises UserError for one that cannot be read."""
+    root = f"{file.root.rstrip('/')}/{file.name}"
+    try:
+        infos = _opened_zip(root).infolist()
+    except (OSError, *UNPACKING) as error:
+        raise UserError(f"--source={root} is no zip that can be read ({first_line(error)}); copy it again.") from error
+    infos = [each for each in infos if not each.is_dir()]
+    last = {each.filename: each for each in infos}
+    return [
+        SourceFile(
+            root, each.filename, each.file_size, file.stamp if last[each.filename] is each else TWICE, in_zip=True
+        )
+        for each in infos
+    ]
+
+
+@lru_cache(maxsize=4)
+def _opened_zip(path: str) -> zipfile.ZipFile:
+    root, _, name = path.rpartition("/")
+    size = 0
+    if is_uri(root):
+        files = _files(root)
+        size = files.filesystem.get_file_info(f"{files.path}/{name}").size
+    return zipfile.ZipFile(open_source(SourceFile(root, name, size, "")))
 
 
 def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> list[SourceFile]:
@@ -203,7 +303,7 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
     found: list[SourceFile] = []
     for each in infos:
         name = each.path.strip("/").removeprefix(above.strip("/")).strip("/")
-        if each.type == FileType.File and (whole or "/." not in f"/{name}"):
+        if each.type == FileType.File:
             found.append(SourceFile(root, name, each.size or 0, str(each.mtime_ns or "")))
     return found
 
@@ -232,17 +332,59 @@ def open_source(file: SourceFile, buffer: int = READ_BYTES) -> BinaryIO:
     Raises Unreachable for a file behind a URI that some attempts cannot read, UnusableFile for no plain file, and
     OSError.
     """
+    if file.in_zip:
+        return _unpacking(lambda: _opened_zip(file.root).open(file.name))
     if not file.is_remote:
         return open_regular_file(file.path, follow=True)
     return cast(BinaryIO, io.BufferedReader(RemoteStream(file), buffer))
 
 
+def open_unpacked(file: SourceFile) -> BinaryIO:
+    """Open a file to be read in its order, unpacked where its ending says that it is compressed. Raises OSError."""
+    if file.compression is None:
+        return open_source(file)
+    import pyarrow as pa
+
+    return _unpacking(lambda: pa.CompressedInputStream(open_source(file), file.compression))
+
+
+def _unpacking(opened: Callable[[], Any]) -> BinaryIO:
+    """Open what unpacks a file; its libraries' errors become OSError."""
+    stream = UnpackedStream(opened)
+    return cast(BinaryIO, io.BufferedReader(stream, READ_BYTES))
+
+
+class UnpackedStream(io.RawIOBase):
+    """Content of a compressed file or of a member of an archive, read in its order."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._read = self._translating(opened).read
+
+    def _translating(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except UNPACKING as error:
+            raise OSError(first_line(error)) from error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer. Raises OSError for what cannot be unpacked."""
+        content = self._translating(lambda: self._read(len(buffer)))
+        buffer[: len(content)] = content
+        return len(content)
+
+
 def read_source(file: SourceFile, limit: int) -> bytes:
     """Read a file of at most `limit` bytes. Raises as `open_source` does, and OSError for a larger one."""
-    if not file.is_remote:
+    if file.has_path:
         return read_plain(file.path, limit, follow=True)
     if file.size > limit:
         raise OSError(f"{file.size:,} bytes, more than {limit:,}")
+    if file.in_zip:
+        with open_source(file) as source:
+            return source.read()
     return read_part(file, 0, file.size)
 
 

@@ -25,7 +25,8 @@ from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.stores.manifest import MANIFEST_NAME, plain_name
+from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.receipt import plain_name
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.tokenizer import packed, store_codec

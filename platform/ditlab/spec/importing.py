@@ -12,7 +12,8 @@ from denoisers.contract import Spec
 from ditlab.spec.uris import refuse_storage
 
 SMALLEST_RESOLUTION = 8
-CAPTION_ORIGINS = ("txt", "folder", "stem", "column", "none")
+CAPTION_ORIGINS = ("txt", "json", "folder", "stem", "metadata", "column", "none")
+CAPTION_FILES = (".jsonl", ".csv", ".tsv")
 
 
 def _plain(name: str) -> str:
@@ -79,23 +80,31 @@ class GetOptions(Spec):
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From .png, .jpg, .webp and .bmp files, WebDataset tars, Parquet with image bytes, a folder that Hugging Face's
-    `datasets` has saved to a disk, or MosaicML's MDS shards. Captions come from .txt files of the same stem (in tars,
-    of the same key) or a column, unless --caption-from says otherwise; a folder of class folders is imported with
-    --label-from folder. Each image is scaled down to cover the size that suits it best and cropped around its centre;
-    none is enlarged, and those smaller than every size are skipped and listed. Transparency turns white, and EXIF's
-    orientation is applied. An import that was killed goes on from its whole blocks when the same command is given.
+    From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, Parquet with image bytes, a folder that
+    Hugging Face's `datasets` has saved to a disk, or MosaicML's MDS shards. Captions come from .txt files of the same
+    stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a column, unless --caption-from says
+    otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled down to cover the
+    size that suits it best and cropped around its centre; none is enlarged. Transparency turns white, EXIF's
+    orientation is applied, and colours are converted to sRGB. A receipt says of every file, member and row whether it
+    was used, and why not. An import that was killed goes on from its whole blocks when the same command is given.
     """
 
     source: SourcePlace
     """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
     (s3://bucket/photos). Folders are searched to their depth and read in the order of the paths."""
     caption_from: Annotated[str, Field(min_length=1)] | None = None
-    """Origin of captions. `txt`: the .txt file of the same stem. `folder`: the folder below --source that the image
-    lies in, `stem`: the file's name, both with `_` as a space. FILE.jsonl: lines {"file_name": "a/b.png",
-    "caption": "..."}. `column`: Parquet's. `none` [default: txt; column of Parquet; none with --label-from]."""
-    label_from: Literal["folder"] | None = None
-    """Origin of classes. `folder`: each folder directly below --source is a class, numbered by name (column label)."""
+    """Origin of captions. `txt`, `json`: the file of the same stem. `folder`: the folder below --source that the image
+    lies in, `stem`: the file's name, both with `_` as a space. `metadata`: metadata.jsonl, .csv or .parquet beside the
+    images; FILE.jsonl, FILE.csv: one whose paths begin below --source; their lines are {"file_name": "a/b.png",
+    "caption": "..."}. `column`: Parquet's. `none` [default: metadata where there is one, else txt; column of Parquet;
+    none with --label-from]. Several captions of a list are kept a line each."""
+    label_from: Literal["folder", "inner", "cls"] | None = None
+    """Origin of classes (column label). `folder`: each folder directly below --source is a class; `inner`: the folder
+    that an image lies in; `cls`: the .cls file of the same stem. Classes are numbered in the order of their names, and
+    by value where all are whole numbers."""
+    label_column: Annotated[str, Field(min_length=1)] | None = None
+    """Column of Parquet or metadata, or key of .json files, that holds classes: whole numbers or text. Names that
+    Hugging Face's `datasets` has written (ClassLabel) are kept."""
     sizes: Literal["aspect", "square"] = "aspect"
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
     resolution: Annotated[int, Field(ge=SMALLEST_RESOLUTION)] = 256
@@ -111,7 +120,7 @@ class ImagesOptions(Spec):
     image_column: Annotated[str, Field(min_length=1)] = "image"
     """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
     caption_column: Annotated[str, Field(min_length=1)] = "caption"
-    """Column of Parquet files, or key of JSON lines, that holds captions."""
+    """Column of Parquet or metadata, or key of JSON, that holds captions."""
     caption_length: Annotated[int, Field(ge=4)] = 512
     """Bytes of a caption's column; longer captions are cut between two characters, and counted."""
     missing_caption: Literal["refuse", "skip"] = "refuse"
@@ -133,9 +142,19 @@ class ImagesOptions(Spec):
     @field_validator("caption_from")
     @classmethod
     def _caption_from_is_known(cls, origin: str | None) -> str | None:
-        if origin is not None and origin not in CAPTION_ORIGINS and not origin.endswith(".jsonl"):
-            raise ValueError(f"is none of {', '.join(CAPTION_ORIGINS)} and no .jsonl file; give one of them.")
+        if origin is not None and origin not in CAPTION_ORIGINS and not origin.endswith(CAPTION_FILES):
+            raise ValueError(
+                f"is none of {', '.join(CAPTION_ORIGINS)} and no {', '.join(CAPTION_FILES)} file; give one of them."
+            )
         return origin
+
+    @model_validator(mode="after")
+    def _labels_have_one_origin(self) -> "ImagesOptions":
+        if self.label_from and self.label_column:
+            raise ValueError(
+                f"--label-from={self.label_from} and --label-column={self.label_column}: give one of them."
+            )
+        return self
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "ImagesOptions":
@@ -149,12 +168,13 @@ class ImagesOptions(Spec):
 
 
 class TextOptions(Spec):
-    """Text as rows of tokens: .txt files, JSON lines, tables.
+    """Text as rows of tokens: .txt files, JSON lines, CSV, tables.
 
-    Tables are Parquet, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards. A .txt file is a
-    document, and so is a line of a .jsonl file and a row of a table. An end token follows each document; all are joined
-    and cut into rows of one length, and the last incomplete row is dropped. The store carries its tokeniser. A killed
-    import goes on from its whole blocks.
+    Tables are Parquet, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards; text, lines and CSV
+    may be compressed (.gz, .zst). A .txt file is
+    a document, and so is a line of a .jsonl file and a row of a table. An end token follows each document; all are
+    joined and cut into rows of one length, and the last incomplete row is dropped. The store carries its tokeniser. A
+    receipt says of every file and document whether it was used. A killed import goes on from its whole blocks.
     """
 
     source: SourcePlace

@@ -48,9 +48,9 @@ def test_the_command_writes_classes_and_its_mistakes_are_sentences(tmp_path, pet
         (("--caption-from", "c.jsonl"), "--caption-from=c.jsonl names cow/0.png, which --source=pets does not hold;"),
         (
             ("--caption-from", "names"),
-            "--caption-from='names': is none of txt, folder, stem, column, none and no .jsonl",
+            "--caption-from='names': is none of txt, json, folder, stem, metadata, column, none and no .jsonl",
         ),
-        (("--label-from", "stem"), "'stem' is not 'folder'"),
+        (("--label-from", "stem"), "'stem' is not one of 'folder', 'inner', 'cls'"),
         (("--max-side", "32"), "--max-side=32 is of --sizes aspect; leave it out."),
         (
             (),

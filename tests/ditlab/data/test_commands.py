@@ -156,20 +156,28 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
-    assert re.search(r"too small +1 +20\.00% +3\.png \(20x20 pixels\)", done.err) and "unreadable" in done.err
-    assert re.search(r"listed in .*skipped-[0-9a-f]+\.txt", done.err)
-    assert "bytes of decoded pixels" in done.err
+    lines = done.err.splitlines()[-5:]
+    assert lines[0].startswith("images-photos-128: 3 rows in ") and "bytes of decoded pixels" in lines[1]
+    assert lines[2] == (
+        "  10 files found: 3 images, 5 captions and classes; 2 left out: "
+        "1 .png (too small: 3.png); 1 .png (unreadable: broken.png)"
+    )
+    assert re.fullmatch(r"  listed in .*/images-photos-128/left_out-[0-9a-f]{8}\.txt", lines[3])
+    assert lines[4] == "warning: 2 of 10 files (20%) were left out, most as too small."
+    listed = Path(lines[3].removeprefix("  listed in ")).read_text().splitlines()
+    assert listed == list(store["receipt"]["listed"]) and "3.png: too small (20x20 pixels)" in listed
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
         (64, 64, 2),
         (64, 128, 1),
     ]
-    assert seen["facts"] == {"too small": 1, "unreadable": 1} and seen["fingerprint"] == store["fingerprint"]
+    assert seen["receipt"] == store["receipt"] and store["left_out"] == {"too small": 1, "unreadable": 1}
+    assert seen["fingerprint"] == store["fingerprint"]
     assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
     table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
-    assert "1 too small, 1 unreadable" in table
+    assert all(words in " ".join(table.split()) for words in ("1 .png (too small: 3.png)", "2 of 10 files (20%)"))
 
 
 def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):

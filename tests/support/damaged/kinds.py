@@ -51,7 +51,7 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
     (r"train/\w+/openmetrics\.txt", "for scrapers, served as it is: tests of runs/test_metrics_server"),
     (r"train/\w+/media/.*\.parquet", "a table for people"),
-    (STORE + r"skipped-\w+\.txt", "a list for people"),
+    (STORE + r"left_out-\w+\.txt", "a list for people"),
     (r"comparisons/.*", "for people"),
     (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of data/remote"),
     (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),

@@ -36,8 +36,9 @@ from ditlab.data.processes import fitting_processes
 from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.receipt import LISTED, SHOWN_NAMES, LeftOutTally, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import LeftOutRecords, WrittenStore, refuse_bucketed_store
+from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import GetOptions
 
@@ -116,7 +117,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             folder,
             receipts,
         ):
-            note, left_out = _origin(source, kept, windows, options)
+            note, receipt, listed = _origin(source, kept, windows, options)
             features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
             return finish_import(
@@ -131,14 +132,15 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
                     license="not stated in the zarr store",
                     note=note,
                 ),
-                left_out=left_out,
+                receipt=receipt,
+                left_out=listed,
             )
 
 
 def _origin(
     source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
-) -> tuple[str, list[LeftOutRecords]]:
-    """Return the note on where a store's windows come from, and what was left out."""
+) -> tuple[str, SourceReceipt, bytes]:
+    """Return the note on where a store's windows come from, and the receipt with its list."""
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
     all_windows = windows.dropped + len(windows.first)
@@ -155,12 +157,21 @@ def _origin(
         parts.append(f"neighbouring windows share regions: {WHOLE_CHROMOSOMES}")
     if missing:
         parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
-    first = peak_name(source.chromosomes, source.peaks[closed[0]]) if len(closed) else ""
-    return "; ".join(parts), [
-        LeftOutRecords("peaks of zero atpm", len(closed), num, first),
-        LeftOutRecords(f"windows over {options.max_span:,} base pairs", windows.dropped, all_windows),
-        LeftOutRecords(f"{data.kind_of_files} without a file, read as zeros", missing, num_files),
+    peaks, wide = LeftOutTally(), LeftOutTally()
+    lines = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
+    peaks.add("zero atpm", "", *lines[:SHOWN_NAMES], number=len(closed))
+    borders = np.zeros(len(kept) + 1, np.int64)
+    np.add.at(borders, windows.first, 1)
+    np.add.at(borders, windows.first + windows.size, -1)
+    num_inside = int((np.cumsum(borders) > 0).sum())
+    peaks.add("in no window", "", number=len(kept) - num_inside)
+    wide.add(f"over {options.max_span:,} base pairs", "", number=windows.dropped)
+    levels = [
+        ReceiptLevel(unit="peaks", found=num, used={"in windows": num_inside}, left_out=peaks.groups()),
+        ReceiptLevel(unit="windows", found=all_windows, used={"rows": len(windows.first)}, left_out=wide.groups()),
     ]
+    zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
+    return "; ".join(parts), *make_receipt(levels, [f"{line}: zero atpm" for line in lines], zeros)
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:

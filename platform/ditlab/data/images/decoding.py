@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.captions import cut
 from ditlab.data.import_blocks import LeftOut
 from ditlab.data.source_files import not_utf8
+from ditlab.data.stores.receipt import DAMAGED
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file
 
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
-FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 """Pillow's names of the formats that are read; others are not tried, as some start other programs."""
-IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+IMAGE_SUFFIXES = (".bmp", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112
 """Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
 BROKEN = (
@@ -111,12 +112,16 @@ class CaptionedImage:
     """Origin for people: a path below the source, a tar's member, a row of a file."""
     image: bytes | Path | None
     """Content of a file, or its path; None where the source has none."""
-    caption: bytes | Path | None
-    """UTF-8 text or the path of its file; None where the source has none."""
+    caption: bytes | None
+    """UTF-8 text; None where the source has none."""
     label: str | None = None
     """Name of its class; None where the source has no classes."""
     problem: str = ""
     """Reason why the source could not read it, if any."""
+    ending: str = ""
+    """Ending of its name in small letters; empty for a row."""
+    beside: int = 0
+    """Members of an archive that are its caption or class."""
     is_rest: bool = False
     """True for a damaged file, or all of it behind the damage, whose images are unknown."""
 
@@ -130,6 +135,8 @@ class DecodingRules:
     """Most bytes of a caption."""
     captions: bool = True
     """False for images that need no captions."""
+    labels: bool = False
+    """True for images that need a class."""
     max_pixels: int = MAX_PIXELS
     """Most pixels of a picture."""
 
@@ -144,41 +151,40 @@ class DecodedImage:
     caption: bytes
     """UTF-8, at least a byte; empty where images need no captions."""
     caption_was_cut: bool
+    was_converted: bool = False
+    """True where its colours were those of another profile than sRGB."""
     label: str | None = None
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut:
     """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
 
-    What cannot be decoded is left out for a reason: `missing caption`, `unreadable`, `too small`, `too large` or
-    `damaged file`.
+    Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing caption`, `missing class`,
+    `unreadable`, `too small`, `too large` or `damaged file`.
     """
 
     def left_out(reason: str, detail: str, side: int = 0) -> LeftOut:
-        return LeftOut(place=item.name, reason=reason, detail=detail, side=side)
+        return LeftOut(place=item.name, reason=reason, detail=detail, side=side, ending=item.ending)
 
     if item.problem:
-        return left_out("damaged file" if item.is_rest else "unreadable", item.problem)
+        return left_out(DAMAGED if item.is_rest else "unreadable", item.problem)
     caption = b""
     if rules.captions:
         try:
-            content = item.caption
-            if isinstance(content, Path):
-                content = read_plain(content, CAPTION_BYTES, follow=True)
-            text = (content or b"").decode()
+            text = (item.caption or b"").decode()
         except UnicodeDecodeError as error:
             return left_out("unreadable", f"its caption {not_utf8(0, error)}")
-        except OSError as error:
-            return left_out("unreadable", f"its caption: {first_line(error)}")
-        caption = text.removeprefix("\ufeff").replace("\0", "").strip().encode()
+        caption = "\n".join(text.removeprefix("\ufeff").replace("\0", "").strip().splitlines()).encode()
         if not caption:
             detail = "no caption" if item.caption is None else "an empty caption"
             return left_out("missing caption", detail)
+    if rules.labels and item.label is None:
+        return left_out("missing class", "no class")
     if item.image is None:
         return left_out("unreadable", "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
-            fitted = _fitted(item.image, rules)
+            fitted, was_converted = _fitted(item.image, rules)
     except TooManyPixels as error:
         return left_out("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except UnidentifiedImageError:
@@ -189,7 +195,7 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut
         return left_out("too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
-    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), item.label)
+    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label)
 
 
 def most_image_bytes(max_pixels: int) -> int:
@@ -214,32 +220,63 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
             yield image
 
 
-def _fitted(content: bytes | Path, rules: DecodingRules) -> Image.Image | ImageSize:
-    """Scale an image in RGB to cover its bucket, cropped around its centre; return its size where it has no bucket."""
+def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | ImageSize, bool]:
+    """Scale an image in sRGB to cover its bucket, cropped around its centre; gives its size where it has no bucket.
+
+    Gives as well whether its colours were converted.
+    """
     buckets = rules.buckets
     with open_picture(content, rules.max_pixels) as image:
         orientation = image.getexif().get(ORIENTATION, 1)
         width, height = image.size[::-1] if orientation in (5, 6, 7, 8) else image.size
         size = buckets.choose(height, width)
         if size is None:
-            return ImageSize(height, width)
+            return ImageSize(height, width), False
         scale = max(size.height / height, size.width / width)
         # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as needed
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
         image.load()
-        upright = in_rgb(image if orientation == 1 else ImageOps.exif_transpose(image))
+        upright, was_converted = in_srgb(image if orientation == 1 else ImageOps.exif_transpose(image))
     # the part of the image that the bucket shows: cropping here saves scaling the rest
     shown_width = min(upright.width, upright.height * size.width / size.height)
     shown_height = min(upright.height, upright.width * size.height / size.width)
     left, top = (upright.width - shown_width) / 2, (upright.height - shown_height) / 2
     box = (left, top, left + shown_width, top + shown_height)
-    return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box)
+    return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box), was_converted
+
+
+def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
+    """Convert an image to 8-bit RGB with sRGB's colours, transparency on white; gives as well whether they changed.
+
+    Colours without a profile are taken for sRGB's, and so are those whose profile cannot be read or is of grey.
+    """
+    profile = image.info.get("icc_profile")
+    transform = _transform(profile, "CMYK" if image.mode == "CMYK" else "RGB") if profile else None
+    if transform is None:
+        return in_rgb(image), False
+    converted = ImageCms.applyTransform(image if image.mode == "CMYK" else in_rgb(image), transform)
+    assert converted is not None, "it is not converted in place"
+    return converted, True
+
+
+@lru_cache(maxsize=16)  # the photographs of a camera have one
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """Return the conversion of a profile's colours to sRGB's; None for sRGB itself and for one of other channels."""
+    try:
+        opened = ImageCms.ImageCmsProfile(BytesIO(profile))
+        if opened.profile.xcolor_space.strip() != mode or "sRGB" in ImageCms.getProfileDescription(opened):
+            return None
+        return ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), mode, "RGB")
+    except (ImageCms.PyCMSError, OSError):
+        return None
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
     """Convert an image to 8-bit RGB, transparency on white; one that is in RGB is returned itself."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
+    if image.mode == "F":
+        raise ValueError("numbers of 32 bits with a point, whose white is not known")
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow's own conversion clips at 255
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:

@@ -163,7 +163,7 @@ def encoded_blocks(
             file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
             blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
     folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place)] for place in folders}
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
     columns = {part: rules.columns(store.columns) for part, store in parts.items()}
     with imported_blocks(
@@ -216,6 +216,9 @@ def encode_store(
     names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
     note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))
     source = store.manifest.source.model_copy(update={"note": note})
+    receipt: dict[str, Any] = {"receipt": store.manifest.receipt}
+    if store.manifest.receipt and (name_of_list := store.manifest.receipt.list_name):
+        receipt["left_out"] = read_plain(store.path / name_of_list, ATTACHMENT_BYTES)
     if isinstance(store, BucketedStore):
         refuse_plain_store(path)
         manifest = store.manifest
@@ -228,9 +231,7 @@ def encode_store(
                 name=path.name,
                 description=manifest.description,
                 source=source,
-                facts=manifest.facts,
-                notes=manifest.notes,
-                files={name: read_plain(store.path / file, ATTACHMENT_BYTES) for name, file in manifest.files.items()},
+                **receipt,
             )
     refuse_bucketed_store(path)
     with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
@@ -242,5 +243,6 @@ def encode_store(
             description=store.manifest.description,
             source=source,
             text=store.manifest.text,
+            **receipt,
             attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments},
         )

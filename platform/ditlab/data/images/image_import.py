@@ -18,7 +18,7 @@ from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
 from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.sources import open_image_source, read_images
+from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
@@ -34,20 +34,16 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, class_warnings, make_receipt
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-NOTED = 20
-"""Skipped images named in the store's notes; its list names more."""
-LISTED = 100_000
-"""Skipped images in a store's list."""
-SKIPPED_NAME = "skipped.txt"
 IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
 """Options that do not change the images of a store; the source enters by its listing."""
-CUT = "captions cut"
-"""Name of the count of captions that were longer than their column."""
+CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
+"""Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
 LABEL = "label"
 """Name of the column of classes."""
 
@@ -72,7 +68,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     stem = folder_name(PurePosixPath(source_name(options.source)).stem)
     path = request.out / (options.name or f"images-{stem}-{options.resolution}")
     refuse_plain_store(path)
-    decoding = DecodingRules(buckets, options.caption_length, has_captions, options.max_pixels)
+    decoding = DecodingRules(buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels)
     rules = ImageRules(options, annotations, decoding, source.classes)
     damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
     for line in damaged:
@@ -92,20 +88,21 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         path, "images", source.blocks, described, rules, executor, request.progress, "decoding", "images", source.num
     ) as (folder, receipts):
         listed = [*damaged, *(each for receipt in receipts for each in receipt.listed)]
-        left_out = +sum((Counter(each.left_out) for each in receipts), Counter({"damaged line": len(damaged)}))
-        num_cut = sum(receipt.counts.get(CUT, 0) for receipt in receipts)
+        counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
         rows = sum(receipt.rows for receipt in receipts)
-        notes = [f"{each.place}: {each.reason} ({each.detail})" for each in listed[:LISTED]]
+        lines = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
+        levels = _levels(source, receipts, damaged, rows, counts[BESIDE])
         if not rows:
-            if not notes:
+            if not lines:
                 raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
+            left_out = Counter(each.reason for each in listed)
             reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
             side, smaller = max(each.side for each in listed), ""
             if side >= SMALLEST_RESOLUTION:
                 patch = _fitting_patch(side)
                 smaller = f", or give --resolution {side - side % patch} --patch {patch}"
             raise RefusedSource(
-                f"--source={options.source} holds no image that can be used ({reasons}), the first being {notes[0]}; "
+                f"--source={options.source} holds no image that can be used ({reasons}), the first being {lines[0]}; "
                 f"name other files{smaller}."
             )
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in {*chain(*(each.parts for each in receipts))}}
@@ -122,9 +119,9 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         if num := len(source.classes):
             words.append(f"of {num:,} class{'es' if num > 1 else ''}")
         words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
-        more = left_out.total() - len(notes)
-        text = "".join(f"{line}\n" for line in [*notes, *([f"and {more:,} more"] if more else [])])
-
+        warnings = [*source.warnings, *class_warnings(dict(zip(source.classes, _class_rows(receipts), strict=False)))]
+        changed = {what: counts[what] for what in (CUT, CONVERTED)}
+        receipt, list_content = make_receipt(levels, [*source.files_left_out, *lines], changed, warnings)
         stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
         with ExitStack() as encoding:
             if encoders:
@@ -136,10 +133,42 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
                 name=path.name,
                 description=" ".join(words),
                 source=origin,
-                facts=dict(sorted(left_out.items())) | ({CUT: num_cut} if num_cut else {}),
-                notes=notes[:NOTED],
-                files={SKIPPED_NAME: text.encode()} if notes else {},
+                receipt=receipt,
+                left_out=list_content,
             )
+
+
+def _levels(
+    source: ImageSource, receipts: Sequence[BlockReceipt], damaged: Sequence[LeftOut], rows: int, beside: int
+) -> list[ReceiptLevel]:
+    """Return the levels of an import: the files, and the members or rows in them; image files are their own level."""
+    tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+    num = tally.counts.total()
+    if source.blocks[0].kind == "images":
+        tally.merge(source.files.left_out)
+        used = source.files.used | {"images": rows}
+        levels = [ReceiptLevel(unit=source.files.unit, found=source.files.found, used=used, left_out=tally.groups())]
+    else:
+        unit = "members" if source.blocks[0].kind == "tar" else "rows"
+        used = {"images": rows} | ({BESIDE: beside} if beside else {})
+        inner = ReceiptLevel(unit=unit, found=rows + beside + num, used=used, left_out=tally.groups())
+        levels = [source.files, inner]
+    if damaged or source.num_lines:
+        lines = LeftOutTally()
+        for line in damaged:
+            lines.add(line.reason, "", line.place)
+        found, used = source.num_lines + len(damaged), {"read": source.num_lines}
+        levels.append(ReceiptLevel(unit="lines", found=found, used=used, left_out=lines.groups()))
+    return levels
+
+
+def _class_rows(receipts: Sequence[BlockReceipt]) -> list[int]:
+    """Return the number of rows of each class."""
+    counts: Counter[int] = Counter()
+    for shards in (each for receipt in receipts for each in receipt.parts.values()):
+        for shard in shards:
+            counts.update(dict(enumerate(shard.moments[LABEL].class_counts or ())) if LABEL in shard.moments else {})
+    return [counts[number] for number in range(max(counts, default=-1) + 1)]
 
 
 def _buckets(options: ImagesOptions) -> AspectBuckets:
@@ -177,13 +206,16 @@ class ImageRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
         skipped: list[LeftOut] = []
-        captions_cut = rows = 0
+        counts, tally, rows = Counter[str](), LeftOutTally(), 0
+        numbers = {name: number for number, name in enumerate(self.classes)}
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             for item in read_images(block, self.annotations, self.options):
-                image = decode(self.decoding, item)
+                image = item if isinstance(item, LeftOut) else decode(self.decoding, item)
+                counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
                 if isinstance(image, LeftOut):
                     self.check(image)
+                    tally.add(image.reason, image.ending, image.place)
                     skipped.append(image)
                     continue
                 if image.size not in series:
@@ -196,9 +228,10 @@ class ImageRules:
                     row[CAPTION] = encode_captions([image.caption], self.decoding.caption_length)
                 if self.classes:
                     assert image.label is not None, "a source with classes gives one to each image"
-                    row[LABEL] = np.array([self.classes.index(image.label)])
+                    row[LABEL] = np.array([numbers[image.label]])
                 series[image.size].append(row)
-                captions_cut += image.caption_was_cut
+                counts[CUT] += image.caption_was_cut
+                counts[CONVERTED] += image.was_converted
                 rows += 1
             parts = {"{}x{}".format(*size): tuple(series[size].finish()) for size in sorted(series)}
         finally:
@@ -208,9 +241,9 @@ class ImageRules:
             block=block.number,
             rows=rows,
             parts=parts,
-            left_out=dict(sorted(Counter[str](image.reason for image in skipped).items())),
+            left_out=tally.groups(),
             listed=tuple(skipped[:MOST_LISTED]),
-            counts={CUT: captions_cut} if captions_cut else {},
+            counts=dict(+counts),
         )
 
     def columns(self, size: ImageSize) -> dict[str, Column]:
@@ -245,5 +278,5 @@ class ImageRules:
             raise RefusedSource(
                 f"{image.place} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
             )
-        if self.options.unreadable == "refuse" and image.reason in ("damaged file", "damaged line"):
+        if self.options.unreadable == "refuse" and image.reason in (DAMAGED, "damaged line"):
             raise RefusedSource(f"{image.place}: {image.detail}; correct it, or give --unreadable skip.")

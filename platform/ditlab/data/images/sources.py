@@ -1,38 +1,58 @@
-"""Sources of images with captions, cut into blocks and read as streams: image files, WebDataset tars, and tables.
+"""Sources of images with captions and classes, cut into blocks and read as streams: image files, tars, and tables.
 
-Tables are Parquet, folders that the Hugging Face library `datasets` has saved, and MosaicML's MDS shards.
+Image files lie in folders or in a zip. Tables are Parquet, folders that the Hugging Face library `datasets` has saved,
+and MosaicML's MDS shards. Of every file, member and row it is known in the end whether it was used.
 """
 
+from __future__ import annotations
+
+import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
-from ditlab.data.images.annotations import REMEDIES, Annotations, read_captions
+from ditlab.data.images.annotations import (
+    CAPTIONS,
+    LABELS,
+    METADATA,
+    REMEDIES,
+    Annotations,
+    caption_bytes,
+    class_name,
+    class_table,
+    read_lines,
+)
 from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage, most_image_bytes
-from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
+from ditlab.data.import_blocks import InputBlock, LeftOut, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
+    SYSTEM,
+    SYSTEM_NAMES,
+    TWICE,
     BadRecord,
     SourceFile,
+    endings,
     list_source,
+    local_file,
     open_source,
     read_source,
     visible_name,
     with_suffix,
 )
-from ditlab.data.sources.records import read_records, record_blocks, record_files
-from ditlab.data.sources.tables import parquet_rows
+from ditlab.data.sources.records import NOT_READ, files_level, read_records, record_blocks, record_files
+from ditlab.data.sources.tables import column_names, named_classes, parquet_rows, table_schema
+from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
 from ditlab.errors import UserError, first_line
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.plain_files import MIB
 
-LINES = ".jsonl"
-"""Ending of files of captions."""
+LINES = (".csv", ".jsonl", ".tsv")
+"""Endings of files of captions."""
 KINDS = {
     "images": "images",
     "tar": ".tar files",
@@ -55,6 +75,12 @@ PADDING_BYTES = 4 * MIB
 """Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
 BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError)
 """Errors of Python's reader for what is no tar, or a damaged one."""
+BESIDE = "captions and classes"
+"""Use of files and members that are an image's caption or class."""
+ALONE = "without an image"
+"""Reason of captions and classes that belong to no image."""
+BEHIND = "what belongs to it lies behind the damage"
+"""Finding on members whose image or caption is lost."""
 
 
 @dataclass(frozen=True)
@@ -67,45 +93,49 @@ class ImageSource:
     num: int | None
     """Number of images; None where it is unknown before they are read."""
     classes: Sequence[str]
-    """Names of all classes, sorted: a class's number is its place here."""
+    """Names of all classes in their order: a class's number is its place here."""
+    files: ReceiptLevel
+    """What the source's files are used for. Of image files, `images` counts those that are tried."""
+    files_left_out: Sequence[str] = ()
+    """The first files that are left out, a line each."""
+    num_lines: int = 0
+    """Lines of captions and classes that could be read."""
+    warnings: Sequence[str] = ()
 
 
 def open_image_source(options: ImagesOptions) -> ImageSource:
-    """Cut the images of a file, folder, pattern or URI into blocks, a function of the source alone.
+    """Cut the images of a file, folder, zip, pattern or URI into blocks, a function of the source alone.
 
     Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
     """
     source = options.source
-    files = list_source(source, beside=(".txt",))
+    listing = list_source(source, beside=(".txt", ".json", ".cls"))
+    files = [file for file in listing if not file.set_aside]
     images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
-    tables = [each for each in record_files(source, files) if each.kind in TABLES]
+    metadata = [file for file in files if file.name.rpartition("/")[2].lower() in METADATA] if images else []
+    tables = [each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata]
     found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
-    held = [kind for kind, files in found.items() if files]
+    held = [kind for kind, those in found.items() if those]
     if not held:
         raise UserError(
             f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved datasets folder "
-            "and no MDS index; name one that does."
+            f"and no MDS index ({endings(listing)}); name one that does."
         )
     if len(held) > 1:
         names = " and ".join(KINDS[kind] for kind in held)
         raise UserError(f"--source={source} holds {names}; name a folder of one kind, or a single file.")
     (kind,) = held
-    annotations = _annotations(options, kind)
+    annotations = _annotations(options, kind, metadata)
     if kind == "images":
-        return _image_files(files, annotations, options)
+        return _image_files(listing, files, images, annotations, options, metadata)
     if kind == "tar":
-
-        def labels_of(file: SourceFile) -> set[str]:
-            insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], headers=True))
-            found = (annotations.label_of(each, f"{file.shown}: {each}") for each in insides if each.suffix != ".txt")
-            return set(filter(None, found))
-
         labels: set[str] = set()
         if annotations.label is not None:
             with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
-                labels = labels.union(*pool.map(labels_of, tars))
+                labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
         blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-        return ImageSource(annotations, blocks, None, tuple(sorted(labels)))
+        counted = files_level(listing, {"read": tars})
+        return ImageSource(annotations, blocks, None, class_table(labels), *counted, len(annotations.lines))
     num = None  # where it would take a request for each file
     if kind == "mds":
         num = sum(int(each.detail["samples"]) for each in tables)
@@ -113,51 +143,164 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         with suppress(BadRecord):
             num = sum(sum(parquet_rows(each.file)) for each in tables)
     blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables)))
-    return ImageSource(annotations, blocks, num, ())
+    named: Mapping[str, Sequence[str]] = {}
+    if kind != "mds":
+        with suppress(BadRecord):  # told as its rows are read
+            named = named_classes(table_schema(tables[0].file, kind))
+    classes = _column_classes(blocks, annotations.keys[LABELS], named) if annotations.label else ()
+    warnings = []
+    if not annotations.label and named:
+        name = next(iter(named))
+        warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
+    annotations = replace(annotations, numbered=tuple(named.get(annotations.keys.get(LABELS, ""), ())))
+    level, lines = files_level(listing, {"read": [each.file for each in tables]})
+    return ImageSource(annotations, blocks, num, classes, level, lines, warnings=warnings)
 
 
-def _annotations(options: ImagesOptions, kind: str) -> Annotations:
-    """Read the rules for a kind of source, whose captions lie in a column or in .txt files."""
-    default = "column" if kind in TABLES else "txt"
-    chosen = options.caption_from or ("none" if options.label_from else default)
+def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
+    """Read the rules for a kind of source: its captions lie in a column, in files beside the images, or in tables."""
+    of_table = kind in TABLES
+    default = "column" if of_table else "metadata" if metadata else "txt"
+    label = options.label_from
+    if options.label_column:
+        label = "column"
+    elif label and of_table:
+        raise UserError(f"--label-from={label}: --source={options.source} holds {KINDS[kind]}; give --label-column.")
+    chosen = options.caption_from or ("none" if label and default == "txt" else default)
     caption = "lines" if chosen.endswith(LINES) else chosen
-    if (caption == "column") != (default == "column") and caption != "none":
-        right = "column, or none" if default == "column" else f"txt, folder, stem, FILE{LINES} or none"
-        what = KINDS[kind] if default == "column" else "no .parquet files"
+    if (caption == "column") != of_table and caption != "none":
+        right = "column, or none" if of_table else f"txt, json, folder, stem, metadata, FILE{LINES[1]} or none"
+        what = KINDS[kind] if of_table else "no .parquet files"
         raise UserError(f"--caption-from={chosen}: --source={options.source} holds {what}; give {right}.")
-    if options.label_from and default == "column":
+    if caption == "metadata" and not metadata:
         raise UserError(
-            f"--label-from={options.label_from}: --source={options.source} holds {KINDS[kind]}; leave it out."
+            f"--caption-from=metadata: --source={options.source} holds no {', '.join(METADATA)}; give txt, or the file."
         )
     remedy = REMEDIES.get(caption, "").format(lines=chosen, column=options.caption_column)
     if kind == "tar" and caption == "txt":
         remedy = "write one into a .txt member of the same key beside it"
-    captions, damaged = read_captions(Path(chosen), options.caption_column) if caption == "lines" else ({}, [])
-    return Annotations(caption, options.label_from, captions, remedy, damaged)
+    keys = {CAPTIONS: options.caption_column} if caption != "none" else {}
+    if label == "column":
+        keys[LABELS] = options.label_column or ""
+    lines: Mapping[str, Sequence[str | None]] = {}
+    damaged: list[BadRecord] = []
+    if caption in ("lines", "metadata") or (label == "column" and metadata):
+        files = metadata if caption != "lines" else [local_file(Path(chosen))]
+        place = f"--caption-from={chosen}" if caption == "lines" else files[0].place
+        asked = keys.get(CAPTIONS) if caption in ("lines", "metadata") else None
+        lines, damaged = read_lines(files, asked, keys.get(LABELS), place, beside=caption != "lines")
+    return Annotations(caption, label, keys, lines, remedy, damaged)
 
 
-def _image_files(files: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions) -> ImageSource:
-    images = with_suffix(files, *IMAGE_SUFFIXES)
-    # refuses images outside all folders before one is decoded
-    labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images}
+def _image_files(
+    listing: Sequence[SourceFile],
+    files: Sequence[SourceFile],
+    images: Sequence[SourceFile],
+    annotations: Annotations,
+    options: ImagesOptions,
+    metadata: Sequence[SourceFile],
+) -> ImageSource:
+    """Cut image files into blocks. `files`: those of the listing that are not set aside; `images` among them."""
     lines, names = annotations.lines, {file.shown for file in images}
+    # refuses images outside all folders before one is decoded
+    labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images if annotations.label}
     if unknown := [visible_name(name) for name in lines if name not in names]:
         more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+        origin, begin = f"--caption-from={options.caption_from}", "below --source"
+        if annotations.caption != "lines":
+            origin, begin = metadata[0].place, "beside that file"
         raise UserError(
-            f"--caption-from={options.caption_from} names {unknown[0]}{more}, which --source={options.source} does not "
-            "hold; correct the paths, which begin below --source, or remove the lines."
+            f"{origin} names {unknown[0]}{more}, which --source={options.source} does not hold; correct the paths, "
+            f"which begin {begin}, or remove the lines."
         )
-    texts = {file.stem: file for file in with_suffix(files, ".txt")} if annotations.caption == "txt" else {}
+    beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
+    stems = {file.stem for file in images}
+    if annotations.caption == "lines":
+        chosen = Path(options.caption_from or "").absolute()
+        metadata = [file for file in files if file.has_path and file.path == chosen]
+    level, left_out = files_level(
+        listing,
+        {
+            "images": images,
+            BESIDE: [file for (stem, _), file in beside.items() if stem in stems],
+            "metadata": metadata if annotations.lines else [],
+        },
+        {file.name: ALONE for (stem, _), file in beside.items() if stem not in stems},
+    )
     blocks: list[InputBlock] = []
     for group in group_files(images):
-        stems = dict.fromkeys(file.stem for file in group)
-        captions = {file.shown: lines[file.shown] for file in group if file.shown in lines}
-        beside = tuple(texts[stem] for stem in stems if stem in texts)
-        blocks.append(InputBlock(len(blocks), group, "images", beside=beside, detail=captions or None))
-    return ImageSource(replace(annotations, lines={}), blocks, len(images), tuple(sorted(filter(None, labels))))
+        of_group = dict.fromkeys(file.stem for file in group)
+        own = {file.shown: lines[file.shown] for file in group if file.shown in lines}
+        files_beside = tuple(
+            beside[stem, ending]
+            for stem in of_group
+            for ending in sorted(annotations.companions)
+            if (stem, ending) in beside
+        )
+        blocks.append(InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None))
+    own_rules = replace(annotations, lines={})
+    warnings: list[str] = []
+    if annotations.label == "folder":
+        labels |= {visible_name(file.name.split("/")[0]) for file in files if "/" in file.name}
+        labels |= set(_folders(options.source)) - {file.shown for file in listing}  # which has links in a circle
+        inner = {PurePosixPath(file.shown).parts[1] for file in images if file.shown.count("/") > 1}
+        if 1 < len(inner) < len(images) and all(file.shown.count("/") > 1 for file in images):
+            warnings.append(
+                f"Every image lies in a folder of a folder ({sorted(labels, key=str)[0]}/{sorted(inner)[0]}): classes "
+                "are the outer ones; give --label-from inner for the inner ones."
+            )
+    elif annotations.label == "column":
+        labels = {line[1] for line in lines.values()} if lines else _companion_classes(beside.values(), annotations)
+    elif annotations.label == "cls":
+        labels = _companion_classes(beside.values(), annotations)
+    classes = class_table(filter(None, labels))
+    return ImageSource(own_rules, blocks, len(images), classes, level, left_out, len(lines), warnings)
 
 
-def read_images(block: InputBlock, annotations: Annotations, options: ImagesOptions) -> Iterator[CaptionedImage]:
+def _folders(source: str) -> list[str]:
+    """Return the folders directly below a source of this machine, those without a file too."""
+    if not Path(source).is_dir():
+        return []
+    with os.scandir(source) as entries:
+        return [
+            visible_name(entry.name)
+            for entry in entries
+            if entry.is_dir() and not entry.name.startswith(".") and entry.name not in SYSTEM_NAMES
+        ]
+
+
+def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) -> set[str | None]:
+    """Return the classes that files beside images name."""
+    found: set[str | None] = set()
+    for file in files:
+        with suppress(OSError):  # told where its image is read
+            content = {file.suffix: read_source(file, CAPTION_BYTES)}
+            found.add(annotations.annotate(PurePosixPath(file.shown), "", b"", content).label)
+    return found
+
+
+def _column_classes(blocks: Sequence[InputBlock], column: str, named: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Return the classes of a column: names that Hugging Face's ClassLabel gives, or the values that it holds."""
+    if names := named.get(column):
+        return names
+    found: set[str] = set()
+    for block in blocks:
+        for record in read_records(block, {LABELS: column}, 4096):
+            for value in record.values:
+                try:
+                    found.update(filter(None, [class_name(value)]))
+                except TypeError:
+                    others = ", ".join(name for name in column_names(block) if name != column) or "none"
+                    raise UserError(
+                        f"{record.place}: '{column}' holds a {type(value).__name__}, no class; give {LABELS} with a "
+                        f"column of whole numbers or text (others here: {others})."
+                    ) from None
+    return class_table(found)
+
+
+def read_images(
+    block: InputBlock, annotations: Annotations, options: ImagesOptions
+) -> Iterator[CaptionedImage | LeftOut]:
     """Iterate over a block's images, in the order of the source, with one item for all behind the damage of a file.
 
     Raises UserError for a column that is missing or holds something else, and for an image outside all class folders.
@@ -169,48 +312,63 @@ def read_images(block: InputBlock, annotations: Annotations, options: ImagesOpti
     if block.kind == "images":
         yield from _read_image_files(block, annotations, most_image_bytes(options.max_pixels))
         return
-    columns = {"--image-column": options.image_column}
-    if annotations.caption != "none":
-        columns["--caption-column"] = options.caption_column
+    columns = {"--image-column": options.image_column, **annotations.keys}
     for record in read_records(block, columns, ROWS):
         name = ", ".join(filter(None, [record.file.shown, record.where]))
         if record.problem:
-            yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.is_rest)
+            yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.problem.is_rest)
             continue
-        image, caption = (*record.values, None)[:2]
+        values = dict(zip(columns, record.values, strict=True))
+        image, problem = values["--image-column"], ""
         if isinstance(image, dict) and "bytes" in image:
+            problem = f"its bytes are null, and its path is {image.get('path')}" if image["bytes"] is None else ""
             image = image["bytes"]
-        if isinstance(caption, str):
-            caption = caption.encode(errors="surrogatepass")
-        for flag, value, what, form in (
-            ("--image-column", image, "image bytes", "bytes or of {bytes, path}"),
-            ("--caption-column", caption, "text", "text"),
+        read: dict[str, Any] = {}
+        for flag, convert, what, form in (
+            ("--image-column", lambda value: value, "image bytes", "bytes or of {bytes, path}"),
+            (CAPTIONS, caption_bytes, "text", "text, or of lists of text"),
+            (LABELS, class_name, "class", "whole numbers or text"),
         ):
-            if value is not None and not isinstance(value, bytes):
+            value = image if flag == "--image-column" else values.get(flag)
+            try:
+                if flag == "--image-column" and value is not None and not isinstance(value, bytes):
+                    raise TypeError
+                read[flag] = convert(value)
+            except TypeError:
+                others = ", ".join(each for each in column_names(block) if each != columns[flag]) or "none"
                 raise UserError(
                     f"{record.file.place}: '{columns[flag]}' holds {type(value).__name__}, no {what}; give {flag} "
-                    f"with a column of {form}."
-                )
-        yield CaptionedImage(name, image, caption)
+                    f"with a column of {form} (others here: {others})."
+                ) from None
+        label = read[LABELS]
+        if annotations.numbered and label is not None:
+            number = int(label)
+            label = annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
+        yield CaptionedImage(name, read["--image-column"], read[CAPTIONS], label, problem)
 
 
 def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: int) -> Iterator[CaptionedImage]:
     """Iterate over image files; the .txt file of a stem is that of all images of this stem."""
-    beside = {file.stem: file for file in block.beside} if annotations.caption == "txt" else {}
+    beside: dict[str, list[SourceFile]] = {}
+    for each in block.beside:
+        beside.setdefault(each.stem, []).append(each)
     annotations = replace(annotations, lines=block.detail or {})
 
     def read(file: SourceFile) -> CaptionedImage:
-        path, text, problem = PurePosixPath(file.shown), beside.get(file.stem), ""
-        caption: bytes | Path | None = None
+        path, problem = PurePosixPath(file.shown), ""
+        contents: dict[str, bytes | str] = {}
         image: bytes | Path | None = None
+        for companion in beside.get(file.stem, []):
+            try:
+                contents[companion.suffix] = read_source(companion, CAPTION_BYTES)
+            except OSError as error:
+                contents[companion.suffix] = first_line(error)
         try:
             # of a file of this machine the path: decoding reads what it needs of it
-            if text:
-                caption = read_source(text, CAPTION_BYTES) if text.is_remote else text.path
-            image = read_source(file, most_bytes) if file.is_remote else file.path
+            image = file.path if file.has_path else read_source(file, most_bytes)
         except OSError as error:
             problem = first_line(error)
-        return annotations.annotate(path, str(path), image, caption, problem)
+        return annotations.annotate(path, str(path), image, contents, problem)
 
     if not block.files[0].is_remote:
         yield from map(read, block.files)
@@ -219,46 +377,130 @@ def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: i
         yield from results_in_order(pool, read, block.files, AHEAD)
 
 
-def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage]:
-    """Iterate over the images of a tar, neighbours of one name up to its first dot; all behind a damage is one item."""
+def _key(name: str) -> PurePosixPath:
+    """Return the key of a tar's member, as WebDataset has it: its path up to the name's first dot."""
+    path = PurePosixPath(name)
+    return path.parent / (path.name.partition(".")[0] or path.name)
+
+
+def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | LeftOut]:
+    """Iterate over the images of a tar, and what is none; all behind a damage is one item.
+
+    Neighbours of one key are one sample. A picture whose name has more dots (`a.seg.png`) is about the sample `a`, and
+    left out, but where it cannot be: it has a caption of its own, or a number behind the dot (`v1.2_c.png`).
+    """
     damage: list[str] = []
-
-    def key(member: tuple[str, object]) -> PurePosixPath:
-        path = PurePosixPath(member[0])
-        return path.parent / path.name.partition(".")[0]
-
-    for _, group in groupby(_contents(file, damage), key):
-        members = dict(group)
-        texts = [members.pop(name) for name in list(members) if name.endswith(".txt")]
-        beside = texts[0] if texts else None
-        if damage and beside is None and annotations.caption == "txt":
-            continue  # its caption lies behind the damage
-        text = beside if isinstance(beside, bytes) else None
-        for name, content in members.items():
-            inside = PurePosixPath(visible_name(name))
-            problem = f"its caption: {beside}" if isinstance(beside, str) else ""
-            image = None if isinstance(content, str) else content
-            problem = content if isinstance(content, str) else problem
-            yield annotations.annotate(inside, f"{file.shown}: {inside}", image, text, problem)
-    if damage:
-        yield CaptionedImage(file.shown, None, None, problem=damage[0], is_rest=True)
+    for _, group in groupby(_contents(file, damage), lambda member: _key(member[0])):
+        members: dict[str, bytes | str | None] = {}
+        for name, content in group:
+            if name in members:
+                path = PurePosixPath(visible_name(name))
+                yield LeftOut(place=f"{file.shown}: {path}", reason=TWICE, detail="", ending=path.suffix.lower())
+            else:
+                members[name] = content
+        is_cut = bool(damage)  # known with the last sample
+        yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
+        damage.clear()
+        yield from _sample(file, members, annotations, is_cut)
+    yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
 
 
-def _contents(file: SourceFile, damage: list[str], headers: bool = False) -> Iterator[tuple[str, bytes | str]]:
-    """Iterate over names and contents (or why they are not read; `headers`: empty) up to a damage, told in `damage`."""
+def _sample(
+    file: SourceFile, members: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
+) -> Iterator[CaptionedImage | LeftOut]:
+    """Iterate over the images of neighbours of one key, and over those that are none of their own.
+
+    `is_cut`: the tar is damaged behind them.
+    """
+
+    def left_out(name: str, reason: str, detail: str = "") -> LeftOut:
+        path = PurePosixPath(visible_name(name))
+        return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+
+    paths = {name: PurePosixPath(name) for name in members}
+    system = [name for name in members if SourceFile("", name, 0, "").set_aside]
+    yield from (left_out(name, SYSTEM) for name in system)
+    images = [name for name, path in paths.items() if path.suffix.lower() in IMAGE_SUFFIXES and name not in system]
+    beside: dict[str, dict[str, str]] = {}  # names by stem and ending
+    for name, path in paths.items():
+        if path.suffix.lower() in annotations.companions and name not in system:
+            beside.setdefault(path.stem, {})[path.suffix.lower()] = name
+        elif name not in images and name not in system:
+            yield left_out(name, NOT_READ)
+    plain = [name for name in images if "." not in paths[name].stem]
+    own = [
+        name
+        for name in images
+        if name in plain
+        or paths[name].stem in beside
+        or (not plain and any(letter.isdigit() for letter in paths[name].stem.partition(".")[2]))
+    ]
+    yield from (
+        left_out(name, "about another sample", "a dot in its name: rename it, or write a caption of its stem beside it")
+        for name in images
+        if name not in own
+    )
+    used: set[str] = set()
+    for name in own:
+        path = paths[name]
+        named = beside.get(path.stem) or (beside.get(_key(name).name, {}) if len(own) == 1 else {})
+        num_beside = len({*named.values()} - used)
+        used.update(named.values())
+        if is_cut and annotations.companions and not named:
+            yield left_out(name, DAMAGED, BEHIND)
+            continue
+        content, inside = members[name], PurePosixPath(visible_name(name))
+        problem = content if isinstance(content, str) else ""
+        contents = {ending: members[other] for ending, other in named.items()}
+        image = annotations.annotate(
+            inside,
+            f"{file.shown}: {inside}",
+            content,
+            {ending: content for ending, content in contents.items() if content is not None},
+            problem,
+        )
+        yield replace(image, beside=num_beside)
+    for name in (name for names in beside.values() for name in names.values() if name not in used):
+        yield left_out(name, *((DAMAGED, BEHIND) if is_cut and not own else (ALONE,)))
+
+
+def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
+    """Return the classes of a tar's images, whose pictures are not read for them."""
+    if annotations.label in ("folder", "inner"):
+        insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], wanted=()))
+        found = (
+            annotations.label_of(each, f"{file.shown}: {each}")
+            for each in insides
+            if each.suffix.lower() in IMAGE_SUFFIXES and not SourceFile("", str(each), 0, "").set_aside
+        )
+        return set(filter(None, found))
+    labels: set[str | None] = set()
+    for name, content in _contents(file, [], wanted=tuple(annotations.companions - {".txt"})):
+        path = PurePosixPath(name)
+        if isinstance(content, bytes):
+            labels.add(annotations.annotate(path, "", b"", {path.suffix.lower(): content}).label)
+    return set(filter(None, labels))
+
+
+def _contents(
+    file: SourceFile, damage: list[str], wanted: Sequence[str] | None = None
+) -> Iterator[tuple[str, bytes | str | None]]:
+    """Iterate over the files of a tar up to a damage, told in `damage`: name and content, or why it is not read.
+
+    `wanted`: endings whose contents are read [default: of images and what belongs to them]; of the others it is None.
+    """
+    endings_read = (*IMAGE_SUFFIXES, ".txt", ".json", ".cls") if wanted is None else wanted
     start: int | None = None
-    mode: Literal["r:", "r|"] = "r:" if headers and not file.is_remote else "r|"
+    mode: Literal["r:", "r|"] = "r:" if wanted == () and file.has_path else "r|"
     try:
         with open_source(file) as source, tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar:
             start = 0
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # all so far, which a stream has no use for
-                name = PurePosixPath(member.name).name
-                # all behind the first dot: `a.seg.png` is no image of its own but something about `a`
-                extension = "" if name.startswith(".") else f".{name.partition('.')[2].lower()}"
-                if member.isfile() and extension in (*IMAGE_SUFFIXES, ".txt"):
-                    if headers:
-                        yield member.name, b""
+                if not member.isdir():
+                    suffix = PurePosixPath(member.name).suffix.lower()
+                    if suffix not in endings_read or not member.isfile():
+                        yield member.name, None if member.isfile() else "a link or a device"
                     elif member.size > MEMBER_BYTES:
                         yield member.name, f"{member.size:,} bytes"
                     else:
@@ -278,7 +520,7 @@ class StrictHeader(tarfile.TarInfo):
     """Header of a member, for which a damaged one is an error: Python's own takes it for the end of the tar."""
 
     @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "StrictHeader":
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> StrictHeader:
         """Read the next header. Raises ReadError for one that is damaged, cut short, or missing before the end mark."""
         try:
             return super().fromtarfile(tarfile_)

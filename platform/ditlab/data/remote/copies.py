@@ -119,9 +119,11 @@ def read_root(read: ReadFile, place: str) -> PlacedManifest | None:
 
 def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreContents:
     """List the store with this manifest. Raises UserError where a bucket's manifest is missing or altered."""
+    receipt = root.manifest.receipt
+    files = [StoreFile("", receipt.list_name)] if receipt and receipt.list_name else []
     if isinstance(root.manifest, StoreManifest):
-        return StoreContents(tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,))
-    parts, files = [], [StoreFile("", name) for name in root.manifest.files.values()]
+        return StoreContents((*files, *(StoreFile("", *file) for file in root.manifest.stored_files)), (root,))
+    parts = []
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
         try:

@@ -1,13 +1,16 @@
-"""Lines of text and JSON files between two of their bytes, so that parts of a large file can be read by themselves."""
+"""Lines of text, JSON and CSV files; between two of their bytes, so that parts of a large file can be read alone."""
 
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from ditlab.data.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_source
+from ditlab.data.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_unpacked
+from ditlab.data.sources.tables import check_columns
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.storage.plain_files import MIB
 
@@ -18,7 +21,7 @@ _SPACES = b" \t\n\r\v\f"
 
 def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Iterate over the lines that begin in [start, stop), and their offsets. Raises UserError for one of no end."""
-    with open_source(file) as source:
+    with open_unpacked(file) as source:
         place = start
         if start:  # the line that holds the byte before is of another range
             source.seek(start - 1)
@@ -62,6 +65,27 @@ def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str
     return tuple(record[key] for key in keys.values())
 
 
+def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below a line of names.
+
+    All values are text, those that a short line lacks None. Raises UserError for a column that is not there, and
+    BadRecord, after the rows before, for what is not UTF-8 or no CSV.
+    """
+    csv.field_size_limit(LINE_BYTES)
+    try:
+        with io.TextIOWrapper(open_unpacked(file), "utf-8-sig", newline="") as text:
+            rows = csv.DictReader(text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True)
+            check_columns(file, columns, rows.fieldnames or [])
+            for row in rows:
+                yield tuple(row[column] for column in columns.values())
+    except UnicodeDecodeError as error:
+        reason = f"no UTF-8 (byte {error.object[error.start]:#04x})"
+        raise BadRecord(f"{file.place} is {reason}; {CONVERT}.", file.place, reason) from error
+    except (OSError, csv.Error) as error:
+        reason = f"no CSV file that can be read ({first_line(error)})"
+        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
+
+
 def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[str]:
     """Iterate over the text of a file between two of its bytes, in blocks of any size.
 
@@ -72,10 +96,11 @@ def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> I
     decoder = codecs.getincrementaldecoder("utf-8")()
     place = start
     try:
-        with open_source(file) as source:
+        with open_unpacked(file) as source:
             place = _cut(source, start, file.size)
             end = None if stop is None or stop >= file.size else _cut(source, stop, file.size)
-            source.seek(place)
+            if start or end is not None:
+                source.seek(place)
             ended = False
             while not ended:
                 block = source.read(READ_BYTES if end is None else min(READ_BYTES, end - place))

@@ -1,4 +1,4 @@
-"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, JSON lines, MosaicML's MDS.
+"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, CSV, JSON lines, MosaicML's MDS.
 
 Small files are put together, large ones are cut by row groups, batches or bytes. A record is the values of columns, or
 what is wrong with them. Folders that the Hugging Face library `datasets` has saved are found without the library.
@@ -7,6 +7,7 @@ what is wrong with them. Folders that the Hugging Face library `datasets` has sa
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,15 +17,22 @@ from typing import Any
 
 from ditlab.data.import_blocks import InputBlock, group_files
 from ditlab.data.source_files import BadRecord, SourceFile, read_json
-from ditlab.data.sources.lines import lines_between, parse_line
+from ditlab.data.sources.lines import csv_rows, lines_between, parse_line
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import arrow_batches, arrow_rows, parquet_batches, parquet_rows
+from ditlab.data.stores.receipt import LISTED, LeftOutTally, ReceiptLevel
 from ditlab.errors import UserError, first_line
 
-KINDS = ("arrow", "jsonl", "mds", "parquet")
+KINDS = ("arrow", "csv", "jsonl", "mds", "parquet", "tsv")
 """Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
+UNPACKED = ("csv", "jsonl", "tsv", "txt")
+"""Kinds of files that are read in their order, so that they may be compressed."""
+INDICES = ("index.json", "state.json", "dataset_info.json", "dataset_dict.json")
+"""Names of files about the others of a folder, of MDS and of `datasets`."""
 TEXT_KINDS = (*KINDS, "txt")
 """Kinds of files that hold documents."""
+NOT_READ = "not read"
+"""Reason of files whose ending no reader takes."""
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files of `datasets.save_to_disk`: of a data set, and of a folder of several by split."""
 ROWS = 64
@@ -67,9 +75,33 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
         kind = file.suffix.removeprefix(".")
         if file.name in indexed:
             chosen += indexed[file.name]
-        elif file.name not in owned and kind != "mds":
+        elif file.name not in owned and kind != "mds" and (kind in UNPACKED or not file.compression):
             chosen.append(RecordFile(kind, file))
     return [each for each in chosen if each.kind in kinds]
+
+
+def files_level(
+    listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
+) -> tuple[ReceiptLevel, list[str]]:
+    """Count the files of a source: those `used`, by what for, those about others, and those that are left out.
+
+    `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well a line
+    for each of the first that are left out.
+    """
+    purposes = {file: what for what, files in used.items() for file in files}
+    tally, counts = LeftOutTally(), Counter(dict.fromkeys(used, 0))
+    lines: list[str] = []
+    for file in listing:
+        if file in purposes:
+            counts[purposes[file]] += 1
+        elif not file.set_aside and PurePosixPath(file.name).name in INDICES:
+            counts["indices"] += 1
+        else:
+            reason = file.set_aside or (reasons or {}).get(file.name, NOT_READ)
+            tally.add(reason, file.ending, file.shown)
+            lines += [f"{file.shown}: {reason}"] if len(lines) < LISTED else ()
+    unit = "members" if listing and listing[0].in_zip else "files"
+    return ReceiptLevel(unit=unit, found=len(listing), used=dict(counts), left_out=tally.groups()), lines
 
 
 def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
@@ -118,7 +150,9 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     is read whole, and so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
     """
     file = each.file
-    if file.size <= most_bytes or each.kind == "mds" or (each.kind == "arrow" and file.is_remote):
+    if file.size <= most_bytes or each.kind in ("csv", "mds", "tsv") or file.compression or file.in_zip:
+        return []
+    if each.kind == "arrow" and file.is_remote:
         return []
     if each.kind in ("jsonl", "txt"):
         num = -(-file.size // most_bytes)
@@ -146,8 +180,6 @@ class SourceRecord:
     """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
     problem: BadRecord | None = None
     """Reason why it cannot be read, with its place; None for a record with values."""
-    is_rest: bool = False
-    """True for a damaged file, or all of it behind the damage."""
 
     @property
     def place(self) -> str:
@@ -169,6 +201,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         try:
             if block.kind == "mds":
                 found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)
+            elif block.kind in ("csv", "tsv"):
+                found = csv_rows(file, columns)
             else:
                 found = _rows(file, block, columns, rows)
             for values in found:
@@ -182,7 +216,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         except BadRecord as error:  # of the file: the rest of it is left out
             where = f"the rest from {kind} {place:,} on" if place else ""
             problem = BadRecord(str(error), ", ".join(filter(None, [file.place, where])), error.reason)
-            yield SourceRecord(file, where, problem=problem, is_rest=True)
+            problem.is_rest = True
+            yield SourceRecord(file, where, problem=problem)
 
 
 def text_problem(record: SourceRecord, flag: str, column: str, value: Any) -> BadRecord | None:
@@ -236,4 +271,5 @@ def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> I
     except OSError as error:
         reason = f"no file that can be read ({first_line(error)})"
         problem = BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason)
-        yield SourceRecord(file, "", problem=problem, is_rest=True)
+        problem.is_rest = True
+        yield SourceRecord(file, "", problem=problem)

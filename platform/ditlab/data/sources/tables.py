@@ -7,13 +7,17 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ditlab.data.source_files import READ_BYTES, BadRecord, SourceFile, open_source
+from ditlab.data.source_files import READ_BYTES, BadRecord, SourceFile, open_source, read_source
 from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import open_regular_file
+from ditlab.storage.plain_files import open_regular_file, parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ditlab.data.import_blocks import InputBlock
+
+ZIPPED_BYTES = 4 << 30
+"""Most bytes of a table in a zip, which is held in memory."""
 _FILE = b"ARROW1\0\0"
 """First bytes of Arrow's file format, whose messages are those of a stream."""
 
@@ -69,6 +73,38 @@ def arrow_batches(
             yield batch
 
 
+def table_schema(file: SourceFile, kind: str) -> pa.Schema:
+    """Return the schema of a Parquet or Arrow file. Raises BadRecord for a file that cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _opened(file, kind.capitalize()) as source:
+        if kind == "parquet":
+            return pq.read_schema(source)
+        stream = pa.memory_map(str(source)) if file.has_path else source
+        stream.seek(len(_FILE) if stream.read(len(_FILE)) == _FILE else 0)
+        return pa.ipc.open_stream(stream).schema
+
+
+def column_names(block: InputBlock) -> Sequence[str]:
+    """Return the names of the columns of a block's tables; none where they cannot be read."""
+    if block.kind == "mds":
+        return list(block.detail[0]["column_names"])
+    with suppress(BadRecord):
+        return list(table_schema(block.files[0], block.kind).names)
+    return ()
+
+
+def named_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the names of the classes of columns of numbers, as Hugging Face's `datasets` writes them (ClassLabel)."""
+    try:
+        features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        named = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: tuple(map(str, names)) for name, names in named.items() if isinstance(names, list)}
+
+
 def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[str]) -> None:
     """Raise UserError for a column (by the flag that names each) that a file does not have."""
     for flag, column in columns.items():
@@ -85,7 +121,9 @@ def _record_batches(
     """
     import pyarrow as pa
 
-    stream = pa.PythonFile(source, mode="r") if file.is_remote else pa.memory_map(str(source))
+    stream = pa.memory_map(str(source)) if file.has_path else source
+    if file.is_remote and not file.in_zip:
+        stream = pa.PythonFile(source, mode="r")
     first = len(_FILE) if stream.read(len(_FILE)) == _FILE else 0
     stream.seek(first)
     schema = pa.ipc.open_stream(stream).schema
@@ -95,7 +133,7 @@ def _record_batches(
         check_columns(file, columns, schema.names)
         fields = [schema.names.index(column) for column in columns.values()]
     options = pa.ipc.IpcReadOptions(included_fields=sorted(set(fields)))
-    if first and not file.is_remote:
+    if first and (file.has_path or file.in_zip):
         with suppress(pa.ArrowException, OSError):
             reader = pa.ipc.open_file(stream, options=options)
             return map(reader.get_batch, range(reader.num_record_batches)[start:stop])
@@ -109,7 +147,9 @@ def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
     import pyarrow as pa
 
     try:
-        if file.is_remote:
+        if file.in_zip:  # its reader wants to begin at the end
+            yield pa.BufferReader(read_source(file, ZIPPED_BYTES))
+        elif file.is_remote:
             with open_source(file) as source:
                 yield source
         else:

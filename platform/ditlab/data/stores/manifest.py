@@ -12,52 +12,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from denoisers.contract import ANY
+from ditlab.data.stores.receipt import ManifestRecord, PlainName, SourceReceipt
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, parse_json, read_plain
 
-MAX_BYTES = 200
-"""Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
 MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
-FORMAT_VERSION = 3
-"""Version that is written and read: rows in blocks that are hashed one by one."""
+FORMAT_VERSION = 4
+"""Version that is written and read: manifests that hold the import's receipt."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 MANIFEST_BYTES = 64 * MIB
 """Most bytes of a manifest: a store of 60 TB has about as many."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
-def plain_name(name: str) -> str:
-    """Return the name of one file or folder unchanged. Raises ValueError for `..`, `a/b`, `/a`, an empty one etc."""
-    if not name.strip(".") or re.search(r"[/\\\x00-\x1f\x7f]", name) or len(name.encode()) > MAX_BYTES:
-        raise ValueError(f"{name[:60]!r} is no plain name of a file or folder in the store")
-    return name
-
-
 def folder_name(text: str) -> str:
     """Return a text as part of a folder's name, in which each run of unsuitable characters becomes `_`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
-
-
-PlainName = Annotated[str, AfterValidator(plain_name)]
-
-
-class ManifestRecord(BaseModel):
-    """Base of the manifest's records: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Column(ManifestRecord):
@@ -237,7 +211,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     name: PlainName
     description: str
     rows: PositiveInt
@@ -252,6 +226,8 @@ class StoreManifest(ManifestRecord):
     """Facts about the text of a token store; null for any other store."""
     attachments: dict[PlainName, str] = Field(default_factory=dict)
     """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
+    receipt: SourceReceipt | None = None
+    """Receipt of its import; null for data that are made, and below a bucketed store."""
     fingerprint: str
     """Fingerprint of the contents: see `computed_fingerprint`."""
     checksum: str = ""
@@ -307,18 +283,14 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     name: PlainName
     description: str
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
     """Buckets by area, then height. Rows are numbered bucket after bucket."""
     source: Source
-    facts: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    """Counts of images that the importer left out or changed, by reason: `too small`."""
-    notes: tuple[str, ...] = ()
-    """Remarks on this import, for people, a line each."""
-    files: dict[str, PlainName] = Field(default_factory=dict)
-    """Lists for people beside this file: the name of the file that holds each, by the list's name."""
+    receipt: SourceReceipt | None = None
+    """Receipt of its import."""
     fingerprint: str
     """Fingerprint of the contents: see `computed_fingerprint`."""
     checksum: str = ""

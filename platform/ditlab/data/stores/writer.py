@@ -21,7 +21,6 @@ from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
     IndexFile,
-    ManifestRecord,
     Moments,
     Source,
     StoredColumn,
@@ -29,8 +28,8 @@ from ditlab.data.stores.manifest import (
     StoreShard,
     TextFacts,
     format_manifest,
-    plain_name,
 )
+from ditlab.data.stores.receipt import LEFT_OUT_LISTS, ManifestRecord, SourceReceipt, plain_name
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_file, sync_folder, write_durably, writing_into
 
@@ -210,6 +209,7 @@ def write_batches(
     description: str = "",
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
+    receipt: SourceReceipt | None = None,
     rows_per_shard: int | None = None,
     rows_per_block: int | None = None,
 ) -> StoreManifest:
@@ -257,7 +257,7 @@ def write_batches(
         with writing_into(path):
             written = (series or begin(max(1, sum(len(next(iter(batch.values()))) for batch in held)))).finish()
             facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-            return finish_store(path, columns, written, attachments=attachments, **facts)
+            return finish_store(path, columns, written, attachments=attachments, receipt=receipt, **facts)
     finally:
         if series is not None:
             series.close()
@@ -275,11 +275,14 @@ def finish_store(
     source: Source,
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
+    receipt: SourceReceipt | None = None,
+    left_out: bytes = b"",
 ) -> StoreManifest:
     """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards in a folder.
 
-    A store that was there stays whole until the manifest takes the old one's place in a single rename; its shards are
-    removed after that. Raises UserError where there are no rows; OSError as the disk does.
+    `left_out`: content of the file that the receipt names. A store that was there stays whole until the manifest takes
+    the old one's place in a single rename; its shards are removed after that. Raises UserError where there are no rows;
+    OSError as the disk does.
     """
     rows = sum(each.shard.rows for each in shards)
     if not rows:
@@ -316,14 +319,16 @@ def finish_store(
         source=source,
         text=text,
         attachments=hashes,
+        receipt=receipt,
         fingerprint="",
     )
     manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
-    files = {manifest.index.file: index, **attached, MANIFEST_NAME: format_manifest(manifest)}
+    listed = {receipt.list_name: left_out} if receipt and receipt.list_name else {}
+    files = {manifest.index.file: index, **attached, **listed, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)
-    named = {manifest.index.file, *(shard.file for shard in manifest.shards)}
-    for stray in (*path.glob("*.arrow"), *path.glob("blocks-*.bin")):
+    named = {manifest.index.file, *(shard.file for shard in manifest.shards), *listed}
+    for stray in (*path.glob("*.arrow"), *path.glob("blocks-*.bin"), *path.glob(LEFT_OUT_LISTS)):
         if stray.name not in named:
             stray.unlink(missing_ok=True)  # open maps of it stay valid
     return manifest

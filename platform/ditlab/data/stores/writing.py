@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from ditlab.data.stores.manifest import (
     format_manifest,
     read_manifest,
 )
+from ditlab.data.stores.receipt import LEFT_OUT_LISTS, SourceReceipt
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably, writing_into
 
@@ -39,27 +39,12 @@ BUCKET_FOLDER = re.compile(rf"\d+x\d+-[0-9a-f]{{8}}|{re.escape(PARTIAL)}[0-9a-f]
 
 
 @dataclass(frozen=True)
-class LeftOutRecords:
-    """Records of a source that were left out for one reason."""
-
-    reason: str
-    """Reason: `peaks of zero atpm`."""
-    number: int
-    total: int
-    """Records of that kind in the source."""
-    example: str = ""
-    """One of them, for people."""
-
-
-@dataclass(frozen=True)
 class WrittenStore:
     """Store on disk after a write."""
 
     store: AnyStore
     outcome: WriteOutcome
     """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
-    left_out: tuple[LeftOutRecords, ...] = ()
-    """Records of the source that are not in the store, where its manifest has no facts of them."""
 
 
 def write_store(
@@ -72,6 +57,7 @@ def write_store(
     source: Source,
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
+    receipt: SourceReceipt | None = None,
 ) -> WrittenStore:
     """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
 
@@ -86,9 +72,8 @@ def write_store(
         there = Store.open(path, verify=False)
         there.verify()
         before = there.fingerprint
-    write_batches(
-        path, columns, batches, name=name, description=description, source=source, text=text, attachments=attachments
-    )
+    facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
+    write_batches(path, columns, batches, attachments=attachments, receipt=receipt, **facts)
     store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome)
@@ -101,16 +86,16 @@ def place_buckets(
     name: str,
     description: str,
     source: Source,
-    facts: Mapping[str, int] | None = None,
-    notes: Sequence[str] = (),
-    files: Mapping[str, bytes] | None = None,
+    receipt: SourceReceipt | None = None,
+    left_out: bytes = b"",
 ) -> WrittenStore:
     """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
 
     They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
     place in a single rename: until then the old store stays whole. Its folders, and what killed imports have left, are
     removed after that; only one import at a time may write to a folder. A bucket that is there already stays, unless it
-    is damaged. `files` are lists for people, by name. Raises UserError for a folder that cannot be written.
+    is damaged. `left_out`: content of the file that the receipt names. Raises UserError for a folder that cannot be
+    written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
@@ -133,13 +118,7 @@ def place_buckets(
         description=description,
         buckets=buckets,
         source=source,
-        facts=dict(facts or {}),
-        notes=tuple(notes),
-        files={
-            # a name with the content's hash, `skipped-1a2b3c4d.txt`: a new list leaves the old store's in place
-            file: f"{PurePath(file).stem}-{hashlib.sha256(content).hexdigest()[:8]}{PurePath(file).suffix}"
-            for file, content in (files or {}).items()
-        },
+        receipt=receipt,
         fingerprint="",
     )
     manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
@@ -155,19 +134,20 @@ def place_buckets(
             shutil.rmtree(folder, ignore_errors=True)
             store.path.rename(folder)
             has_moved = True
-        for file, content in (files or {}).items():
-            write_durably(path / manifest.files[file], content)
+        if receipt and receipt.list_name:
+            write_durably(path / receipt.list_name, left_out)
         sync_folder(path)
         write_durably(path / BUCKETS_NAME, format_manifest(manifest))
     # What the new manifest does not name goes; open maps of it stay valid.
-    named = {bucket.folder for bucket in buckets} | set(manifest.files.values())
+    named = {bucket.folder for bucket in buckets} | {receipt.list_name if receipt else None}
     for folder in path.iterdir():
         if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
             shutil.rmtree(folder, ignore_errors=True)
     for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
         left.unlink(missing_ok=True)
-    for file in set(before.files.values() if before else ()) - named:
-        (path / file).unlink(missing_ok=True)
+    for left in path.glob(LEFT_OUT_LISTS):
+        if left.name not in named:
+            left.unlink(missing_ok=True)
     placed = BucketedStore.open(path, verify=False)
     if before is None:
         return WrittenStore(placed, "written")

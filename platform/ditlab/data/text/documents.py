@@ -15,6 +15,8 @@ from ditlab.data.sources.records import read_records, text_problem
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
+EMPTY = "without text"
+"""Reason of documents that hold none, which are always left out."""
 LeaveOut = Callable[[BadRecord], None]
 """Function that counts a record which cannot be read, or raises it where none may be left out."""
 IN_MEMORY = 2**26
@@ -77,8 +79,10 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         text: Any = record.values[0] if record.values else None
         if problem := text_problem(record, "--column", column, text):
             leave_out(problem)
-        else:
+        elif text:
             yield from pieces([text])
+        else:
+            leave_out(BadRecord.at(record.place, EMPTY, "write some"))
 
 
 def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
@@ -88,7 +92,7 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
         return text_between(file, block.start, block.stop)
 
     try:
-        kept = deque(read(), maxlen=None if file.size <= IN_MEMORY else 0)
+        kept = deque(read(), maxlen=None if file.size <= IN_MEMORY and not file.compression else 0)
     except BadRecord as record:
         leave_out(record)
         return
@@ -99,3 +103,5 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
         yield piece if last else TextPiece(piece.text, last=False)
     if empty and last and block.start:
         yield TextPiece("", last=True)  # the document's text ended in the block before
+    elif empty and last:
+        leave_out(BadRecord.at(file.place, EMPTY, "write some"))

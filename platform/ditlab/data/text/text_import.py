@@ -24,12 +24,13 @@ from ditlab.data.import_blocks import (
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
-from ditlab.data.source_files import BadRecord, list_source, source_name, visible_name
-from ditlab.data.sources.records import TEXT_KINDS, record_blocks, record_files
+from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
+from ditlab.data.sources.records import TEXT_KINDS, files_level, record_blocks, record_files
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
+from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import LeftOutRecords, WrittenStore, refuse_bucketed_store
-from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
+from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
+from ditlab.data.text.documents import EMPTY, PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,
     ByteTokenizer,
@@ -51,8 +52,6 @@ UNREADABLE = "unreadable"
 """Reason for which documents are left out."""
 REST, FIRST = "rest", "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
-LISTED = 5
-"""Files and documents that cannot be read, listed in a store's note."""
 READ_TO_LEARN = 16
 """Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
 
@@ -139,10 +138,12 @@ class TextRules:
         bad: list[BadRecord] = []
 
         def leave_out(record: BadRecord) -> None:
-            if self.refuses:
+            if self.refuses and record.reason != EMPTY:
                 raise RefusedSource(str(record))
+            tally.add(_reason(record), "", record.place.removeprefix(root))
             bad.append(record)
 
+        tally, root = LeftOutTally(), f"{visible_name(block.files[0].root).rstrip('/')}/"
         rest, documents, num_bytes, tokens = np.empty(0, tokenizer.dtype), 0, 0, 0
 
         def counted() -> Iterator[TextPiece]:
@@ -162,19 +163,23 @@ class TextRules:
                     yield {"tokens": joined[:whole].reshape(-1, self.length)}
 
         shards = write_shards(folder, block.prefix, token_columns(tokenizer, self.length), rows())
-        root = f"{visible_name(block.files[0].root).rstrip('/')}/"
         return BlockReceipt(
             block=block.number,
             rows=sum(each.shard.rows for each in shards),
             parts={".": tuple(shards)},
-            left_out={UNREADABLE: len(bad)} if bad else {},
+            left_out=tally.groups(),
             listed=tuple(
-                LeftOut(place=each.place.removeprefix(root), reason=UNREADABLE, detail=each.reason)
+                LeftOut(place=each.place.removeprefix(root), reason=_reason(each), detail=each.reason)
                 for each in bad[:MOST_LISTED]
             ),
             counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
-            detail={REST: packed(rest), FIRST: str(bad[0]) if bad else ""},
+            detail={REST: packed(rest), FIRST: next((str(each) for each in bad if each.reason != EMPTY), "")},
         )
+
+
+def _reason(record: BadRecord) -> str:
+    """Return the reason that a record which is left out is counted by."""
+    return EMPTY if record.reason == EMPTY else DAMAGED if record.is_rest else UNREADABLE
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -205,7 +210,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     """
     options = request.options
     origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
-    blocks = open_text_source(options.source)
+    blocks, files, files_left_out = open_text_source(options.source)
     vocabulary = options.vocabulary or DEFAULT_VOCABULARY
     stem = PurePosixPath(source_name(options.source)).stem
     label = rows_label(options.tokenizer, vocabulary, length)
@@ -233,14 +238,19 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
         dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
-        problems = [f"{each.place}: {each.detail}" for receipt in receipts for each in receipt.listed]
-        num = sum(sum(receipt.left_out.values()) for receipt in receipts)
+        lines = [f"{each.place}: {each.reason} ({each.detail})" for receipt in receipts for each in receipt.listed]
+        tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+        num = tally.counts.total()
+        documents = ReceiptLevel(
+            unit="documents",
+            found=sums["documents"] + num,
+            used={"documents": sums["documents"]},
+            left_out=tally.groups(),
+        )
+        receipt, left_out = make_receipt([files, documents], [*files_left_out, *lines])
         name = visible_name(source_name(options.source))
         num_files = len({file for block in blocks for file in block.files})
-        notes = [f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")]
-        if num:
-            more = f", and {num - LISTED:,} more" if num > LISTED else ""
-            notes.append(visible_name(f"{num:,} skipped: {', '.join(problems[:LISTED])}{more}"))
+        note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
         return finish_import(
             path,
             folder,
@@ -248,23 +258,25 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             columns,
             more=write_shards(folder, "rest", columns, [{"tokens": rows}] if len(rows) else []),
             description=f"text of {name} in rows of {length:,} tokens",
-            source=Source(kind="text", note="; ".join(notes)),
-            left_out=[LeftOutRecords(UNREADABLE, num, sums["documents"] + num, next(iter(problems), ""))],
+            source=Source(kind="text", note=note),
+            receipt=receipt,
+            left_out=left_out,
             text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
 
 
-def open_text_source(source: str) -> list[InputBlock]:
-    """List a source's files of documents, and cut them into blocks. Raises UserError where there are none."""
+def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[str]]:
+    """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
     listing = list_source(source)
-    files = record_files(source, listing, TEXT_KINDS)
+    files = record_files(source, [file for file in listing if not file.set_aside], TEXT_KINDS)
     if files:
-        return record_blocks(files, block_bytes(sum(each.file.size for each in files)))
+        blocks = record_blocks(files, block_bytes(sum(each.file.size for each in files)))
+        return blocks, *files_level(listing, {"read": [each.file for each in files]})
     known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
     if len(listing) == 1 and not Path(source).is_dir():
         raise UserError(f"--source={source} is no {known}; rename it, or name another.")
-    raise UserError(f"--source={source} holds no {known}; name a file, or a folder that holds some.")
+    raise UserError(f"--source={source} holds no {known} ({endings(listing)}); name a file, or a folder of some.")
 
 
 def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -> Iterator[TextPiece]:
@@ -276,9 +288,10 @@ def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -
     bad: list[BadRecord] = []
 
     def leave_out(record: BadRecord) -> None:
-        if refuses:
-            raise record
-        bad.append(record)
+        if record.reason != EMPTY:
+            if refuses:
+                raise record
+            bad.append(record)
 
     found = False
     for block in blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]:

@@ -143,7 +143,7 @@ def test_broken_files_are_skipped_with_a_reason():
     png = bytearray(encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (99, 99, 3), dtype=np.uint8))))
     png[len(png) // 2] ^= 0xFF
     assert skipped(bytes(png)).reason == "unreadable"
-    assert skipped(b"I am text, whatever I am called").detail == "no BMP, JPEG, PNG or WEBP image"
+    assert skipped(b"I am text, whatever I am called").detail == "no BMP, JPEG, PNG, TIFF or WEBP image"
     assert skipped(b"").reason == skipped(None).reason == "unreadable"
     assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
 
@@ -180,12 +180,8 @@ def test_the_most_pixels_are_a_knob():
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
 def test_special_files_are_skipped_with_what_they_are(tmp_path, kind, problem):
-    (tmp_path / "a.txt").write_text("a slope")
-    answer = decode(RULES, CaptionedImage("a.png", put(kind, tmp_path / "a.png"), tmp_path / "a.txt"))
+    answer = decode(RULES, CaptionedImage("a.png", put(kind, tmp_path / "a.png"), b"a slope"))
     assert answer.reason == "unreadable" and re.search(f"{problem}|a device", answer.detail)
-    (tmp_path / "b.png").write_bytes(encoded(smooth(20, 20)))
-    answer = decode(RULES, CaptionedImage("b.png", tmp_path / "b.png", put(kind, tmp_path / "b.txt")))
-    assert answer.reason == "unreadable" and re.search(f"^its caption: .*({problem}|a device)", answer.detail)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
@@ -221,7 +217,6 @@ def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_it
 
 def test_local_files_are_read_in_place(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(smooth(16, 16)))
-    (tmp_path / "a.txt").write_text("a slope")
-    one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", tmp_path / "a.txt"))
+    one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", b"a slope"))
     assert isinstance(one, DecodedImage) and one.caption == b"a slope"
     assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))

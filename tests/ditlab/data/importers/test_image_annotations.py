@@ -54,7 +54,7 @@ def test_class_folders_become_classes_numbered_by_name(run, pets):
     assert store.tensor("label").tolist() == [1, 2, 2]
     assert store.columns["label"].statistics.class_counts == (0, 1, 2)
     assert store.columns["image"].shape == (3, 16, 16) and "caption" not in store.columns
-    assert store.manifest.facts == {"unreadable": 2}
+    assert store.manifest.receipt.counts == {"unreadable": 2}
     assert store.manifest.description == "3 images of 3 classes in 1 size"
 
 
@@ -89,7 +89,7 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
     options = {"caption_from": str(file), "caption_column": "text"}
     store = run(pets, missing_caption="skip", label_from="folder", **options)
     assert captions(store) == ["an old dog", "größer"] and store.tensor("label").tolist() == [1, 2]
-    assert store.manifest.facts == {"missing caption": 2, "unreadable": 1}
+    assert store.manifest.receipt.counts == {"missing caption": 2, "unreadable": 1}
     with pytest.raises(UserError, match=r"bird/empty\.png has no caption; add a line for it to .*c\.jsonl, or give"):
         run(pets, **options)
 
@@ -131,9 +131,10 @@ def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
     file.write_bytes(file.read_bytes() + b"no JSON\n")
     store = run(pets, **options)
     assert captions(store) == ["old"]
-    assert store.manifest.facts == {"damaged line": 3, "unreadable": 4}
-    assert store.manifest.notes[1].startswith("c.jsonl, line 4: damaged line (is not UTF-8: byte 0xf6 at offset ")
-    assert "tabby_cat/1_a.png: unreadable (its caption may be in a damaged line)" in store.manifest.notes
+    assert store.manifest.receipt.counts == {"damaged line": 3, "unreadable": 4}
+    said = store.manifest.receipt.listed
+    assert said[1].startswith("c.jsonl, line 4: damaged line (is not UTF-8: byte 0xf6 at offset ")
+    assert "tabby_cat/1_a.png: unreadable (its caption may be in a damaged line)" in store.manifest.receipt.listed
 
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
@@ -169,10 +170,10 @@ def test_special_files_among_the_images_cost_themselves_alone(run, pets):
         put(kind, pets / "dog" / f"{kind}.png")
     (pets / "again").symlink_to(pets)
     store = run(pets, label_from="folder")
-    assert len(store) == 3 and store.manifest.facts == {"unreadable": 7}
-    assert "dog/pipe.png: unreadable (a named pipe, no plain file)" in store.manifest.notes
-    assert "dog/device.png: unreadable (a device, no plain file)" in store.manifest.notes
-    assert "dog/circle.png: unreadable (a link in a circle)" in store.manifest.notes
+    assert len(store) == 3 and store.manifest.receipt.counts == {"link in a circle": 1, "unreadable": 7}
+    assert "dog/pipe.png: unreadable (a named pipe, no plain file)" in store.manifest.receipt.listed
+    assert "dog/device.png: unreadable (a device, no plain file)" in store.manifest.receipt.listed
+    assert "dog/circle.png: unreadable (a link in a circle)" in store.manifest.receipt.listed
 
 
 def test_names_that_are_no_text_are_shown(run, pets):
@@ -181,23 +182,25 @@ def test_names_that_are_no_text_are_shown(run, pets):
     shutil.copy(pets / "dog/old/x.png", pets / b"gr\xf6n".decode(errors="surrogateescape") / "x.png")
     store = run(pets, label_from="folder")
     assert store.columns["label"].names == ("bird", "dog", "gr\\udcf6n", "tabby_cat")
-    assert r"dog/\udcff.png: unreadable (cannot identify" not in store.manifest.notes
-    assert any(note.startswith(r"dog/\udcff.png: unreadable") for note in store.manifest.notes)
+    assert r"dog/\udcff.png: unreadable (cannot identify" not in store.manifest.receipt.listed
+    assert any(note.startswith(r"dog/\udcff.png: unreadable") for note in store.manifest.receipt.listed)
 
 
 def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
     table = parquet_file(tmp_path / "t.parquet", image=pa.array([encoded(smooth(20, 20))], pa.binary()))
     with pytest.raises(UserError, match=r"--caption-from=stem: .*t\.parquet holds \.parquet files; give column"):
         run(table, caption_from="stem")
-    with pytest.raises(UserError, match=r"--caption-from=column: .* holds no \.parquet files; give txt, folder, stem"):
+    with pytest.raises(
+        UserError, match=r"--caption-from=column: .* holds no \.parquet files; give txt, json, folder, stem"
+    ):
         run(pets, caption_from="column")
-    with pytest.raises(UserError, match=r"--label-from=folder: .* holds \.parquet files; leave it out"):
+    with pytest.raises(UserError, match=r"--label-from=folder: .* holds \.parquet files; give --label-column"):
         run(table, label_from="folder")
     with pytest.raises(UserError, match=r"--encode-text=x needs captions; give --caption-from"):
         run(pets, label_from="folder", encode_text="x")
     assert len(run(table, caption_from="none")) == 1
-    with pytest.raises(ValueError, match=r"is none of txt, folder, stem, column, none and no \.jsonl file"):
-        ImagesOptions(source=pets, caption_from="captions.csv")
+    with pytest.raises(ValueError, match=r"is none of txt, json, folder, stem, metadata, column, none and no"):
+        ImagesOptions(source=pets, caption_from="captions.yaml")
     with pytest.raises(ValueError, match=r"--min-side=8 is of --sizes aspect; leave it out"):
         ImagesOptions(source=pets, sizes="square", min_side=8)
     with pytest.raises(ValueError, match=r"--resolution=30 is no multiple of --patch=4; set --resolution to 28 or 32"):

@@ -40,9 +40,9 @@ def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.data.images.sources.MEMBER_BYTES", 10_000)
     members = {"a.png": PICTURE, "a.txt": b"a slope", "c.png": bytes(10_001), "c.txt": b"x", "d.png": PICTURE}
     store = run(tar_file(tmp_path / "web.tar", members | {"d.txt": bytes(10_001)}))
-    assert len(store) == 1 and store.manifest.facts == {"unreadable": 2}
-    assert store.manifest.notes[0] == "web.tar: c.png: unreadable (10,001 bytes)"
-    assert store.manifest.notes[1] == "web.tar: d.png: unreadable (its caption: 10,001 bytes)"
+    assert len(store) == 1 and store.manifest.receipt.counts == {"unreadable": 2}
+    assert store.manifest.receipt.listed[0] == "web.tar: c.png: unreadable (10,001 bytes)"
+    assert store.manifest.receipt.listed[1] == "web.tar: d.png: unreadable (its caption or class: 10,001 bytes)"
 
 
 @pytest.mark.parametrize("suffix", ["tar", "parquet"])
@@ -57,7 +57,7 @@ def test_special_files_in_the_place_of_containers_are_named(run, tmp_path, home,
     tar_file(tmp_path / "a.tar", {"a.png": PICTURE, "a.txt": b"a slope"})
     (tmp_path / ("a.tar" if suffix == "parquet" else "a.parquet")).unlink()
     store = run(tmp_path)
-    assert len(store) == 1 and re.fullmatch(words, store.manifest.notes[0])
+    assert len(store) == 1 and re.fullmatch(words, store.manifest.receipt.listed[0])
 
 
 def test_a_special_file_as_the_only_picture_is_named(run, tmp_path):
@@ -71,8 +71,8 @@ def test_pictures_of_parquet_beyond_the_pixels_are_skipped(run, tmp_path):
     large = encoded(smooth(40, 40))
     images = pa.array([PICTURE, large], pa.binary())
     store = run(parquet_file(tmp_path / "t.parquet", image=images, caption=["a", "b"]), max_pixels=1599)
-    assert store.manifest.facts == {"too large": 1}
-    assert store.manifest.notes == ("t.parquet, row 1: too large (40x40 pixels, more than --max-pixels=1599)",)
+    assert store.manifest.receipt.counts == {"too large": 1}
+    assert store.manifest.receipt.listed == ("t.parquet, row 1: too large (40x40 pixels, more than --max-pixels=1599)",)
     with pytest.raises(UserError, match=r"\(1 too large\), the first being a\.png: too large .*--max-pixels=9\); name"):
         run(captioned_folder(tmp_path / "one", {"a.png": (PICTURE, "a")}), max_pixels=9)
 
@@ -122,8 +122,8 @@ def test_a_damage_of_a_tar_costs_its_rest_and_other_tars_are_whole(run, tmp_path
     tar_file(source / "3.tar", members)
     store = run(source)
     assert decode_captions(store.tensor("caption").numpy()) == list(captions)
-    assert store.manifest.facts == {"damaged file": 1}
-    (note,) = store.manifest.notes
+    assert store.manifest.receipt.counts == {"damaged file": 1}
+    (note,) = store.manifest.receipt.listed
     assert re.fullmatch(rf"2\.tar: damaged file \(the rest, from byte [\d,]+ on: {reason}\)", note)
     with pytest.raises(UserError, match=r"^2\.tar: the rest, from byte .*; correct it, or give --unreadable skip\.$"):
         run(source, unreadable="refuse")
@@ -136,7 +136,8 @@ def test_an_image_whose_caption_lies_behind_the_damage(run, tmp_path, caption_fr
     whole.write_bytes(content[: content.index(b"b.txt") + 700])
     store = run(whole, caption_from=caption_from)
     assert decode_captions(store.tensor("caption").numpy()) == (["a"] if caption_from == "txt" else ["a", "b"])
-    assert store.manifest.facts == {"damaged file": 1}
+    counts = {"damaged file": 2} if caption_from == "txt" else {"damaged file": 1, "not read": 1}
+    assert store.manifest.receipt.counts == counts
 
 
 def test_a_parquet_file_that_is_damaged_in_the_middle(run, tmp_path):
@@ -148,5 +149,5 @@ def test_a_parquet_file_that_is_damaged_in_the_middle(run, tmp_path):
     file.write_bytes(content[:begin] + b"\xff" * 9 + content[begin + 9 :])
     store = run(tmp_path)
     assert decode_captions(store.tensor("caption").numpy()) == list("abcABCDEFGHI")
-    (note,) = store.manifest.notes
+    (note,) = store.manifest.receipt.listed
     assert note.startswith("1.parquet, the rest from row 3 on: damaged file (no Parquet file that can be read (")

@@ -71,8 +71,8 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     file = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)  # of 3 rows and 2
     whole = run(file, name="whole")
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
-    assert run(file).manifest.notes == whole.manifest.notes
-    assert whole.manifest.notes == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG or WEBP image)",)
+    assert run(file).manifest.receipt.listed == whole.manifest.receipt.listed
+    assert whole.manifest.receipt.listed == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG, TIFF or WEBP image)",)
 
 
 def test_patterns_choose_files(run, folder, tmp_path, expected):
@@ -104,7 +104,7 @@ def test_uris_of_folders_and_files(run, folder, tmp_path, expected):
     (folder / "3.txt").unlink()
     (folder / "4.png").write_bytes(b"")
     store = run(f"file://{folder}", missing_caption="skip")
-    assert store.manifest.facts == {"missing caption": 1, "unreadable": 1}
+    assert store.manifest.receipt.counts == {"missing caption": 1, "unreadable": 1}
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, 
 def test_a_single_file_takes_its_own_caption_alone(run, folder):
     shutil.copy(folder / "1.png", folder / "1b.png")
     store = run(folder / "1.png")
-    assert len(store) == 1 and store.manifest.facts == {}
+    assert len(store) == 1 and store.manifest.receipt.counts == {}
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def write(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet", "mds", "arrow"])
 def test_every_token_is_in_a_row_but_for_less_than_one_row(importing, tmp_path, small_blocks, kind):
     source = write(tmp_path / "corpus", kind)
-    blocks = open_text_source(str(source))
+    blocks = open_text_source(str(source))[0]
     assert len(blocks) > 3
     done = importing(source, length=LENGTH)
     text = done.store.manifest.text
@@ -56,7 +56,7 @@ def test_every_token_is_in_a_row_but_for_less_than_one_row(importing, tmp_path, 
 def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(importing, tmp_path, small_blocks):
     source = write(tmp_path / "corpus", "jsonl")
     own, rests = [], []
-    for block in open_text_source(str(source)):
+    for block in open_text_source(str(source))[0]:
         texts, text = [], ""
         for piece in block_pieces(block, "text", pytest.fail):
             text += piece.text
@@ -123,7 +123,7 @@ def test_a_missing_column_names_the_nearest(importing, tmp_path, kind):
 def test_a_large_text_file_has_several_blocks_and_one_document(importing, tmp_path, small_blocks):
     text = "\ufeff" + "\n".join(f"line {number} é" + " \n" * (number % 3) for number in range(900)) + "é" * 3000
     (tmp_path / "large.txt").write_text(text)
-    blocks = open_text_source(str(tmp_path / "large.txt"))
+    blocks = open_text_source(str(tmp_path / "large.txt"))[0]
     found = [list(block_pieces(block, "text", pytest.fail)) for block in blocks]
     assert len(blocks) > 5 and "".join(piece.text for block in found for piece in block) == text[1:]
     assert [piece.last for block in found for piece in block].count(True) == 1 and found[-1][-1].last
@@ -137,14 +137,14 @@ def test_left_out_documents_of_all_blocks_are_counted(importing, tmp_path, small
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     store = importing(tmp_path / "a.jsonl", length=LENGTH).store
     assert store.manifest.text.documents == 54
-    note = store.manifest.source.note
-    assert "; 6 skipped: a.jsonl, line 1: is no JSON (" in note and note.endswith(", and 1 more")
+    receipt = store.manifest.receipt
+    assert receipt.counts == {"unreadable": 6} and receipt.listed[0].startswith("a.jsonl, line 1: unreadable (is no JS")
     with pytest.raises(UserError, match="line 1: is no JSON"):
         importing(tmp_path / "a.jsonl", name="refused", unreadable="refuse")
     assert not (tmp_path / "stores" / "refused").exists()
 
 
-def test_a_store_in_blocks_is_one_of_format_3(importing, tmp_path, small_blocks):
+def test_a_store_in_blocks_is_one_like_others(importing, tmp_path, small_blocks):
     store = importing(write(tmp_path / "corpus", "parquet"), length=LENGTH).store
     assert len(store.manifest.shards) > 4
     assert Store.open(store.path, verify=True).fingerprint == store.fingerprint

@@ -16,12 +16,12 @@ from support.special_files import KINDS, put
 def test_sources_without_text_are_refused(importing, tmp_path):
     (tmp_path / "empty").mkdir()
     importing.refused(
-        tmp_path / "empty", f"--source={tmp_path}/empty holds no .arrow, .jsonl, .mds, .parquet, .txt file"
+        tmp_path / "empty", f"--source={tmp_path}/empty holds no .arrow, .csv, .jsonl, .mds, .parquet, .tsv, .txt file"
     )
     (tmp_path / "empty" / "a.txt").touch()
     importing.refused(tmp_path / "empty", "holds no text")
-    (tmp_path / "a.csv").write_text("a,b")
-    importing.refused(tmp_path / "a.csv", "a.csv is no .arrow, .jsonl, .mds, .parquet, .txt file")
+    (tmp_path / "a.md").write_text("a,b")
+    importing.refused(tmp_path / "a.md", "a.md is no .arrow, .csv, .jsonl, .mds, .parquet, .tsv, .txt file")
     for kind in ("jsonl", "parquet"):
         importing.refused(write_corpus(tmp_path / kind, kind, []), "holds no text")
 
@@ -39,7 +39,7 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     importing.refused(tmp_path / "odd.txt", f"odd.txt {reason}", "iconv")
     store = importing(tmp_path).store
     assert stored(store) == stream(["x" * 100])[: len(store) * 16] and store.manifest.text.documents == 1
-    assert store.manifest.source.note.endswith(f"(2 files); 1 skipped: odd.txt: {reason}")
+    assert store.manifest.receipt.listed == (f"odd.txt: unreadable ({reason})",)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,8 @@ def test_a_line_that_is_no_document_costs_itself_alone(importing, tmp_path, line
     store = importing(tmp_path / "a.jsonl").store
     assert stored(store) == stream(["0123456789abcde"] * 2)
     reason = parts[0].removeprefix("line 2: ").partition(";")[0]
-    assert f"1 skipped: a.jsonl, line 2: {reason}" in store.manifest.source.note
+    (listed,) = store.manifest.receipt.listed
+    assert listed.startswith(f"a.jsonl, line 2: unreadable ({reason}")
     shutil.rmtree(tmp_path / "stores")
     importing.refused(tmp_path / "a.jsonl", f"{tmp_path}/a.jsonl", *parts, unreadable="refuse")
     (tmp_path / "a.jsonl").write_bytes(line)
@@ -75,8 +76,9 @@ def test_of_many_bad_records_the_first_are_named_and_all_are_counted(importing, 
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing more")
     store = importing(tmp_path, tokenizer="bpe", vocabulary=257).store
     assert store.manifest.text.documents == 3 and len(store) == 3
-    note = store.manifest.source.note
-    assert "; 10 skipped: a.jsonl, line 2: is no JSON (" in note and note.endswith(", and 5 more")
+    receipt = store.manifest.receipt
+    assert receipt.counts == {"damaged file": 1, "unreadable": 9}
+    assert receipt.listed[0].startswith("a.jsonl, line 2: unreadable (is no JSON (") and len(receipt.listed) == 10
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,8 @@ def test_a_parquet_file_that_is_damaged_or_not_utf8_is_named(importing, tmp_path
     pq.write_table(pa.table({"text": odd}), file)
     importing.refused(file, "row 1: is not UTF-8", unreadable="refuse")
     store = importing(file, length=5).store
-    assert stored(store) == stream(["fine"]) and "1 skipped: a.parquet, row 1: is not" in store.manifest.source.note
+    assert stored(store) == stream(["fine"])
+    assert store.manifest.receipt.listed[0].startswith("a.parquet, row 1: unreadable (is not")
 
 
 def test_of_a_parquet_file_that_is_damaged_in_the_middle_the_rows_before_count(importing, tmp_path):
@@ -115,7 +118,8 @@ def test_of_a_parquet_file_that_is_damaged_in_the_middle_the_rows_before_count(i
         file.write_bytes(content[:damaged] + b"\xff" * 20 + content[damaged + 20 :])
         store = importing(file).store
         assert stored(store) == stream(texts[:128])
-        assert "; 1 skipped: a.parquet, the rest from row 128 on: no Parquet" in store.manifest.source.note
+        (listed,) = store.manifest.receipt.listed
+        assert listed.startswith("a.parquet, the rest from row 128 on: damaged file (no Parquet")
 
 
 def test_large_strings_and_dictionaries_are_text(importing, tmp_path):
@@ -129,7 +133,7 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
     for name in ("b/1.txt", "a/2.jsonl", "a.txt", "b/0/z.parquet", "notes.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    found = [file.name for block in open_text_source(str(tmp_path)) for file in block.files]
+    found = [file.name for block in open_text_source(str(tmp_path))[0] for file in block.files]
     assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], "a folder at a time, as shells list them"
 
 
@@ -159,9 +163,10 @@ def test_special_files_among_the_documents_are_left_out_and_named(importing, tmp
     (source / "again").symlink_to(source)
     store = importing(source).store
     assert store.manifest.text == expected.manifest.text
-    note = store.manifest.source.note
+    assert store.manifest.receipt.levels[1].num_left_out == 5
+    listed = "\n".join(store.manifest.receipt.listed)
     for kind, words in (("circle", "a link in a circle"), ("device", "a device"), ("pipe", "a named pipe")):
-        assert re.search(rf"; 5 skipped: .*{kind}\.{suffix}: [^:]*{words}", note), note
+        assert re.search(rf"^{kind}\.{suffix}: [^:]*{words}", listed, re.MULTILINE), listed
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet"])

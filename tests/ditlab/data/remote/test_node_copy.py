@@ -19,6 +19,7 @@ from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
+from ditlab.data.stores.receipt import LeftOutGroup, ReceiptLevel, make_receipt
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
@@ -217,7 +218,7 @@ ALTERED = {
     "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: it has 99 bytes"),
     "rows": (lambda store: ("", root(store)), edited(rows=7, buckets=[]), "was altered: it|not a store's manifest"),
     "no JSON": (lambda store: ("", root(store)), lambda content: content[:-1], "is not a store's manifest"),
-    "another version": (lambda store: ("", root(store)), edited(version=4), "is of format version 4"),
+    "another version": (lambda store: ("", root(store)), edited(version=3), "is of format version 3"),
     "a name": (lambda store: ("", root(store)), edited(name="../../x"), "no plain name"),
 }
 
@@ -308,7 +309,9 @@ def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
     if what == "shards":
         store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     else:
-        write(tmp_path / "s", files={"skipped.txt": b"x" * 2_500_000})
+        level = ReceiptLevel(unit="files", found=50_000, used={}, left_out=(LeftOutGroup(reason="x", number=50_000),))
+        receipt, listed = make_receipt([level], ["x" * 49] * 50_000)
+        write(tmp_path / "s", receipt=receipt, left_out=listed)
         store = open_named_store("x", str(tmp_path / "s"), home)
     upload_store(store, place("s"))
     with small_disk(tmp_path / "disk", "1m") as disk:

@@ -15,6 +15,7 @@ from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.receipt import LeftOutGroup, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
@@ -66,13 +67,20 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
     assert bucketed(tmp_path / "one", {(8, 8): 5}).columns["image"].shape == (3, 8, 8)
 
 
+def lost(line: str) -> dict[str, object]:
+    """What `write` is told of a source of one file that was left out."""
+    group = LeftOutGroup(reason="too small", number=1)
+    receipt, content = make_receipt([ReceiptLevel(unit="files", found=1, used={}, left_out=(group,))], [line])
+    return {"receipt": receipt, "left_out": content}
+
+
 def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
     path = tmp_path / "s"
-    first = write(path, files={"skipped.txt": b"a\n"}, facts={"too small": 3}, notes=["a is too small"])
-    assert first.outcome == "written" and first.store.manifest.facts == {"too small": 3}
+    first = write(path, **lost("a is too small"))
+    assert first.outcome == "written" and first.store.manifest.receipt.counts == {"too small": 1}
     again = write(path)
     assert again.outcome == "unchanged" and again.store.fingerprint == first.store.fingerprint
-    assert again.store.manifest.facts == {}, "but what is told of it is the newest import's"
+    assert again.store.manifest.receipt is None, "but what is told of it is the newest import's"
     assert sorted(entry.name for entry in path.iterdir() if entry.is_file()) == ["buckets.json"]
     images = contents(first.store)
     other = write(path, {(8, 8): 3, (12, 8): 4}, seed=1)
@@ -84,9 +92,9 @@ def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
 
 
 def test_lists_are_beside_the_manifest(tmp_path):
-    store = write(tmp_path / "s", files={"skipped.txt": b"a.png: too small\n"}).store
-    name = store.manifest.files["skipped.txt"]
-    assert re.fullmatch(r"skipped-[0-9a-f]{8}\.txt", name)
+    store = write(tmp_path / "s", **lost("a.png: too small")).store
+    name = store.manifest.receipt.list_name
+    assert re.fullmatch(r"left_out-[0-9a-f]{8}\.txt", name)
     assert (store.path / name).read_bytes() == b"a.png: too small\n"
     assert write(tmp_path / "t").store.fingerprint == store.fingerprint
 
@@ -154,7 +162,7 @@ def test_a_damaged_bucket_is_found_and_mended(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 4}, "format version 4"),
+        ({"version": 3}, "format version 3"),
         ({"name": "another", "checksum": ""}, "was altered: its content does not give its checksum"),
         ({"buckets": []}, "not a store.s manifest .*buckets"),
         ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),

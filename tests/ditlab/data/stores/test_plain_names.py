@@ -16,8 +16,8 @@ from ditlab.data.stores.manifest import (
     Source,
     StoredColumn,
     StoreManifest,
-    plain_name,
 )
+from ditlab.data.stores.receipt import plain_name
 from ditlab.data.stores.writer import write_batches
 from ditlab.errors import UserError
 from support.command import run_here
@@ -60,7 +60,7 @@ WAYS = {
     "an attachment": (MANIFEST_NAME, lambda record, name: record["attachments"].update({name: "0" * 64})),
     "the store": (MANIFEST_NAME, lambda record, name: record.update(name=name)),
     "a bucket's folder": (BUCKETS_NAME, lambda record, name: record["buckets"][0].update(folder=name)),
-    "a list for people": (BUCKETS_NAME, lambda record, name: record["files"].update(skipped=name)),
+    "a list for people": (BUCKETS_NAME, lambda record, name: record.update(receipt={"levels": [], "list_name": name})),
     "the bucketed store": (BUCKETS_NAME, lambda record, name: record.update(name=name)),
 }
 
@@ -80,7 +80,9 @@ def test_an_import_over_a_false_manifest_deletes_nothing_elsewhere(tmp_path):
     """Lists for people that a replaced store's manifest names are deleted with it."""
     (tmp_path / "precious.txt").write_text("keep")
     store = bucketed(tmp_path / "s")
-    edit(store.path / BUCKETS_NAME, lambda record: record["files"].update(skipped="../precious.txt"))
+    edit(
+        store.path / BUCKETS_NAME, lambda record: record.update(receipt={"levels": [], "list_name": "../precious.txt"})
+    )
     bucketed(tmp_path / "s", seed=1)
     assert (tmp_path / "precious.txt").read_text() == "keep"
 

@@ -156,11 +156,11 @@ def test_an_altered_shard_is_named(make_store):
 def test_another_format_version_is_refused(make_store, version):
     store = make_store()
     edit_manifest(store.path / "store.json", version=version)
-    with pytest.raises(UserError, match=rf"format version {version}, and this ditlab reads version 3; import"):
+    with pytest.raises(UserError, match=rf"format version {version}, and this ditlab reads version 4; import"):
         Store.open(store.path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 4}'])
 def test_a_broken_manifest_is_named(make_store, text):
     store = make_store()
     (store.path / "store.json").write_text(text)

@@ -1,0 +1,432 @@
+"""Sources as people have them: what of each is used, what is left out and why, and that the numbers add up."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.data.images.captions import decode_captions
+from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.stores.receipt import SourceReceipt
+from ditlab.errors import UserError
+from ditlab.spec.importing import GetOptions, ImagesOptions, TextOptions
+from support.datasets.get_sources import GetSource
+from support.datasets.mds_shards import write_mds
+from support.datasets.odd_sources import (
+    Build,
+    array,
+    below,
+    class_labels,
+    display_p3,
+    empty_folder,
+    encrypted,
+    folder,
+    gz,
+    letter_of,
+    lines,
+    link,
+    metadata,
+    pairs,
+    pic,
+    special,
+    table,
+    tarred,
+    zipped,
+    zst,
+)
+from support.datasets.text_corpus import stored, stream
+
+A, B, C, D = (pic(letter) for letter in "abcd")
+FOLDER, INNER, STEM = {"label_from": "folder"}, {"label_from": "inner"}, {"caption_from": "stem"}
+SKIP, NONE, CLS = {"missing_caption": "skip"}, {"caption_from": "none"}, {"label_from": "cls"}
+LABEL, JSON = {"label_column": "label"}, {"caption_from": "json"}
+BYTES = [A, B]
+
+
+@dataclass
+class Case:
+    """A source, what is asked of it, and what is expected."""
+
+    build: Build
+    levels: str
+    """Levels of the receipt as `found unit: number of a use, ...; number of a reason ending, ...`, by `|`."""
+    rows: str = ""
+    """Letters of the pictures in the store, or documents of text, by spaces."""
+    options: dict[str, Any] = field(default_factory=dict)
+    captions: list[str] | None = None
+    labels: str | None = None
+    """Names of the rows' classes."""
+    counts: tuple[int, ...] | None = None
+    """Rows by class."""
+    warns: str = ""
+    """Parts of the warnings, by `|`; those of shares are not named."""
+    changed: dict[str, int] = field(default_factory=dict)
+
+
+def summary(receipt: SourceReceipt) -> str:
+    """The receipt as `Case.levels` has it."""
+    levels = []
+    for level in receipt.levels:
+        used = ", ".join(f"{number} {what}" for what, number in level.used.items() if number)
+        left = ", ".join(sorted(f"{each.number} {each.reason} {each.ending}".strip() for each in level.left_out))
+        levels.append(f"{level.found} {level.unit}: {used}" + (f"; {left}" if left else ""))
+    return " | ".join(levels)
+
+
+def check(case: Case, receipt: SourceReceipt, path: Path) -> None:
+    """Compare a receipt with what is expected, and its numbers among themselves."""
+    assert summary(receipt) == case.levels
+    for level in receipt.levels:
+        assert sum(level.used.values()) + sum(group.number for group in level.left_out) == level.found
+        for group in level.left_out:
+            assert len(group.first) == min(3, group.number), "the first are named"
+    left = sum(level.num_left_out for level in receipt.levels)
+    assert (receipt.list_name is None) == (left == 0)
+    if receipt.list_name:
+        assert len((path / receipt.list_name).read_text().splitlines()) == left == len(receipt.listed)
+    shares = [each for each in receipt.warnings if "were left out, most as" in each]
+    assert len(shares) == sum(level.num_left_out > 0.1 * level.found for level in receipt.levels)
+    others = [each for each in receipt.warnings if each not in shares]
+    expected = [part for part in case.warns.split("|") if part]
+    assert len(others) == len(expected) and all(map(str.__contains__, others, expected)), others
+    assert receipt.changed == case.changed
+
+
+def images(tmp_path: Path, case: Case, source: Path, processes: int = 1, name: str = "set") -> Any:
+    chosen = {"resolution": 16, "patch": 4, "sizes": "square", "name": name, "processes": processes}
+    options = ImagesOptions(source=source, **chosen, **case.options)
+    (written,) = run_import("images", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
+    return written.store
+
+
+FOLDERS = {
+    "a class folder is a link out of the source": Case(
+        folder({"set/cat/a.png": A, "other/b.png": B, "set/dog": link("../other")}),
+        "2 files: 2 images", "a b", FOLDER, labels="cat dog"),
+    "links in a circle": Case(
+        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog": link("../set")}),
+        "4 files: 1 images; 1 not read without ending, 2 link in a circle without ending", "a", FOLDER, counts=(1,)),
+    "an image is a link, another leads nowhere": Case(
+        folder({"set/a.png": link("../x.png"), "x.png": A, "set/b.png": link("../y.png")}),
+        "2 files: 1 images; 1 unreadable .png", "a", NONE),
+    "jfif and jpe are JPEG, tif and tiff are read": Case(
+        below({"dog/a.jfif": pic("a", "JPEG"), "dog/b.jpe": pic("b", "JPEG"), "cat/c.tif": pic("c", "TIFF"),
+               "cat/d.TIFF": pic("d", "TIFF")}), "4 files: 4 images", "c d a b", FOLDER, labels="cat cat dog dog"),
+    "other endings are counted": Case(
+        below({"dog/a.png": A, "dog/x.gif": "", "dog/y.GIF": "", "dog/z.svg": "", "readme": ""}),
+        "5 files: 1 images; 1 not read .svg, 1 not read without ending, 2 not read .gif", "a", FOLDER),
+    "endings in any case": Case(below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
+        "4 files: 2 images, 2 captions and classes", "a b", captions=["one", "two"]),
+    "names with dots": Case(below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
+        "4 files: 2 images, 2 captions and classes", "a b", captions=["half", "c"]),
+    "what systems leave": Case(
+        below({"c/a.png": A, "c/._a.png": "", "c/.DS_Store": "", "c/Thumbs.db": "", "__MACOSX/c/._a.png": "",
+               ".ipynb_checkpoints/a.png": A, "c/desktop.ini": "", "@eaDir/a.png": A}),
+        "8 files: 1 images; 1 hidden or of the system .db, 1 hidden or of the system .ini, "
+        "1 hidden or of the system without ending, 4 hidden or of the system .png", "a", FOLDER, labels="c"),
+    "an empty class folder": Case(
+        below({"cat": empty_folder, "dog/a.png": A}), "1 files: 1 images", "a", FOLDER, labels="dog", counts=(0, 1),
+        warns="1 class has no sample: cat"),
+    "a class folder with nothing that is read": Case(
+        below({"cat/a.gif": "", "dog/a.png": A, "eel/n.txt": "", "fox/.x.png": B}),
+        "4 files: 1 images; 1 hidden or of the system .png, 1 not read .gif, 1 not read .txt", "a", FOLDER,
+        counts=(0, 1, 0, 0), warns="3 classes have no sample: cat, eel, fox"),
+    "a class folder with broken pictures": Case(
+        below({"cat/a.png": "", "dog/a.png": A}), "2 files: 1 images; 1 unreadable .png", "a", FOLDER, counts=(0, 1),
+        warns="1 class has no sample: cat"),
+    "numbers of classes": Case(below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}), "12 files: 12 images",
+        "a b k l c d e f g h i j", FOLDER, labels="0 1 10 11 2 3 4 5 6 7 8 9", counts=(1,) * 12),
+    "classes below splits": Case(
+        below({f"{split}/{kind}/{n}.png": A for split in ("train", "val") for kind in ("cat", "dog") for n in "12"}),
+        "8 files: 8 images", "a a a a a a a a", FOLDER, labels="train " * 4 + "val " * 4,
+        warns="(train/cat): classes are the outer ones; give --label-from inner"),
+    "classes below splits, inner": Case(
+        below({"train/cat/1.png": A, "train/dog/1.png": B, "val/cat/1.png": C}), "3 files: 3 images", "a b c", INNER,
+        labels="cat dog cat", counts=(2, 1)),
+    "a folder of pictures in each class": Case(
+        below({f"{kind}/images/{n}.png": A for kind in ("cat", "dog") for n in "12"}), "4 files: 4 images", "a a a a",
+        FOLDER, labels="cat cat dog dog"),
+    "cls files": Case(
+        below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}), "4 files: 2 images, 2 captions and classes",
+        "a b", CLS, labels="10 9", counts=(1, 1)),
+    "a class is missing": Case(below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
+        "4 files: 1 images, 1 captions and classes; 1 missing class .png, 1 without an image .cls", "a", CLS,
+        labels="x", counts=(1, 0), warns="1 class has no sample: y"),
+    "captions and classes of json": Case(below({"a.png": A, "a.json": '{"caption": ["x", "y"], "label": 3}', "b.png": B,
+               "b.json": '{"caption": "z", "label": 12}'}),
+        "4 files: 2 images, 2 captions and classes", "a b", JSON | LABEL, captions=["x\ny", "z"], labels="3 12"),
+    "json of other forms": Case(
+        below({"a.png": A, "a.json": '{"caption": "x"}', "b.png": B, "b.json": '{"caption": 7}', "c.png": C,
+               "c.json": "[1]", "d.png": D, "d.json": "{"}),
+        "8 files: 1 images, 4 captions and classes; 3 unreadable .png", "a", JSON, captions=["x"]),
+    "three lines with CRLF": Case(
+        below({"a.png": A, "a.txt": "one\r\ntwo\r\nthree\r\n"}), "2 files: 1 images, 1 captions and classes", "a",
+        captions=["one\ntwo\nthree"]),
+    "a byte order mark, and other encodings": Case(
+        below({"a.png": A, "a.txt": b"\xef\xbb\xbfgr\xc3\xbcn", "b.png": B, "b.txt": b"gr\xfcn", "c.png": C,
+               "c.txt": "c".encode("utf-16")}),
+        "6 files: 1 images, 3 captions and classes; 2 unreadable .png", "a", captions=["grün"]),
+    "empty and missing captions": Case(below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
+        "5 files: 1 images, 2 captions and classes; 2 missing caption .png", "a", SKIP, captions=["x"]),
+    "captions without an image": Case(below({"a.png": A, "a.txt": "a", "z.txt": "z", "sub/a.txt": "y"}),
+        "4 files: 1 images, 1 captions and classes; 2 without an image .txt", "a", captions=["a"]),
+    "two images of a stem": Case(
+        below({"a.jpg": pic("b", "JPEG"), "a.png": A, "a.txt": "x"}), "3 files: 2 images, 1 captions and classes",
+        "b a", captions=["x", "x"]),
+    "a caption is no plain file": Case(below({"a.png": A, "a.txt": special("socket"), "b.png": B, "b.txt": "b"}),
+        "4 files: 1 images, 2 captions and classes; 1 unreadable .png", "b"),
+    "special files": Case(
+        below({"a.png": A} | {f"{kind}.png": special(kind) for kind in ("socket", "pipe", "circle", "device")}),
+        "5 files: 1 images; 4 unreadable .png", "a", NONE),
+    "metadata of each split": Case(below({"train/a.png": A, "train/metadata.jsonl": metadata("a.png"), "test/b.png": B,
+               "test/metadata.jsonl": metadata("b.png")}),
+        "4 files: 2 images, 2 metadata | 2 lines: 2 read", "b a", captions=["of b.png", "of a.png"]),
+    "metadata with backslashes": Case(
+        below({"sub/a.png": A, "metadata.csv": "file_name,caption,label\nsub\\a.png,\"x, y\",cat\n"}),
+        "2 files: 1 images, 1 metadata | 1 lines: 1 read", "a", LABEL, captions=["x, y"], labels="cat"),
+    "metadata in Parquet": Case(
+        lambda into: table({"file_name": ["a.png"], "caption": [["x", "y"]]}, name="set/metadata.parquet")(
+            below({"a.png": A})(into).parent).parent,
+        "2 files: 1 images, 1 metadata | 1 lines: 1 read", "a", captions=["x\ny"]),
+    "metadata lacks an image": Case(below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png")}),
+        "3 files: 1 images, 1 metadata; 1 missing caption .png | 1 lines: 1 read", "a", SKIP),
+    "metadata with a damaged line": Case(below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png") + "{\n"}),
+        "3 files: 1 images, 1 metadata; 1 unreadable .png | 2 lines: 1 read; 1 damaged line", "a"),
+    "a file of captions in the source": Case(below({"a.png": A, "c.jsonl": metadata("a.png")}),
+        "2 files: 1 images, 1 metadata | 1 lines: 1 read", "a", {"caption_from": "set/c.jsonl"}),
+    "captions with tabs beside it": Case(folder({"set/a.png": A, "c.tsv": "file_name\tcaption\na.png\tx\n"}),
+        "1 files: 1 images | 1 lines: 1 read", "a", {"caption_from": "c.tsv"}, captions=["x"]),
+    "names as captions": Case(below({"red_cat.png": A}), "1 files: 1 images", "a", STEM, captions=["red cat"]),
+    "folders as captions": Case(
+        below({"a_cat/x.png": A}), "1 files: 1 images", "a", {"caption_from": "folder"}, captions=["a cat"]),
+    "a phone's colours": Case(below({"a.png": pic("n", icc_profile=display_p3())}), "1 files: 1 images", "n", NONE,
+        changed={"images of other colour profiles converted to sRGB": 1}),
+    "small, large, cut and empty pictures": Case(
+        below({"a.png": A, "b.png": pic("b", side=8), "c.png": pic("c", side=80), "d.png": D[:60], "e.png": ""}),
+        "5 files: 1 images; 1 too large .png, 1 too small .png, 2 unreadable .png", "a", NONE | {"max_pixels": 1000}),
+    "captions are cut": Case(
+        below({"a.png": A, "a.txt": "a long one"}), "2 files: 1 images, 1 captions and classes", "a",
+        {"caption_length": 6}, captions=["a long"], changed={"captions cut": 1}),
+    "a picture with the ending of another": Case(below({"a.jpg": A}), "1 files: 1 images", "a", NONE),
+    "a compressed picture": Case(
+        below({"a.png": A, "b.png.gz": gz("x")}), "2 files: 1 images; 1 not read .png.gz", "a", NONE),
+    "a name that is no text": Case(
+        below({"a.png": A, b"\xff.png".decode(errors="surrogateescape"): B}), "2 files: 2 images", "a b", NONE),
+    "names with line ends and colours": Case(below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
+        "3 files: 1 images; 1 not read .gif, 1 unreadable .png", "a", NONE),
+    "one file, and its caption in capitals": Case(
+        folder({"A.PNG": A, "A.TXT": "x", "b.txt": "y"}, "A.PNG"), "2 files: 1 images, 1 captions and classes", "a",
+        captions=["x"]),
+}  # fmt: skip
+ARCHIVES = {
+    "a zip with captions": Case(zipped(pairs("a", "b")), "4 members: 2 images, 2 captions and classes", "a b"),
+    "a zip alone in a folder": Case(lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
+        "2 members: 1 images, 1 captions and classes", "a"),
+    "a zip of a Mac": Case(zipped([("set/cat/a.png", A), ("__MACOSX/set/cat/._a.png", "x"), ("set/.DS_Store", "")]),
+        "3 members: 1 images; 1 hidden or of the system .png, 1 hidden or of the system without ending", "a", INNER,
+        labels="cat"),
+    "a zip with classes without pictures": Case(
+        zipped([("cat/a.png", A), ("dog/b.gif", "")]), "2 members: 1 images; 1 not read .gif", "a", FOLDER,
+        counts=(1, 0), warns="1 class has no sample: dog"),
+    "a zip with a damaged member": Case(
+        zipped([("a.png", A), ("b.png", B)], lambda content: content.replace(B, B[:-20] + bytes(20), 1)),
+        "2 members: 1 images; 1 unreadable .png", "a", NONE),
+    "a zip that holds a name twice": Case(zipped([("a.png", A), ("a.txt", "old"), ("a.txt", "new")]),
+        "3 members: 1 images, 1 captions and classes; 1 name there twice .txt", "a", captions=["new"]),
+    "a tar": Case(tarred(pairs("a", "b")), "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b"),
+    "a tar, names with dots": Case(
+        tarred([("img_0.5.png", A), ("img_0.5.txt", "half"), ("v1.2_c.png", B), ("v1.2_c.txt", "c")]),
+        "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b", captions=["half", "c"]),
+    "a tar, numbers with dots and one caption": Case(tarred([("x_0.5.png", A), ("x_0.txt", "x")]),
+        "1 files: 1 read | 2 members: 1 images, 1 captions and classes", "a", captions=["x"]),
+    "a tar, numbers with dots": Case(
+        tarred([("x_0.5.png", A), ("x_0.7.png", B)]), "1 files: 1 read | 2 members: 2 images", "a b", NONE),
+    "a tar, pictures about others": Case(tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
+        "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 about another sample .png", "a"),
+    "a tar in capitals": Case(tarred([("A.JPG", pic("a", "JPEG")), ("A.TXT", "x")]),
+        "1 files: 1 read | 2 members: 1 images, 1 captions and classes", "a", captions=["x"]),
+    "a tar, one caption for two pictures": Case(tarred([("a.jpg", pic("b", "JPEG")), ("a.png", A), ("a.txt", "x")]),
+        "1 files: 1 read | 3 members: 2 images, 1 captions and classes", "b a", captions=["x", "x"]),
+    "a tar with cls": Case(
+        tarred([("a.png", A), ("a.cls", "2"), ("b.png", B), ("b.cls", "10"), ("b.txt", "not asked for")]),
+        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 not read .txt", "a b", CLS, labels="2 10",
+        counts=(1, 1)),
+    "a tar with json": Case(
+        tarred([("a.png", A), ("a.json", '{"text": "x", "label": "cat"}'), ("b.png", B), ("b.json", '{"text": []}')]),
+        "1 files: 1 read | 4 members: 1 images, 2 captions and classes; 1 missing caption .png", "a",
+        JSON | LABEL | SKIP | {"caption_column": "text"}, captions=["x"], labels="cat"),
+    "a tar with hidden members and links": Case(
+        tarred([("./a.png", A), ("./._a.png", B), ("__MACOSX/a.png", B), ("c.png", None), ("d.bin", "")]),
+        "1 files: 1 read | 5 members: 1 images; 1 not read .bin, 1 unreadable .png, 2 hidden or of the system .png",
+        "a", NONE),
+    "a tar that holds a name twice": Case(tarred([("a.png", A), ("a.PNG", C), ("a.png", B), ("a.txt", "x")]),
+        "1 files: 1 read | 4 members: 2 images, 1 captions and classes; 1 name there twice .png", "a c"),
+    "a tar whose neighbours are parted": Case(
+        tarred([("a.png", A), ("b.png", B), ("b.txt", "b"), ("a.txt", "a")]), "1 files: 1 read | "
+        "4 members: 1 images, 1 captions and classes; 1 missing caption .png, 1 without an image .txt", "b", SKIP),
+    "a tar that is cut": Case(tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
+        "1 files: 1 read | 6 members: 2 images, 2 captions and classes; 1 damaged file, 1 damaged file .png", "a b",
+        warns="Damaged: t.tar. What lies behind"),
+    "a tar of classes": Case(tarred([("cat/a.png", A), ("dog/b.png", B), ("eel/readme.md", "")]),
+        "1 files: 1 read | 3 members: 2 images; 1 not read .md", "a b", FOLDER, labels="cat dog"),
+    "a tar among others": Case(lambda into: tarred(pairs("a"))(
+            below({"README.md": "", ".x.tar": "", "y.tar.gz": "", "index.json": "{}"})(into)).parent,
+        "5 files: 1 read, 1 indices; 1 hidden or of the system .tar, 1 not read .md, 1 not read .tar.gz | "
+        "2 members: 1 images, 1 captions and classes", "a"),
+}  # fmt: skip
+TABLES = {
+    f"captions of {kind}, images of {binary}, {name}": Case(
+        table({"image": array(BYTES, binary), "caption": array(["x", "y"], kind)}, name=name),
+        "1 files: 1 read | 2 rows: 2 images", "a b", captions=["x", "y"])
+    for kind, binary in (("string_view", "binary_view"), ("large_string", "large_binary"), ("dictionary", "binary"))
+    for name in ("t.parquet", "T.PARQUET", "file.arrow", "stream.arrow")
+} | {
+    "classes with names": Case(table({"image": BYTES * 2, "label": [1, 0, -1, 7]}, class_labels(["9", "1"])),
+        "1 files: 1 read | 4 rows: 2 images; 2 missing class", "a b", LABEL | NONE, labels="1 9", counts=(1, 1)),
+    "classes with names in an Arrow file": Case(
+        table({"image": BYTES, "label": [2, 0]}, class_labels(["x", "y", "z"]), "t.arrow"),
+        "1 files: 1 read | 2 rows: 2 images", "a b", LABEL | NONE, labels="z x", counts=(1, 0, 1),
+        warns="1 class has no sample: y"),
+    "classes that nobody asks for": Case(
+        table({"image": BYTES, "label": [1, 0], "caption": ["x", "y"]}, class_labels(["c", "d"])),
+        "1 files: 1 read | 2 rows: 2 images", "a b", captions=["x", "y"], warns="give --label-column label for them"),
+    "classes of numbers": Case(
+        table({"image": BYTES * 2, "label": [10, 9, -1, None]}), "1 files: 1 read | 4 rows: 3 images; 1 missing class",
+        "a b a", LABEL | NONE, labels="10 9 -1", counts=(1, 1, 1)),
+    "classes of text": Case(
+        table({"image": BYTES, "label": array(["dog", "cat"], "dictionary")}), "1 files: 1 read | 2 rows: 2 images",
+        "a b", LABEL | NONE, labels="dog cat"),
+    "bytes and path": Case(
+        table({"image": [{"bytes": A, "path": None}, {"bytes": None, "path": "b.png"}, None], "caption": list("xyz")}),
+        "1 files: 1 read | 3 rows: 1 images; 2 unreadable", "a", captions=["x"]),
+    "several captions": Case(table({"image": BYTES, "caption": [["one\r\n", "two"], []]}),
+        "1 files: 1 read | 2 rows: 1 images; 1 missing caption", "a", SKIP, captions=["one\ntwo"]),
+    "captions as bytes, one of another encoding": Case(
+        table({"image": BYTES, "caption": array(["grün".encode(), b"gr\xfcn"], "binary")}),
+        "1 files: 1 read | 2 rows: 1 images; 1 unreadable", "a", captions=["grün"]),
+    "a damaged table among others": Case(lambda into: table({"image": BYTES, "caption": ["x", "y"]})(
+            below({"u.parquet": "PAR1", "n.md": ""})(into)).parent,
+        "3 files: 2 read; 1 not read .md | 3 rows: 2 images; 1 damaged file", "a b", warns="Damaged: u.parquet."),
+    "MosaicML's shards": Case(
+        lambda into: write_mds(into / "m", {"image": "bytes", "caption": "str"}, [[{"image": A, "caption": "x"}]]),
+        "2 files: 1 read, 1 indices | 1 rows: 1 images", "a", captions=["x"]),
+}  # fmt: skip
+TEXTS = {
+    "endings and compression": Case(below({"a.jsonl.gz": gz(lines({"text": "one"})), "b.TXT": "two", "c.md": "three",
+               "d.csv": "id,text\n1,\"fo\nur\"\n", "e.txt.zst": zst("five"), "f.tsv": "text\nsix\n",
+               "g.CSV.GZ": gz("text\nseven\n"), "h.pdf": ""}),
+        "8 files: 6 read; 1 not read .md, 1 not read .pdf | 6 documents: 6 documents", "one|two|fo\nur|five|six|seven"),
+    "damaged and empty documents": Case(
+        below({"a.jsonl": lines({"text": "one"}, {"text": ""}, {"text": None}, {"txt": ""}) + "{\n\n",
+               "b.txt": b"gr\xfcn", "c.txt": "", "d.txt": "two", "e.csv.gz": gz("text\nthree\n" * 9)[:-12]}),
+        "5 files: 5 read | 9 documents: 2 documents; 1 damaged file, 2 without text, 4 unreadable",
+        "one|two", warns="Damaged: e.csv.gz"),
+    "lists of text and views": Case(
+        table({"text": array(["one", "two"], "string_view")}), "1 files: 1 read | 2 documents: 2 documents", "one|two"),
+    "a zip of texts": Case(
+        zipped([("b/a.txt", "one"), ("__MACOSX/b/._a.txt", ""), ("b/c.jsonl", lines({"text": "two"}))]),
+        "3 members: 2 read; 1 hidden or of the system .txt | 2 documents: 2 documents", "one|two"),
+    "columns of text in CSV with a mark": Case(
+        below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"),
+    "hidden texts and a folder in itself": Case(below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
+        "3 files: 1 read; 1 hidden or of the system .txt, 1 link in a circle without ending | 1 documents: 1 documents",
+        "one"),
+}  # fmt: skip
+PICTURES = FOLDERS | ARCHIVES | TABLES
+TWICE = ("numbers of classes", "classes with names")
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(tmp_path, monkeypatch, name):
+    case = PICTURES[name]
+    monkeypatch.chdir(tmp_path)
+    store = images(tmp_path, case, case.build(tmp_path))
+    check(case, store.manifest.receipt, store.path)
+    pixels = store.tensor("image").float()
+    assert " ".join(letter_of(image.mean((1, 2))) for image in pixels) == case.rows
+    if case.captions is not None:
+        assert decode_captions(store.tensor("caption").numpy()) == case.captions
+    if case.labels is not None:
+        names = store.columns["label"].names
+        assert [names[number] for number in store.tensor("label").tolist()] == case.labels.split()
+    if case.counts is not None:
+        assert store.columns["label"].statistics.class_counts == case.counts
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_two_processes_give_the_same(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
+    case, source = PICTURES[name], PICTURES[name].build(tmp_path)
+    one, two = (images(tmp_path, case, source, processes, str(processes)) for processes in (1, 2))
+    assert one.fingerprint == two.fingerprint and one.manifest.receipt == two.manifest.receipt
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(tmp_path, name):
+    case = TEXTS[name]
+    options = TextOptions(source=case.build(tmp_path), length=2)
+    (written,) = run_import("text", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
+    check(case, written.store.manifest.receipt, written.store.path)
+    found, expected = Counter(stored(written.store)), Counter(stream(case.rows.split("|")))
+    assert found <= expected and (expected - found).total() < 2, "the last row may be incomplete"
+
+
+def test_regions(tmp_path):
+    source = GetSource().write(tmp_path / "r.zarr")
+    (source / ".DS_Store").touch()
+    chosen = {"cell_type": "fetal_heart", "regions": 5, "stride": 6, "max_span": 6000}
+    options = GetOptions(source=source, **chosen)
+    (written,) = run_import("get", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
+    levels = "34 peaks: 17 in windows; 8 in no window, 9 zero atpm | 5 windows: 4 rows; 1 over 6,000 base pairs"
+    assert summary(written.store.manifest.receipt) == levels
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "message"),
+    [
+        (folder({"s": special("socket")}, "s"), {}, r"/s holds no .* \(1 without ending\)"),
+        (folder({"s.png": special("socket")}, "s.png"), NONE, r"\(1 unreadable\), the first being s\.png.*no plain"),
+        (zipped(pairs("a"), encrypted), NONE, r"\(1 unreadable\), the first being a\.png: unreadable \(.*encrypted"),
+        (zipped(pairs("a"), lambda content: content[:-30]), {}, r"z\.zip is no zip that can be read .*; copy it again"),
+        (table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}), {},
+         r"'caption' holds int, no text; give --caption-column .*\(others here: image, words\)"),
+        (table({"image": BYTES, "label": [0.5, 1.0], "kind": [1, 2]}), LABEL | NONE,
+         r"'label' holds a float, no class; give --label-column .*\(others here: image, kind\)"),
+        (table({"image": ["a.png", "b.png"], "caption": ["x", "y"]}), {},
+         r"'image' holds str, no image bytes; .*\(others here: caption\)"),
+        (table({"image": BYTES, "text": ["x", "y"]}), {}, r"has no column 'caption'; .*text.* Give --caption-column"),
+        (below({"a.png": A, "metadata.csv": "file_name,caption\na.png,gr\xfcn\n".encode("latin-1")}), {},
+         r"metadata\.csv is no UTF-8 \(byte 0xfc\); name another"),
+        (below({"a.png": A, "metadata.jsonl": metadata("a.png", "./a.png")}), {},
+         r"metadata\.jsonl, line 2: names a\.png a second time; remove one of the lines"),
+        (below({"a.png": A, "metadata.jsonl": metadata("sub/b.png")}), {}, r"names sub/b\.png, which .* does not hold"),
+        (below({"a.png": A}), {}, r"^a\.png has no caption; write one into a \.txt file"),
+        (below({"a.gif": ""}), {}, r"holds no .*\(1 \.gif\)"),
+        (below({"a.png": A, "b.parquet": ""}), {}, r"holds images and \.parquet files; name a folder of one kind"),
+        (below({"a.png": A}), FOLDER, r"a\.png lies in no folder below --source"),
+        (below({"c/a.png": A}), FOLDER | LABEL, r"--label-from=folder and --label-column=label: give one of them"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_a_sentence(tmp_path, build, options, message):
+    source = build(tmp_path)
+    with pytest.raises((UserError, ValueError), match=message) as caught:
+        images(tmp_path, Case(build, "", options=options), source)
+    assert "\n" not in str(caught.value) or "label" in message
+    assert not (tmp_path / "stores").exists()
+
+
+def test_a_folder_without_rights(tmp_path, monkeypatch):
+    source = below({"cat/a.png": A, "dog/b.png": B})(tmp_path)
+    scan = os.scandir
+
+    def refusing(path):
+        if str(path).rstrip("/").endswith("dog"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", refusing)
+    with pytest.raises(UserError, match=r"set/dog/ cannot be listed \(Permission denied\); make it readable, or name"):
+        images(tmp_path, Case(below({}), "", options=FOLDER), source)

@@ -1,0 +1,198 @@
+"""Builders of small sources of data, as people have them: each takes a folder to build in, and returns the source."""
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from support.datasets.photographs import encoded
+from support.special_files import put
+
+Build = Callable[[Path], Path]
+Content = bytes | str | Callable[[Path], object]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def colour(letter: str) -> tuple[int, ...]:
+    """A colour by which a picture's letter can be told."""
+    number = LETTERS.index(letter)
+    return tuple(25 + 100 * (number // 3**place % 3) for place in range(3))
+
+
+def letter_of(mean: Any) -> str:
+    return LETTERS[sum(round((float(value) - 25) / 100) * 3**place for place, value in enumerate(mean))]
+
+
+def pic(letter: str, kind: str = "PNG", side: int = 16, **options: object) -> bytes:
+    return encoded(Image.new("RGB", (side, side), colour(letter)), kind, **options)
+
+
+def link(to: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(to)
+
+
+def special(kind: str) -> Callable[[Path], object]:
+    return lambda path: put(kind, path)
+
+
+def empty_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def folder(files: Mapping[str, Content], name: str = "set") -> Build:
+    """Files by their paths beside the source, which is the folder `name` among them."""
+
+    def build(into: Path) -> Path:
+        for place, content in files.items():
+            path = into / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if callable(content):
+                content(path)
+            else:
+                path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return into / name
+
+    return build
+
+
+def below(files: Mapping[str, Content]) -> Build:
+    """Files by their paths below the source."""
+    return folder({f"set/{name}": content for name, content in files.items()})
+
+
+def zipped(
+    members: list[tuple[str, bytes | str]], change: Callable[[bytes], bytes] = bytes, name: str = "z.zip"
+) -> Build:
+    """A zip of members; `change`: what befalls it then."""
+
+    def build(into: Path) -> Path:
+        sink = io.BytesIO()
+        with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(sink, "w") as archive:  # of names there twice
+            for member, content in members:
+                archive.writestr(member, content)
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / name).write_bytes(change(sink.getvalue()))
+        return into / name
+
+    return build
+
+
+def encrypted(content: bytes) -> bytes:
+    """Say of all members of a zip that they are encrypted."""
+    changed = bytearray(content)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.find(mark)
+        while at >= 0:
+            changed[at + offset] |= 1
+            at = content.find(mark, at + 4)
+    return bytes(changed)
+
+
+def tarred(members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes) -> Build:
+    """A tar of members; None: a link."""
+
+    def build(into: Path) -> Path:
+        sink = io.BytesIO()
+        with tarfile.open(fileobj=sink, mode="w") as tar:
+            for name, content in members:
+                member = tarfile.TarInfo(name)
+                if content is None:
+                    member.type, member.linkname = tarfile.SYMTYPE, "elsewhere"
+                    tar.addfile(member)
+                    continue
+                data = content if isinstance(content, bytes) else content.encode()
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        (into / "t.tar").write_bytes(change(sink.getvalue()))
+        return into / "t.tar"
+
+    return build
+
+
+def class_labels(names: list[str]) -> dict[str, str]:
+    """Metadata of a schema, as Hugging Face's `datasets` writes it, for a column `label` of classes."""
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    return {"huggingface": json.dumps({"info": {"features": features}})}
+
+
+def table(columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None, name: str = "t.parquet") -> Build:
+    """A table in a Parquet file, or in an Arrow file or stream by its ending."""
+
+    def build(into: Path) -> Path:
+        made = pa.table(dict(columns)).replace_schema_metadata(metadata)
+        if name.lower().endswith(".parquet"):
+            pq.write_table(made, into / name, row_group_size=2)
+        else:
+            opened = pa.ipc.new_stream if name.startswith("stream") else pa.ipc.new_file
+            with opened(into / name, made.schema) as sink:
+                sink.write_table(made)
+        return into / name
+
+    return build
+
+
+def array(values: list[Any], kind: str) -> pa.Array:
+    """An array of one of Arrow's types, by the function that makes it: `string_view`; `dictionary` of text."""
+    if kind == "dictionary":
+        return pa.array(values).dictionary_encode()
+    return pa.array(values, getattr(pa, kind)())
+
+
+def gz(text: str) -> bytes:
+    return gzip.compress(text.encode())
+
+
+def zst(text: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(text.encode())
+    return sink.getvalue().to_pybytes()
+
+
+def lines(*records: Mapping[str, Any]) -> str:
+    return "".join(f"{json.dumps(record)}\n" for record in records)
+
+
+def pairs(*letters: str) -> list[tuple[str, bytes | str]]:
+    """Pictures in PNG, each with its letter as caption behind it."""
+    return [pair for each in letters for pair in ((f"{each}.png", pic(each)), (f"{each}.txt", each))]
+
+
+def metadata(*named: str) -> str:
+    """Content of a metadata.jsonl with captions of files."""
+    return lines(*({"file_name": name, "caption": f"of {name}"} for name in named))
+
+
+def display_p3() -> bytes:
+    """The colour profile of a phone's photographs, with a plain gamma."""
+
+    def fixed(*values: float) -> bytes:
+        return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))
+
+    text = b"Display P3\0"
+    primaries = {"r": (0.5151, 0.2412, -0.0011), "g": (0.2919, 0.6922, 0.0419), "b": (0.1572, 0.0666, 0.7841)}
+    tags = {
+        b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(text)) + text + bytes(79),
+        b"cprt": b"text\0\0\0\0none\0",
+        b"wtpt": b"XYZ \0\0\0\0" + fixed(0.9642, 1, 0.8249),
+        **{f"{name}XYZ".encode(): b"XYZ \0\0\0\0" + fixed(*values) for name, values in primaries.items()},
+        **{f"{name}TRC".encode(): b"curv\0\0\0\0\0\0\0\x01\x02\x33\0\0" for name in primaries},
+    }
+    entries, body, place = b"", b"", 132 + 12 * len(tags)
+    for name, content in tags.items():
+        content += bytes(-len(content) % 4)
+        entries += name + struct.pack(">II", place + len(body), len(content))
+        body += content
+    header = struct.pack(">I4xI4s4s4s12x4s", place + len(body), 0x02400000, b"mntr", b"RGB ", b"XYZ ", b"acsp")
+    header = header.ljust(68, b"\0") + fixed(0.9642, 1, 0.8249)
+    return header.ljust(128, b"\0") + struct.pack(">I", len(tags)) + entries + body
