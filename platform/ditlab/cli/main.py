@@ -55,6 +55,7 @@ ditlab train experiments/digits/dit.yaml --local
 ditlab train experiments/digits/dit.yaml --set training.steps=2500
 ditlab train experiments/digits/dit.yaml --resume auto
 ditlab train experiments/digits/dit.yaml --dry-run
+ditlab train - --local < experiments/digits/dit.yaml
 ditlab tune experiments/digits/sweep_schedule.yaml --dry-run
 ditlab tune experiments/digits/sweep_schedule.yaml --set trials=4
 ditlab tune --resume 1a2b3c4d

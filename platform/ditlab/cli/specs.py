@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.api.specs import load, load_sweep
-    from ditlab.spec.files import is_sweep
+    from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
     mistakes, valid, hashes = [], [], {}
@@ -46,7 +46,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
             mistakes.append(str(error))
         else:
             valid.append(str(path))
-            output.print_line(f"{path}: valid{remark}", as_json)
+            output.print_line(f"{spec_name(path)}: valid{remark}", as_json)
     if mistakes:
         raise UserError("\n".join(mistakes))
     output.emit({"valid": valid, "spec_hash": hashes}, as_json)
