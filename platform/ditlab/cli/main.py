@@ -97,7 +97,7 @@ ditlab figures --list
 ditlab figures digits-dit --kind loss --out figures
 ditlab new
 ditlab new mine --like digits/dit
-ditlab new sweeps/rates --like digits/sweep_schedule
+ditlab new rates --like digits/sweep_schedule
 ditlab validate experiments/digits/dit.yaml
 ditlab validate experiments/digits/*.yaml
 ditlab show experiments/digits/dit.yaml --set model.depth=9

@@ -86,7 +86,7 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
 
 
 def spec_name(path: Path) -> str:
-    """What messages call a spec's file, or `-`."""
+    """Name of a spec in messages: its path, or `standard input` for `-`."""
     return "standard input" if path == STANDARD_INPUT else printable_sentence(path)
 
 

@@ -46,7 +46,6 @@ def write_commented(target: str, like: str) -> Path:
     try:
         mapping = {**read_with_parents(known[like]), "name": check_name(path.stem)}
         text = "".join(f"{line}\n" for line in _commented(mapping, path, f"{like}: {describe(known[like])}"))
-        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -85,7 +84,7 @@ def _fields(mapping: Mapping[str, Any], cls: type[Spec], alternatives: list[type
         below, named = chosen(field.annotation, value, field.default), options(values_of(field.annotation))
         if key == "base":
             yield from _nested(key, _fields(value, class_for(value), []))
-        elif isinstance(value, Mapping) and below:
+        elif value and isinstance(value, Mapping) and below:
             yield from _nested(key, _fields(value, below, options(field.annotation)))
         elif named:
             kind = values_of(field.annotation)
