@@ -1,4 +1,4 @@
-# Everything runs from .venv, which the first target that needs it makes. PYTHON may name another interpreter (>= 3.11).
+# Everything runs from .venv, which the first target that needs it makes. PYTHON may name another interpreter (3.11).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,7 +52,7 @@ clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DiTLab needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "DiTLab needs Python 3.11, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -25,6 +25,7 @@ DIT, UNET, CLASSES, DEMO = (
 )
 FOLLOWED = {
     "docs/index.md": (),
+    "docs/specs.md": (),
     "docs/data.md": (),
     "docs/sweeps.md": (),
     "docs/tutorials/text.md": (),

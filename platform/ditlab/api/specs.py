@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import is_sweep, load_experiment
+from ditlab.spec.files import is_sweep, load_experiment, spec_name
 from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep import load_sweep as read_sweep
@@ -42,7 +42,7 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """Load a sweep's YAML with its base and `overrides` (`trials=4`), and check every axis against the experiment.
     Raises UserError, naming file and field, for anything wrong in them."""
     sweep = read_sweep(Path(path), overrides)
-    check_sweep(sweep, str(path))
+    check_sweep(sweep, spec_name(Path(path)))
     return sweep
 
 

@@ -11,6 +11,7 @@ from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
+from ditlab.spec.files import spec_name
 from ditlab.spec.sweep import Sweep, load_sweep
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _loaded(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: 
     if sweep is None and resume == "auto":
         raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
     if isinstance(sweep, str | Path):
-        return str(sweep), load_sweep(Path(sweep), overrides)
+        return spec_name(Path(sweep)), load_sweep(Path(sweep), overrides)
     return sweep.name if sweep else str(resume), sweep
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": ("plan", "Tell memory, time and cost of a run before a GPU is taken."),
     "profile": ("specs", "Show where the time of a training step goes."),
     "figures": ("analysis", "Draw the figures of a run's family, or those that need no run."),
+    "new": ("specs", "Write a commented spec to begin with."),
     "validate": ("specs", "Check specs without running them."),
     "show": ("specs", "Print a spec with its parents, overrides and defaults resolved."),
     "schema": ("specs", "Print the JSON schema of experiments, for editors."),
@@ -55,6 +56,7 @@ ditlab train experiments/digits/dit.yaml --local
 ditlab train experiments/digits/dit.yaml --set training.steps=2500
 ditlab train experiments/digits/dit.yaml --resume auto
 ditlab train experiments/digits/dit.yaml --dry-run
+ditlab train - --local < experiments/digits/dit.yaml
 ditlab tune experiments/digits/sweep_schedule.yaml --dry-run
 ditlab tune experiments/digits/sweep_schedule.yaml --set trials=4
 ditlab tune --resume 1a2b3c4d
@@ -93,6 +95,9 @@ ditlab profile experiments/digits/dit.yaml
 ditlab profile experiments/digits/unet.yaml --steps 5 --out profile
 ditlab figures --list
 ditlab figures digits-dit --kind loss --out figures
+ditlab new
+ditlab new mine --like digits/dit
+ditlab new rates --like digits/sweep_schedule
 ditlab validate experiments/digits/dit.yaml
 ditlab validate experiments/digits/*.yaml
 ditlab show experiments/digits/dit.yaml --set model.depth=9

@@ -44,7 +44,7 @@ def plan(
 
     SPEC is an experiment, or a sweep, whose trials are added up.
     """
-    from ditlab.spec.files import is_sweep
+    from ditlab.spec.files import STANDARD_INPUT, is_sweep
 
     if price is not None and not 0 < price < float("inf"):
         raise UserError(f"--price={price:g} is no price of a GPU hour; give a number above 0, or leave it out.")
@@ -53,6 +53,8 @@ def plan(
             raise UserError(f"{option} {file} names no file; give a file's path.")
     if out is not None and out.suffix.lower() != ".png":
         raise UserError(f"--out {out} is not the name of a PNG; give one that ends in .png.")
+    if target is not None and spec == STANDARD_INPUT:
+        raise UserError(f"--apply {target} would extend SPEC, which is standard input; name a file as SPEC.")
     sweeps = is_sweep(spec)
     if sweeps and (target or out):
         given = "--apply" if target else "--out"

@@ -1,4 +1,4 @@
-"""Commands that read a spec and train nothing: `ditlab validate`, `show`, `schema`, `params`, `profile`."""
+"""Commands that read a spec and train nothing, and `ditlab new`, which writes one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,41 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("name", required=False)
+@click.option("--like", metavar="EXPERIMENT", help="Experiment or sweep to begin with, such as digits/dit.")
+@click.option("--list", "is_list", is_flag=True, help="List the experiments and sweeps that come with DiTLab.")
+@options.as_json
+def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> None:
+    """Write NAME.yaml, a spec whose comments explain its fields; without NAME, list what it can begin with.
+
+    A file that exists is never overwritten.
+    """
+    from ditlab.spec.files import is_sweep
+    from ditlab.spec.starters import describe, shipped, write_commented
+
+    if name is None or is_list:
+        if like:
+            raise click.UsageError(f"--like {like} is what NAME begins with; give NAME, without --list.")
+        found = {each: describe(path) for each, path in shipped().items()}
+        output.console(as_json).print(terminal_table({"experiment": "id", "what it is": "text"}, found.items()))
+        output.emit({"experiments": found}, as_json)
+        output.hint(as_json, "new", "NAME", "--like", "digits/dit")
+        return
+    if like is None:
+        raise click.UsageError(f"NAME={name} has nothing to begin with; give --like digits/dit, or another of --list.")
+    path = write_commented(name, like)
+    output.emit({"files": [str(path)]}, as_json, [path])
+    output.hint(as_json, "tune" if is_sweep(path) else "train", path, "--quick")
+
+
+@click.command()
 @click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.overrides
 @options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
     from ditlab.api.specs import load, load_sweep
-    from ditlab.spec.files import is_sweep
+    from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
     mistakes, valid, hashes = [], [], {}
@@ -46,7 +74,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
             mistakes.append(str(error))
         else:
             valid.append(str(path))
-            output.print_line(f"{path}: valid{remark}", as_json)
+            output.print_line(f"{spec_name(path)}: valid{remark}", as_json)
     if mistakes:
         raise UserError("\n".join(mistakes))
     output.emit({"valid": valid, "spec_hash": hashes}, as_json)

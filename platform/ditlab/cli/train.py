@@ -50,7 +50,7 @@ def train(
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
     from ditlab.cli.progress import ProgressBars, ProgressLine
-    from ditlab.spec.files import load_experiment
+    from ditlab.spec.files import STANDARD_INPUT, load_experiment
     from ditlab.spec.quick import load_quick_experiment
 
     overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
@@ -104,7 +104,8 @@ def train(
         output.hint(as_json, "sample", result.run_id)
         return 0
     arguments = output.repeated_arguments("resume", "as_json")
-    if experiment.start:  # a fork goes on by its own spec, which names its parent by id and step
+    # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no longer there
+    if experiment.start or spec == STANDARD_INPUT:
         left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
         own = output.relative(result.folder / "spec.yaml")
         arguments = [str(own), *output.repeated_arguments(*left_out)]
@@ -163,11 +164,13 @@ def submit(
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.jobs import DEFAULT_ADDRESS, open_job_server, package_files
-    from ditlab.spec.files import is_sweep, load_experiment, spec_files
+    from ditlab.spec.files import STANDARD_INPUT, is_sweep, load_experiment, spec_files
     from ditlab.spec.start import parse_start
     from ditlab.spec.sweep import load_sweep
 
     # a spec that is wrong or lies elsewhere is better refused here than after the upload
+    if spec == STANDARD_INPUT:
+        raise UserError("SPEC is standard input, which no job can read; write it to a file below --working-dir.")
     if start_from:
         parse_start(start_from)  # the run itself is known to the cluster's home alone
     root, sweep = resolve_user_path(working_dir), is_sweep(spec)

@@ -51,8 +51,8 @@ def check_machine() -> list[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info >= (3, 11)
-    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11 or newer")
+    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info[:2] == (3, 11)
+    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11")
     for name, floor in MIN_VERSIONS.items():
         required = ".".join(map(str, floor))
         try:

@@ -26,7 +26,7 @@ from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.overrides import changed_values
 from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.start import first_step
-from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact
@@ -147,7 +147,7 @@ def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Ex
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
     """Return an experiment with another tracking address. Raises UserError for an address that holds a secret."""
     try:
-        refuse_secrets({"tracking": {"uri": uri}})
+        check_texts({"tracking": {"uri": uri}})
     except ValueError as error:
         raise UserError(str(error)) from None
     return experiment.model_copy(update={"tracking": experiment.tracking.model_copy(update={"uri": uri})})

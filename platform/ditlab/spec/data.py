@@ -120,11 +120,11 @@ class ArrowData(Spec):
     kind: Literal["arrow"] = "arrow"
     """An Arrow store by path, name or URI."""
     path: Annotated[str, Field(min_length=1), AfterValidator(partial(refuse_storage, "data.path"))]
-    """Folder of the store, from the working directory on; or the name of one under DITLAB_HOME/stores, where no store
-    of this name lies in the working directory. Or a URI, as checkpoint.storage takes them (s3://bucket/prefix, gs://,
-    abfs://, hdfs://, file://), where `ditlab data upload` put the store: each node copies it once to
-    DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy, unless data.access says otherwise. A URI
-    that holds a key or password is refused."""
+    """Name of a store under DITLAB_HOME/stores, such as `pets`; or the path of a store's folder, in a file from that
+    file's folder on, such as `./pets`, and with --set from the working directory on. Or a URI, as checkpoint.storage
+    takes them (s3://bucket/prefix, gs://, abfs://, hdfs://, file://), where `ditlab data upload` put the store: each
+    node copies it once to DITLAB_CACHE/stores, checks every file's SHA-256, and reads the copy, unless data.access says
+    otherwise. A URI that holds a key or password is refused."""
     access: Literal["auto", "copy", "stream"] = "auto"
     """Reading of a store behind a URI. `copy`: from a copy on each node's disk. `stream`: parts of it are fetched ahead
     of need, verified, and kept in a cache on the node; needs data.order.kind=lanes. `auto`: a copy where the order is

@@ -108,8 +108,8 @@ class Checkpoint(Spec):
     replay` rebuilds the steps after it: with 10000 that of step 10000, of 20000, and so on. Null: none."""
     storage: _Storage | None = None
     """Folder or store of checkpoints, with a folder for each run; null is the run's own folder. A folder's path, which
-    all nodes must share, or a URI: s3://bucket/prefix?region=eu-west-1 (another server with
-    &endpoint_override=host:port and &scheme=http), gs://bucket/prefix,
+    all nodes must share (in a file, from that file's folder on), or a URI: s3://bucket/prefix?region=eu-west-1 (another
+    server with &endpoint_override=host:port and &scheme=http), gs://bucket/prefix,
     abfs://container@account.dfs.core.windows.net/prefix, hdfs://host:port/folder, or any other scheme that an installed
     fsspec library opens. Keys and passwords come from the environment (AWS_ACCESS_KEY_ID and the like); a URI that
     holds one is refused."""

@@ -31,7 +31,7 @@ from ditlab.spec.overrides import Assignment, assign, explain
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
-from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
@@ -108,7 +108,7 @@ class Experiment(Spec):
     tracking: Tracking = Tracking()
     """Tracking of metrics."""
 
-    _no_secrets = model_validator(mode="before")(refuse_secrets)
+    _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)
 
     @model_validator(mode="after")

@@ -6,16 +6,20 @@ The last line of a kept spec is its hash, so that an edit by hand is noticed, an
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from ditlab.errors import UserError, first_line
+from ditlab.home import Home, resolve_user_path
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
+from ditlab.spec.uris import is_uri, map_texts, path_field, variable_in
 from ditlab.spec.values import format_value, printable_sentence
 from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 from ditlab.storage.files import is_as_stamped, is_edited, stamped
@@ -23,7 +27,11 @@ from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
 SpecT = TypeVar("SpecT")
 _log = logging.getLogger("ditlab.spec")
-_said: set[Path] = set()
+_said: set[str] = set()
+MADE = ("checkpoint.storage", "engine.zero.nvme_path")
+"""Fields with folders that a run makes."""
+STANDARD_INPUT = Path("-")
+"""SPEC on a command line, for the spec that is piped in; paths in it are taken from the working directory."""
 
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
@@ -35,8 +43,9 @@ _parsed = lru_cache(maxsize=64)(parse_yaml)  # a command reads a spec and its pa
 
 
 def read_with_parents(path: Path) -> dict[str, Any]:
-    """The file's mapping, merged over that of the file that its `extends` names, and so on up. A sweep's `base`, where
-    it names a file, becomes that file's path from the working directory."""
+    """The file's mapping, merged over that of the file that its `extends` names, and so on up; relative paths in each
+    are taken from its folder. A sweep's `base`, where it names a file, becomes that file's path from the working
+    directory."""
     merged: dict[str, Any] = {}
     for _, mapping in reversed(_lineage(path)):
         merged = merge(merged, mapping)
@@ -53,9 +62,10 @@ def spec_files(path: Path) -> list[Path]:
 def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
     """Read the mapping of one YAML file, without its parents. Raises UserError for any other file. `named_by` is the
     field that names the file: `child.yaml: extends=base.yaml`."""
-    shown = printable_sentence(path)
+    shown = spec_name(path)
     try:
-        content = read_plain(path, MAX_BYTES, follow=True)
+        is_stream = path == STANDARD_INPUT
+        content = _read_stream(sys.stdin) if is_stream else read_plain(path, MAX_BYTES, follow=True)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, and a path with a NUL character
         problem = f"cannot be read as text ({first_line(error)})"
@@ -64,14 +74,72 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
         remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"
+        if variable := variable_in(named_by):
+            remedy = f"variables such as {variable} are not read in specs, {remedy}"
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
-    if path not in _said and is_edited(content):
-        _said.add(path)
-        _log.warning("%s was changed since DiTLab wrote it, by hand or by damage; it counts as it is now", path)
+    if is_edited(content):
+        _warn_once(f"{path} was changed since DiTLab wrote it, by hand or by damage; it counts as it is now")
     mapping = copy.deepcopy(_parsed(text, shown))
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise UserError(f"{shown}: must be a mapping with names as keys, such as `name: my-run`.")
     return mapping
+
+
+def spec_name(path: Path) -> str:
+    """Name of a spec in messages: its path, or `standard input` for `-`."""
+    return "standard input" if path == STANDARD_INPUT else printable_sentence(path)
+
+
+@lru_cache(maxsize=1)  # a command reads its spec several times over
+def _read_stream(stream: TextIO | None) -> bytes:
+    if stream is None:  # Python's, where it was closed
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return stream.buffer.read(MAX_BYTES + 1)
+
+
+def _warn_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        _log.warning("%s", message)
+
+
+def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") -> dict[str, Any]:
+    """The mapping of an experiment or a sweep with its relative paths made absolute, from `folder` on.
+
+    A plain name of data is that of a store in the home, and an encoder that is no folder has a name on the hub.
+    `source` is the file that the mapping was read from, "" for a command line. Of a file, a path that leads somewhere
+    from the working directory alone is still taken from there, with a warning.
+    """
+    return dict(map_texts(mapping, lambda path, text: _resolve_path(path, text, folder, source)))
+
+
+def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
+    field = path_field(path)
+    if not field or not text.isprintable() or is_uri(text) or text[:1] in ("", "/", "~") or variable_in(text):
+        return text
+    is_name = field.startswith("data.") and "/" not in text and text not in (".", "..")
+    try:
+        before, root = resolve_user_path(text), resolve_user_path(folder)
+        place = Home.named_by_environment().stores / text if is_name else resolve_user_path(root / text)
+    except UserError as error:
+        raise UserError(f"{source or '--set'}: {path}={error}") from None
+    said, is_before = f"{source}: {path}={text}", os.path.exists(before)  # noqa: PTH110 (Path's own may raise)
+    if os.path.exists(place):  # noqa: PTH110
+        return text if is_name and not is_before else str(place)
+    if is_before:
+        if source:
+            written = os.path.relpath(before, root)
+            wanted = "a name of a store in DITLAB_HOME/stores" if is_name else f"a path from {root}"
+            _warn_once(
+                f"{said} is {wanted}, and there is none; {before}, from the working directory, is taken in this "
+                f"release; write {written if written.startswith('.') else f'./{written}'}"
+            )
+        return str(before)
+    if is_name or (field.startswith("encoders.") and not text.startswith(".")):
+        return text
+    if source and place != before and field not in MADE:
+        _warn_once(f"{said} leads to nothing, neither to {place} nor, from the working directory, to {before}")
+    return str(place)
 
 
 def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -79,7 +147,7 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     chain: list[tuple[Path, dict[str, Any]]] = []
     current, named_by = path, ""
     while True:
-        mapping = read_mapping(current, named_by)
+        mapping = resolve_paths(read_mapping(current, named_by), current.parent, spec_name(current))
         file, known = Path(os.path.realpath(current)), [file for file, _ in chain]
         if file in known:
             loop = " -> ".join(printable_sentence(each.name) for each in [*known[known.index(file) :], file])
@@ -91,8 +159,8 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         if parent is None:
             return chain
         if not isinstance(parent, str):
-            raise UserError(f"{printable_sentence(current)}: extends={format_value(parent)} must be one file name.")
-        named_by = f"{printable_sentence(current)}: extends={printable_sentence(parent)}"
+            raise UserError(f"{spec_name(current)}: extends={format_value(parent)} must be one file name.")
+        named_by = f"{spec_name(current)}: extends={printable_sentence(parent)}"
         current = current.parent / parent
 
 
@@ -101,8 +169,8 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     UserError, naming file and field, for anything wrong in them."""
     mapping = read_with_parents(path)
     if not is_sweep(mapping):
-        mapping = assign(mapping, parse_overrides(overrides), class_for)
-    return build_experiment(mapping, str(path))
+        mapping = resolve_paths(assign(mapping, parse_overrides(overrides), class_for), Path())
+    return build_experiment(mapping, spec_name(path))
 
 
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:

@@ -39,6 +39,8 @@ WANTED = {
     "string_too_short": "at least a character long",
 }
 BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
+NULL_WORDS = ("off", "none")
+YAML_1_1 = {"on": "true", "yes": "true", "off": "false", "no": "false"}
 MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 
@@ -51,11 +53,31 @@ class Assignment:
     value: Any
     source: str
     """Beginning of messages about it: `--set optimizer.lr=fast`."""
+    text: str | None = None
+    """The value as a command line has it; None for a value from elsewhere."""
+    problem: UserError | None = None
+    """Why `text`, which is the value then, is no YAML."""
 
     @property
     def keys(self) -> list[str]:
         """The path's parts."""
         return self.path.split(".")
+
+    def typed(self, annotation: Any) -> Any:
+        """The value for a field of a type. From a command line, a field of text takes the text as it is written, and
+        one of whole numbers `1e3`. Raises UserError for what is no YAML, and for `none` where null is meant."""
+        kinds = members(annotation)
+        others = [kind for kind in kinds if kind is not type(None)]
+        if self.text is not None and others == [str]:
+            is_null = type(None) in kinds
+            if is_null and self.text.strip().lower() in NULL_WORDS:
+                raise UserError(f"{self.source}: write null for none, and quotes around a text that is meant.")
+            is_quoted = isinstance(self.value, str) and self.text.lstrip()[:1] in ("'", '"')
+            return self.value if is_quoted or (is_null and self.value is None) else self.text.strip()
+        if self.problem:
+            raise self.problem
+        is_whole = isinstance(self.value, float) and self.value.is_integer() and int in kinds and float not in kinds
+        return int(self.value) if self.text is not None and is_whole else self.value
 
 
 def is_below(path: str, above: str) -> bool:
@@ -75,15 +97,21 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
-    """The text of `--set`, one by one: `model.depth=9`. The value is YAML: `null`, `[0.9, 0.99]`, `{kind: norm}`.
-    Raises UserError for what is no path and value."""
+    """The text of `--set`, one by one: `model.depth=9`. The value is YAML (`null`, `[0.9, 0.99]`, `{kind: norm}`), but
+    for fields of text (`Assignment.typed`). Raises UserError for what is no path and value."""
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
         source = f"--set {printable(override if len(override) <= 80 else override[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
-        yield Assignment(path, parse_yaml(text, source), source)
+        value: Any = text
+        problem = None
+        try:
+            value = parse_yaml(text, source)
+        except UserError as error:  # unless the field is a text
+            problem = error
+        yield Assignment(path, value, source, text, problem)
 
 
 def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
@@ -91,7 +119,7 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
     UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment."""
     done: list[Assignment] = []
     for assignment in assignments:
-        keys, value = assignment.keys, assignment.value
+        keys, value, annotation = assignment.keys, assignment.value, None
         # The class of some mappings depends on the names of the fields that they have (loss components of packages).
         is_there = value_at(mapping, keys) is not None
         cls: type[Spec] | None = None
@@ -109,6 +137,8 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
             if depth and "kind" in fields and value_at(mapping, keys[:depth]) is None:
                 # left out in a file: the field would belong to no kind
                 mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
+            annotation = fields[key].annotation
+        value = assignment.typed(annotation)
         if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
             beside = (each for each in done if each.keys[:-1] == keys[:-1] and each.keys[-1] not in SELECTORS)
             if earlier := next(beside, None):
@@ -282,15 +312,19 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         if kind == "union_tag_not_found":
             return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
         return f"{path}.{selector}={context['tag']!r} is unknown; {nearest(str(context['tag']), known)}"
+    given, can_be_null = detail.get("input"), type(None) in members(field.annotation)
+    is_off = given is False or (isinstance(given, str) and given.lower() in (*NULL_WORDS, "no"))
+    # Null switches off a field that is a number by default and may be null.
+    is_off = is_off or (given == 0 and isinstance(field.default, int))
+    off = ", or null for none" if can_be_null and is_off else ""
     if kind in BOUNDS:
-        # Null switches off a field that is a number by default and may be null.
-        null_is_off = type(None) in members(field.annotation) and isinstance(field.default, int)
-        off = ", or null for none" if detail.get("input") == 0 and null_is_off else ""
         bound = next(iter(context.values()))
         limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
         return f"{path}={value} must be {BOUNDS[kind]} {limit}{off}."
     if kind in MAPPING_WANTED:
         names = [name for option in options(field.annotation)[:1] for name in option.model_fields]
-        return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}."
+        return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
     wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
-    return f"{path}={value} must be {wording}." if wording != detail["msg"] else f"{path}={value}: {wording}."
+    if kind == "bool_type" and (meant := YAML_1_1.get(str(detail["input"]).lower())):
+        wording += f"; write {meant}"
+    return f"{path}={value} must be {wording}{off}." if wording != detail["msg"] else f"{path}={value}: {wording}."

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.files import build_experiment, load_experiment
+from ditlab.spec.files import build_experiment, load_experiment, spec_name
 from ditlab.spec.overrides import Assignment, assign, is_below, merge, nested, parse_overrides, value_at
 from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
 from ditlab.spec.sweep_axes import combinations
@@ -58,7 +58,7 @@ def load_quick_experiment(path: Path, overrides: Sequence[str] = ()) -> Quick[Ex
         changes = shorten_experiment(own, given).changes
         assignments = [Assignment(path, after, f"--quick {path}") for path, (_, after) in changes.items()]
         shorter = assign(own.to_dict(), assignments, class_for)
-        return Quick(build_experiment(assign(shorter, parse_overrides(overrides), class_for), str(path)), changes)
+        return Quick(build_experiment(assign(shorter, parse_overrides(overrides), class_for), spec_name(path)), changes)
 
 
 def shorten_experiment(
@@ -130,7 +130,7 @@ def _changes(
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
     """Load a sweep and make it short. What an override sets, or a part of, stays. Raises UserError."""
     given = {one.path: one.value for one in parse_overrides(overrides)}
-    return shorten_sweep(load_sweep(path, overrides), given, str(path))
+    return shorten_sweep(load_sweep(path, overrides), given, spec_name(path))
 
 
 def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: str = "") -> Quick[Sweep]:

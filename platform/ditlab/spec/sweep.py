@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,12 +14,12 @@ from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
 from ditlab.spec.cards import differing_fields, value_text
-from ditlab.spec.experiment import check_name
-from ditlab.spec.files import is_sweep, read_mapping, read_with_parents
+from ditlab.spec.experiment import check_name, class_for
+from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import assign, explain, parse_overrides
+from ditlab.spec.overrides import assign, explain, field_at, parse_overrides
 from ditlab.spec.sweep_axes import Axis
-from ditlab.spec.uris import refuse_secrets
+from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, printable_sentence
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -145,7 +146,7 @@ class Sweep(Spec):
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 
-    _no_secrets = model_validator(mode="before")(refuse_secrets)
+    _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)
 
     @field_validator("base", mode="before")
@@ -225,9 +226,11 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     and field, for what is wrong in its own fields; `check_sweep` checks the rest."""
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:
-        raise UserError(f"{path}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`.")
+        raise UserError(
+            f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`."
+        )
     if isinstance(base := mapping.get("base"), str):
-        named_by = f"{printable_sentence(path)}: base={printable_sentence(base)}"
+        named_by = f"{spec_name(path)}: base={printable_sentence(base)}"
         read_mapping(Path(base), named_by)
         mapping["base"] = read_with_parents(Path(base))
         if is_sweep(mapping["base"]):
@@ -243,8 +246,12 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         top, below = override.path.split(".", 1)
         entries = dict(mapping.get(top) or {})  # of `fixed` fields of the experiment, of `space` axes, null for none
         if top == "fixed" or isinstance(override.value, dict):
-            entries[below] = override.value
-        elif override.value is not None:
+            annotation: Any = object
+            with suppress(UserError):
+                base = mapping["base"]
+                annotation = field_at(class_for(base), base, override.keys[1:]).annotation if top == "fixed" else object
+            entries[below] = override.typed(annotation)
+        elif override.typed(object) is not None:
             raise UserError(
                 f"{override.source}: an axis is set as a whole, such as 'space.{below}={{kind: choice, values: "
                 f"[1, 2]}}'; for one value in every trial set fixed.{below}, to remove the axis give null."
@@ -252,7 +259,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         elif entries.pop(below, None) is None:
             raise UserError(f"{override.source}: there is no such axis to remove; {nearest(below, list(entries))}")
         mapping = {**mapping, top: entries}
-    return build_sweep(mapping, str(path))
+    return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
 
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:

@@ -1,9 +1,9 @@
-"""Checks of places named by a path or a URI, before anything is opened, and that a spec holds no secret."""
+"""Texts of a spec: which are paths, checks of paths and URIs before anything is opened, no secrets, no variables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +14,10 @@ _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key
 # A name, a colon and what is no port, up to an @. Secret keys hold slashes, which urlsplit takes for the path's.
 _PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@")
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
+_PATH_FIELD = re.compile(
+    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image)|engine\.zero\.nvme_path|sampling\.mask\.path)"
+)
+_VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")
 
 
 def is_uri(storage: str) -> bool:
@@ -49,19 +53,46 @@ def refuse_storage(field: str, place: str) -> str:
     return place
 
 
-def refuse_secrets(value: Any, path: str = "") -> Any:
-    """Return a spec's mapping; raise ValueError, which does not repeat it, for a URL in it with a password or a key."""
+def path_field(path: str) -> str:
+    """Return the experiment's field that holds a path, by its dotted path in an experiment or a sweep; else ""."""
+    field = re.sub(r"^(base|fixed|space(\..+\.when)?)\.", "", path).replace(".values", "")
+    return field if _PATH_FIELD.fullmatch(field) else ""
+
+
+def variable_in(text: str) -> str:
+    """Return the first variable of a shell in a text, such as `${DATA}`; "" where there is none."""
+    found = _VARIABLE.search(text)
+    return found[0] if found else ""
+
+
+def map_texts(value: Any, change: Callable[[str, str], str], path: str = "") -> Any:
+    """A copy of a spec's mapping with `change(dotted path, text)` for each text; those of a list have its path."""
     if isinstance(value, Mapping):
-        for key, below in value.items():
-            refuse_secrets(below, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list | tuple):
-        for below in value:
-            refuse_secrets(below, path)
-    elif isinstance(value, str):
-        if path.endswith("tracking.uri") and (shown := hide_in_urls(value)) != value:
-            raise ValueError(
-                f"{path}={shown} holds a password, which would be written into every checkpoint; give it by "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
-            )
-        refuse_secret(path, value)
+        return {key: map_texts(below, change, f"{path}.{key}" if path else str(key)) for key, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(below, change, path) for below in value]
+    return change(path, value) if isinstance(value, str) else value
+
+
+def check_texts(value: Any) -> Any:
+    """Return a spec's mapping; raise ValueError for a URL in it with a password or a key, which the message does not
+    repeat, and for a variable, which nothing would fill in."""
+    map_texts(value, _checked)
     return value
+
+
+def _checked(path: str, text: str) -> str:
+    if path.endswith("tracking.uri") and (shown := hide_in_urls(text)) != text:
+        raise ValueError(
+            f"{path}={shown} holds a password, which would be written into every checkpoint; give it by "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
+    refuse_secret(path, text)
+    field, variable = path_field(path), variable_in(text)
+    if variable.startswith("${") or (variable and (field or is_uri(text))):
+        on_command_line = f', or let the shell fill it in: --set {path}="{text}"' if path == field else ""
+        raise ValueError(
+            f"{path}={text}: variables such as {variable} are not read in specs; write what it stands for"
+            f"{on_command_line}."
+        )
+    return text

@@ -1,5 +1,6 @@
 """`validate`, `show`, `schema`, `params`: the commands that need no run."""
 
+import io
 import json
 import sys
 
@@ -41,6 +42,41 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
     assert said.code == 2
     assert said.out == f"{spec}: valid\n"
     assert len(said.err.splitlines()) == 2 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
+
+
+def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = ditlab("new")
+    assert said.code == 0 and "digits/sweep_schedule " in said.out and said.err.endswith("new NAME --like digits/dit\n")
+    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {"digits/dit", "mnist/unet", "region/get"}
+    said = ditlab("new", "mine", "--like", "digits/dit")
+    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith("train mine.yaml --quick\n")
+    for arguments in (["mine", "--like", "digits/dit"], ["mine"], ["--like", "digits/dit"]):
+        said = ditlab("new", *arguments)
+        assert said.code == 2 and said.err.count("\n") == 1
+
+
+def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
+    def piped(*arguments, text=None):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((text or spec.read_text()).encode())))
+        return ditlab(*arguments)
+
+    monkeypatch.chdir(spec.parent)
+    assert piped("validate", "-").out == "standard input: valid\n"
+    assert piped("validate", "-", text=SWEEP).out == "standard input: valid (sweep, 8 trials)\n"
+    assert parse_yaml(piped("show", "-", "--set", "checkpoint.storage=x").out, "out")["checkpoint"]["storage"] == str(
+        spec.parent / "x"
+    )
+    assert piped("params", "-").code == 0
+    assert piped("validate", "-", text="extends: small.yaml\nseed: -1").err == (
+        "ditlab: standard input: seed=-1 must be at least 0.\n"
+    )
+    assert piped("validate", "-", text="a: b: c").err.startswith("ditlab: standard input: line 1: ")
+    for arguments in (("submit", "-"), ("plan", "-", "--apply", "x.yaml")):
+        said = piped(*arguments)
+        assert said.code == 2 and "is standard input" in said.err
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input: cannot be read as text (Bad file descriptor)" in ditlab("validate", "-").err
 
 
 def test_validate_finds_settings_that_cannot_sample(ditlab, spec):

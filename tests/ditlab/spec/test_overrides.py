@@ -6,6 +6,7 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
 from ditlab.spec.files import load_experiment
 from ditlab.spec.overrides import assign, parse_overrides
+from ditlab.spec.sweep import load_sweep
 
 
 @pytest.fixture
@@ -60,6 +61,49 @@ def test_a_kind_may_not_undo_what_was_set_before_it(load):
 
 def test_another_family(load):
     assert load("model.family=unet", "model.image_size=8").model.family == "unet"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("12e4567", "12e4567"), ("0755", "0755"), ("true", "true"), ("null", "null"), ("'1'", "1")]
+)
+def test_a_field_of_text_takes_the_text_as_it_is_written(load, written, name):
+    assert load(f"name={written}").name == name
+
+
+def test_the_fields_type_decides(load):
+    experiment = load(
+        "training.steps=1e3", "encoders.cache=2E1", "checkpoint.storage=null", "optimizer.lr=1e3", "data.hold_out=1e-1",
+        "tracking.experiment=a: b # c", "checkpoint.every=null",
+    )  # fmt: skip
+    assert (experiment.training.steps, experiment.encoders.cache, experiment.optimizer.lr) == (1000, 20, 1000.0)
+    assert (experiment.checkpoint.storage, experiment.checkpoint.every) == (None, None)
+    assert experiment.tracking.experiment == "a: b # c"
+
+
+def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
+    axis = {"seed": {"kind": "choice", "values": [1, 2]}}
+    path = write("sweep.yaml", {"name": "s", "base": small, "space": axis, "metric": "eval/velocity", "trials": 2})
+    found = load_sweep(path, ["name=0755", "fixed.tracking.experiment=0755", "fixed.training.steps=1e3", "trials=1e1"])
+    assert (found.name, found.trials) == ("0755", 10)
+    assert found.fixed == {"tracking.experiment": "0755", "training.steps": 1000}
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.steps=1e-3", "training.steps=0.001 must be a whole number."),
+        ("checkpoint.every=off", "checkpoint.every='off' must be a whole number, or null for none."),
+        ("checkpoint.every=false", "checkpoint.every=false must be a whole number, or null for none."),
+        ("training.ema=none", "must be a mapping of fields (decay), or null for none."),
+        ("checkpoint.storage=none", "--set checkpoint.storage=none: write null for none, and quotes"),
+        ("engine.activation_checkpointing=on", "must be true or false; write true."),
+        ("engine.activation_checkpointing=No", "must be true or false; write false."),
+    ],
+)
+def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):
+    with pytest.raises(UserError) as error:
+        load(override)
+    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Examples in the help of every command, each taken apart by the command itself."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ def parsed(words: list[str]) -> tuple[str, click.Context]:
 def words_of(example: str) -> list[str]:
     """Words after `ditlab`, without what a shell does around them."""
     inner = example.removeprefix('eval "$(').removesuffix(')"')
-    words = shlex.split(inner.partition(" > ")[0])
+    words = shlex.split(re.split(" [<>] ", inner)[0])
     assert words[0] == "ditlab"
     return words[1:]
 
@@ -72,6 +73,7 @@ def test_examples_are_taken_by_their_commands():
         assert line in examples_of(path), line
         for spec in context.params.get("specs") or [context.params.get("spec") or context.params.get("sweep")]:
             if isinstance(spec, Path) and "*" not in str(spec):
+                spec = Path(line.partition(" < ")[2] or spec)
                 (load_sweep if is_sweep(spec) else load)(spec, context.params["overrides"])
 
 

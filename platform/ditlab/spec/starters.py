@@ -1,0 +1,104 @@
+"""Experiments that come with DiTLab, and a commented spec made of one: what `ditlab new` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from textwrap import indent, wrap
+from typing import Any
+
+from denoisers.contract import Spec
+from ditlab.errors import UserError, nearest
+from ditlab.spec.experiment import check_name, class_for
+from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
+from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, value_at, values_of
+from ditlab.spec.sweep import Sweep
+from ditlab.spec.yaml_text import dump_yaml
+
+FIRST = ("seed", "batch.size", "checkpoint.every", "evaluation.every", "resources.workers", "resources.gpus_per_worker")
+"""Fields that one would change first, written out where a spec leaves them at their defaults, too."""
+
+
+def shipped() -> dict[str, Path]:
+    """YAML files of experiments and sweeps by name, such as `digits/dit`: the wheel's, or else the checkout's."""
+    package = Path(__file__).resolve().parents[1]
+    folders = [folder for folder in (package, package.parents[1]) if (folder / "experiments").is_dir()]
+    root = folders[0] / "experiments"
+    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.glob("*/*.yaml"))}
+
+
+def describe(path: Path) -> str:
+    """Return the first sentence of the comment that a shipped file begins with."""
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return re.split(r"(?<=\.)\s|:\s\s", " ".join(line[2:] for line in lines))[0]
+
+
+def write_commented(target: str, like: str) -> Path:
+    """Write `target`.yaml, a spec with the content of the shipped one named `like`, and return its path.
+
+    Raises UserError for an unknown `like`, a name that no run can have, and a file that exists or cannot be written.
+    """
+    known, path = shipped(), Path(re.sub(r"\.ya?ml$", "", target) + ".yaml")
+    if like not in known:
+        raise UserError(f"--like {like} is none of the experiments that come with DiTLab; {nearest(like, list(known))}")
+    try:
+        mapping = {**read_with_parents(known[like]), "name": check_name(path.stem)}
+        text = "".join(f"{line}\n" for line in _commented(mapping, path, f"{like}: {describe(known[like])}"))
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists, and is left as it is; give another NAME, or move it away.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); give another NAME.") from None
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return path
+
+
+def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]:
+    """Lines of a spec, each field below its meaning."""
+    cls: type[Spec] = Sweep
+    if isinstance(base := mapping.get("base"), str):
+        mapping["base"] = read_with_parents(Path(base))
+    if not is_sweep(mapping):
+        cls, whole = class_for(mapping), build_experiment(mapping, str(path)).to_dict()
+        for field in FIRST:
+            mapping = merge(nested(field.split("."), value_at(whole, field.split("."))), mapping)
+    yield from _comment(f"Made by `ditlab new` from {about}")
+    yield from _comment(f"`ditlab show {path}` prints every field; those that are left out have defaults.")
+    yield from _fields(mapping, cls)
+
+
+def _fields(mapping: Mapping[str, Any], cls: type[Spec], alternatives: list[type[Spec]] | None = None) -> Iterator[str]:
+    for key, field in cls.model_fields.items():
+        if key not in mapping:
+            continue
+        value = mapping[key]
+        others = [str(each.model_fields[key].default) for each in alternatives or () if key in each.model_fields]
+        is_choice = key in SELECTORS and len(others) > 1
+        if alternatives is None:
+            yield ""
+        yield from _comment((field.description or "") + (f" One of {', '.join(others)}." if is_choice else ""))
+        below, named = chosen(field.annotation, value, field.default), options(values_of(field.annotation))
+        if key == "base":
+            yield from _nested(key, _fields(value, class_for(value), []))
+        elif value and isinstance(value, Mapping) and below:
+            yield from _nested(key, _fields(value, below, options(field.annotation)))
+        elif named:
+            kind = values_of(field.annotation)
+            parts = ((name, chosen(kind, part)) for name, part in value.items())
+            rows = (line for name, part in parts if part for line in _nested(name, _fields(value[name], part, named)))
+            yield from _nested(key, rows)
+        else:
+            yield from dump_yaml({key: value}).splitlines()
+
+
+def _nested(key: str, lines: Iterator[str]) -> Iterator[str]:
+    yield f"{key}:"
+    yield from (indent(line, "  ") for line in lines)
+
+
+def _comment(text: str) -> list[str]:
+    return wrap(" ".join(text.split()), 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)

@@ -1,0 +1,41 @@
+"""DiTLab from its wheel: what it needs to begin is in it, whatever folder it is used in."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from support.documents import CHECKOUT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+CHANGES = ["training.steps=3", "schedule.warmup=1", "evaluation.samples=0", "tracking.system_metrics=false"]
+
+
+def test_a_spec_is_written_and_trained_with_nothing_but_the_wheel(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "DITLAB_HOME")}
+
+    def run(*command: str | Path, cwd: Path = tmp_path) -> str:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist"), cwd=CHECKOUT)
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python, ditlab = tmp_path / "venv/bin/python", tmp_path / "venv/bin/ditlab"
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+    [site] = (tmp_path / "venv/lib").glob("*/site-packages")
+    # What DiTLab depends on; a folder that is named so has its own .pth files, such as a checkout's, left out.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    assert Path(run(python, "-c", "import ditlab; print(ditlab.__file__)").strip()).is_relative_to(site)
+    assert run(ditlab, "new", "mine", "--like", "digits/dit") == "mine.yaml\n"
+    settings = [part for change in CHANGES for part in ("--set", change)]
+    result = json.loads(run(ditlab, "train", "mine.yaml", "--local", *settings, "--json").splitlines()[-1])
+    assert (result["status"], result["step"]) == ("finished", 3)
+    assert (tmp_path / "runs/train" / result["run_id"] / "spec.yaml").is_file()

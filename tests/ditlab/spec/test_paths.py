@@ -1,0 +1,142 @@
+"""Paths in specs: which folder they are taken from, and that no variables are read in them."""
+
+import logging
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.spec import files
+from ditlab.spec.files import load_experiment
+from ditlab.spec.sweep import load_sweep
+
+SWEEP = """\
+name: s
+base: {folder}/child.yaml
+space: {{optimizer.lr: {{kind: choice, values: [0.1]}}}}
+trials: 1
+metric: eval/velocity
+"""
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, small, write):
+    """A parent in `lab/`, its child in `lab/mine/`, and a working directory beside them."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(files, "_said", set())
+    for folder in ("work", "home/stores/known", "lab/mine"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    data = {"data": {"kind": "arrow", "path": "../pets/store"}, "checkpoint": {"storage": "kept"}}
+    write("lab/base.yaml", {**small, **data})
+    write("lab/mine/child.yaml", {"extends": "../base.yaml", "engine": {"zero": {"nvme_path": "fast", "stage": 3}}})
+    return tmp_path
+
+
+def child(lab, *overrides):
+    return load_experiment(lab / "lab/mine/child.yaml", ("engine.zero.offload=nvme", *overrides))
+
+
+def test_a_path_is_taken_from_the_folder_of_its_own_file(lab, caplog):
+    (lab / "pets/store").mkdir(parents=True)
+    found = child(lab, "sampling.steps=3")
+    assert found.data.path == str(lab / "pets/store")
+    assert found.checkpoint.storage == str(lab / "lab/kept")
+    assert found.engine.zero.nvme_path == str(lab / "lab/mine/fast")
+    assert child(lab, "data.path=pets/more", "checkpoint.storage=here").data.path == str(lab / "work/pets/more")
+    assert not caplog.records
+
+
+def test_mixtures_encoders_masks_and_sweeps_have_paths_too(lab, write, small):
+    parts = {name: {"kind": "arrow", "path": path} for name, path in (("a", "./a"), ("b", "known"), ("c", "s3://b/c"))}
+    mixture = {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0, "c": 1.0}}
+    write("lab/mixture.yaml", {**small, "data": mixture})
+    found = load_experiment(lab / "lab/mixture.yaml").data.parts
+    assert [found[name].path for name in "abc"] == [str(lab / "lab/a"), "known", "s3://b/c"]
+    path = write(
+        "lab/masked.yaml", {"sampling": {"mask": {"path": "ask.bed"}}, "encoders": {"text": "Qwen/Qwen3-0.6B"}}
+    )
+    (lab / "lab/Qwen").mkdir()
+    assert files.read_with_parents(path) == {
+        "sampling": {"mask": {"path": str(lab / "lab/ask.bed")}}, "encoders": {"text": "Qwen/Qwen3-0.6B"},
+    }  # fmt: skip
+    (lab / "lab/Qwen/Qwen3-0.6B").mkdir()
+    assert files.read_with_parents(path)["encoders"]["text"] == str(lab / "lab/Qwen/Qwen3-0.6B")
+    sweep = SWEEP.format(folder="mine") + "fixed: {checkpoint.storage: ../all}\n"
+    axis = "data.path: {kind: choice, values: [./x, ./y]}, seed: {kind: choice, values: [1, 2], when: {data.path: ./x}}"
+    sweep = sweep.replace("{optimizer.lr", f"{{{axis}, optimizer.lr")
+    read = load_sweep(write("lab/sweep.yaml", sweep), ["fixed.data.path=../z"])
+    assert read.fixed == {"checkpoint.storage": str(lab / "all"), "data.path": str(lab / "z")}
+    assert read.space["data.path"].values == (str(lab / "lab/x"), str(lab / "lab/y"))
+    assert read.space["seed"].when == {"data.path": str(lab / "lab/x")}
+    assert read.base["checkpoint"]["storage"] == str(lab / "lab/kept")
+
+
+def test_a_path_from_the_working_directory_is_used_with_one_warning(lab, caplog):
+    (lab / "work/kept").mkdir()
+    (lab / "pets/store").mkdir(parents=True)
+    assert [child(lab).checkpoint.storage for _ in range(2)] == [str(lab / "work/kept")] * 2
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        f"{lab}/lab/mine/../base.yaml: checkpoint.storage=kept is a path from {lab}/lab, and there is none; "
+        f"{lab}/work/kept, from the working directory, is taken in this release; write ../work/kept"
+    )
+
+
+def test_a_path_that_leads_nowhere_is_named_with_both_places(lab, caplog, monkeypatch):
+    assert child(lab).data.path == str(lab / "pets/store")
+    assert not caplog.records  # the same place from both folders
+    monkeypatch.chdir(lab / "lab/mine")
+    child(lab, "checkpoint.storage=x")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{lab}/lab/mine/../base.yaml: data.path=../pets/store leads to nothing, neither to {lab}/pets/store nor, from "
+        f"the working directory, to {lab}/lab/pets/store"
+    ]
+
+
+def test_a_plain_name_is_a_store_of_the_home(lab, small, write, caplog):
+    path = write("work/plain.yaml", {**small, "data": {"kind": "arrow", "path": "known"}})
+    assert load_experiment(path).data.path == "known"
+    (lab / "work/known").mkdir()
+    assert load_experiment(path).data.path == str(lab / "home/stores/known")
+    assert load_experiment(path, ["data.path=./known"]).data.path == str(lab / "work/known")
+    assert not caplog.records
+    (lab / "home/stores/known").rmdir()
+    assert load_experiment(path).data.path == str(lab / "work/known")
+    assert "data.path=known is a name of a store in DITLAB_HOME/stores, and there is none" in caplog.text
+    assert caplog.text.rstrip().endswith("write ./known")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "data.path=${DATA}/pets",
+            '; write what it stands for, or let the shell fill it in: --set data.path="${DATA}/pets"',
+        ),
+        ("checkpoint.storage=s3://$BUCKET/x", "variables such as $BUCKET are not read in specs; write what"),
+        ("tracking.uri=http://$HOST:5000", "variables such as $HOST are not read in specs; write what it stands for."),
+        ("tracking.experiment=${USER}", "variables such as ${USER} are not read in specs; write what it stands for."),
+    ],
+)
+def test_variables_are_refused(lab, override, said):
+    with pytest.raises(UserError) as error:
+        child(lab, override)
+    assert said in str(error.value) and f"{override}: variables such as" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_variables_of_sweeps_and_of_parents_are_refused(lab, small, write):
+    sweep = SWEEP.format(folder="mine")
+    for text in (
+        sweep.replace("optimizer.lr: {", "data.path: {").replace("[0.1]", "['${X}/a', b]"),
+        f"{sweep}fixed: {{data.path: $X}}",
+    ):
+        with pytest.raises(UserError, match="are not read in specs; write what it stands for"):
+            load_sweep(write("lab/sweep.yaml", text))
+    path = write("lab/x.yaml", {"extends": "$LAB/base.yaml"})
+    with pytest.raises(
+        UserError, match=r"extends=\$LAB/base\.yaml names no file; variables such as \$LAB are not read"
+    ):
+        load_experiment(path)
+    assert load_experiment(write("y.yaml", {**small, "tracking": {"experiment": "costs $5 or $more"}}))
