@@ -8,6 +8,7 @@ import pytest
 from ditlab.data.named_stores import pointed_folder, portable_name, store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home
+from support import databases
 from support.command import Said, run_inside
 from support.datasets.photographs import captioned_folder, smooth
 
@@ -26,9 +27,10 @@ sampling: {steps: 2}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory, mlflow_template) -> Path:
     """Folder of a home in which a run `pets` was trained on a store of three classes."""
     path = tmp_path_factory.mktemp("named")
+    databases.seed(Home(path / "home").ensure().root, mlflow_template)
     names = [f"{folder}/{n}.png" for folder in ("animals", "plants", "trucks") for n in range(8)]
     captioned_folder(path / "pets", {name: (smooth(20, 24, n), None) for n, name in enumerate(names)})
     assert imported(path).code == 0
