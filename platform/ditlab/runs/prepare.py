@@ -64,7 +64,9 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring those data back, or start a new run.")
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
-        note = check_start(launch.experiment, launch.model, home, total_steps, resumed)
+        note = check_start(
+            launch.experiment, launch.model, home, total_steps, resumed, launch.data.classes
+        )  # fmt: skip
         launch = launch.changed(start_note=note)
     home.ensure()
     return launch
