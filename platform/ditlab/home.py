@@ -16,7 +16,7 @@ from typing import Any
 
 from ditlab.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any raises it."""
 LAST_READER = "0f22711"
 """Last commit that reads homes made before formats had a version."""

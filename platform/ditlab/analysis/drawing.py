@@ -38,7 +38,7 @@ from denoisers.figures import Text as TextPanel
 from ditlab.analysis.averages import with_average
 from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
-from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
+from ditlab.analysis.sample_options import NUMBER, SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.data.loading.batches import check_fields
@@ -60,6 +60,7 @@ from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
 from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
 from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
 
@@ -76,8 +77,8 @@ LABEL = "label"
 def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit."""
     if isinstance(options.label, str):
-        column = saved.data().train.columns.get(LABEL)
-        options = replace(options, label=class_number(options.label, column.names if column is not None else ()))
+        names = recorded_dataset(saved.folder.journal).get("classes", {}).get(LABEL, ())
+        options = replace(options, label=class_number(options.label, names))
     experiment = saved.experiment_with(options.changes())
     sampler = saved.sampler(experiment)
     request = sample_request(options, sampler)
@@ -273,9 +274,11 @@ def prompt_lines(path: Path) -> list[str]:
 
 
 def class_number(name: str, names: Sequence[str]) -> int:
-    """Return the number of a class. Raises UserError for an unknown name."""
+    """Return the number of a class by its name, or by its number in digits. Raises UserError for an unknown one."""
     if name in names:
         return list(names).index(name)
+    if NUMBER.fullmatch(name):
+        return int(name)
     if not names:
         raise UserError(f"--label {name}: this run's data have no names of classes; give the class's number.")
     listed = ", ".join(names[:_MOST_NAMES])

@@ -59,6 +59,8 @@ class CheckpointEvaluation:
     """Plots by name."""
     changes: Sequence[str] = ()
     """Sources of changed fields, such as `--set sampling.steps=4`."""
+    on_other_data: bool = False
+    """True where it was to be measured on other data than the run's, if they are."""
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
@@ -72,7 +74,9 @@ class CheckpointEvaluation:
 
     def terminal_tables(self) -> Iterator[RenderableType]:
         """Metrics and short tables for a terminal, under lines that say of what."""
-        of = f"{', '.join(self.changes)}, not added to the run" if self.changes else f"{self.num_samples} samples"
+        of = f"{self.num_samples} samples"
+        if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
+            of = f"{apart}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
         # metrics of the family's evaluator are in tables of their own
         rows = [(name, f"{value:.5f}") for name, value in self.metrics.items() if not name.startswith("assessed/")]
@@ -168,11 +172,13 @@ def evaluate_run(
         tables=found.tables,
         plots={name: Plot(figure) for name, figure in found.figures.items()},
         changes=[change.source for change in changes],
+        on_other_data=saved.anyway,
         quality=quality,
         measurements=measurements,
         evaluation=evaluation_digest(measurements, spec_hash, weights),
     )
-    return evaluation if rows or changes or saved.average else _add_to_run(saved, found, evaluation)
+    stays_apart = rows or changes or saved.average or saved.anyway
+    return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:

@@ -29,6 +29,7 @@ from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.mixture import packing_of
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import FoundRun, RunRecord
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import load_network
@@ -46,6 +47,8 @@ class OpenedRun:
     """Called with each remark for people."""
     progress: Progress = ignore_progress
     """Receives the progress of long work."""
+    anyway: bool = False
+    """True to go on with other data than the run's."""
 
     def saved(self) -> SavedRun:
         """The run with its newest whole checkpoint. Raises UserError where it has none yet."""
@@ -62,7 +65,7 @@ class OpenedRun:
         checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
         if checkpoint is None:
             return None
-        own = (self.home, self.folder, self.record, self.experiment, self.warn, self.progress)
+        own = (self.home, self.folder, self.record, self.experiment, self.warn, self.progress, self.anyway)
         return SavedRun(*own, checkpoint=checkpoint)
 
     def writable_folder(self, name: str) -> Path:
@@ -137,8 +140,16 @@ class SavedRun(OpenedRun):
         return replace(text_codec(open_tokenizer(self.folder.tokenizer)), packing=packing_of(self.experiment.data))
 
     def data(self) -> DataSplits:
-        """The run's training and held-out data."""
-        return open_data(self.experiment.data, self.home)
+        """The run's training and held-out data. Raises UserError for other data, without `anyway`."""
+        data = open_data(self.experiment.data, self.home)
+        if difference := data.difference(recorded_dataset(self.folder.journal)):
+            if not self.anyway:
+                raise UserError(
+                    f"run {self.folder.run_id}: {difference}; bring those data back, or give --anyway for what shows "
+                    "and measures, of which nothing is added to the run."
+                )
+            self.warn(f"{difference}.")
+        return data
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
         """The first `num` held-out samples (else training) of the commonest size, as the model's inputs."""

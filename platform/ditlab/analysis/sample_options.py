@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ditlab.spec.overrides import Assignment
 
 
-_NUMBER = re.compile(r"-?[0-9]{1,9}")
+NUMBER = re.compile(r"-?[0-9]{1,9}")
 SAMPLES_PER_PROMPT = 4
 """Samples of each prompt where no number is given."""
 STRENGTH = 0.6
@@ -98,8 +98,6 @@ class SampleOptions:
         given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
         if isinstance(size := given.get("size"), tuple):
             given["size"] = "{}x{}".format(*size)
-        if isinstance(label := given.get("label"), str) and _NUMBER.fullmatch(label):
-            given["label"] = int(label)
         forms: dict[str, Callable[[Any], Any]] = dict.fromkeys(("size", "data", "ema"), str)
         forms |= dict.fromkeys(("prompt_file", "start"), Path)
         forms |= dict.fromkeys(("prompts", "placed", "overrides"), tuple)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def evaluate_averages(
     from ditlab.analysis.opened_run import open_found
 
     found = find_training_run(opened.home, opened.id)
-    saved = open_found(found, opened.home, opened.warn, opened.on_progress).saved()
+    saved = replace(open_found(found, opened.home, opened.warn, opened.on_progress), anyway=opened.anyway).saved()
     return evaluate(saved, averages, quality, rows, batch, overrides)
 
 

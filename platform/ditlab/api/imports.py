@@ -1,8 +1,13 @@
 """Imports of data, on this machine or a cluster."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from denoisers.contract import Spec
 from ditlab.cluster.session import cluster_address
@@ -12,7 +17,14 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.uris import is_uri
+from ditlab.storage.files import folder_size, writing_into
+from ditlab.storage.plain_files import MIB, read_plain
+from ditlab.tracking.records import scan_runs
 
+SPEC_BYTES = 16 * MIB
+"""Most bytes of a run's spec."""
+STAGING = ".importing"
+"""Folder below that of the stores in which an import is written, and goes on after a kill."""
 MOST_TOKENS = 512
 """Most tokens of a caption whose features are stored, unless another number is asked for."""
 
@@ -24,16 +36,20 @@ def import_data(
     address: str | None = None,
     progress: Progress = ignore_progress,
     warn: Callable[[str], None] = lambda message: None,
+    replace: bool = False,
 ) -> list[WrittenStore]:
     """Run an importer into `out` (None: DITLAB_HOME/stores), and return the stores that it wrote.
 
-    `address`: Ray cluster whose cores share the work; None: RAY_ADDRESS, else this machine. Raises UserError for an
-    unknown importer, and as the importer does.
+    `address`: Ray cluster whose cores share the work; None: RAY_ADDRESS, else this machine. `replace` lets a name mean
+    the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
+    importer, as the importer does, and as `named_stores.publish`.
     """
     address = cluster_address(address) if find_importer(kind).by_blocks else None
     source = getattr(options, "source", None)
     with _import_request(out, address, None if source is None else str(source), options, progress, warn) as request:
-        return run_import(kind, request)
+        if find_importer(kind).is_fixed:
+            return run_import(kind, dataclasses.replace(request, out=request.out.parent))
+        return _published(run_import(kind, request), request, replace, warn)
 
 
 def encode_store(
@@ -48,6 +64,7 @@ def encode_store(
     address: str | None = None,
     progress: Progress = ignore_progress,
     warn: Callable[[str], None] = lambda message: None,
+    replace: bool = False,
 ) -> WrittenStore:
     """Write a store of the same rows with features of frozen encoders beside its columns.
 
@@ -58,7 +75,7 @@ def encode_store(
         tokens: tokens of every row's text; None: those of the longest caption.
         patch: side of the image encoder's patches that is asked for; None: any.
         name: name of the new store; None: the store's with `-encoded`.
-        out, address, progress, warn: as of `import_data`, whose work GPUs of the cluster may share.
+        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster may share.
 
     Raises UserError for a store, an encoder or a folder that does not fit.
     """
@@ -71,7 +88,116 @@ def encode_store(
     opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
     encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
     with _import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
-        return encode(opened, encoders, tokens, name, request)
+        (encoded,) = _published([encode(opened, encoders, tokens, name, request)], request, replace, warn)
+        return encoded
+
+
+def _published(
+    written: Sequence[WrittenStore], request: ImportRequest[Spec], replace: bool, warn: Callable[[str], None]
+) -> list[WrittenStore]:
+    """Move stores from the staging folder to their own. Raises UserError as `named_stores.publish` does."""
+    from ditlab.data.named_stores import publish
+
+    home = Home.from_environment()
+    found = [
+        publish(each.store, request.out.parent, lambda folder: users_of_store(home, folder), replace, warn)
+        for each in written
+    ]
+    with suppress(OSError):  # another import writes there
+        request.out.rmdir()
+    return found
+
+
+def users_of_store(home: Home, folder: Path) -> list[str]:
+    """Return the runs of a home whose specs name a store's folder, for people: `3f2a1b9c (pets-dit)`."""
+    names = [re.escape(str(folder)), *([re.escape(folder.name)] if folder.parent == home.stores else [])]
+    named = re.compile(rf"(?<![\w@/.-])(?:{'|'.join(names)})(?![\w@/-])")
+    users = []
+    for record in scan_runs(home).records:
+        for spec in (home.run(record.run_id).path / name for name in ("spec.yaml", "sweep.yaml")):
+            with suppress(OSError):
+                if named.search(read_plain(spec, SPEC_BYTES).decode(errors="replace")):
+                    users.append(f"{record.run_id} ({record.name})")
+    return users
+
+
+@dataclass(frozen=True)
+class ListedStore:
+    """A store of DITLAB_HOME."""
+
+    path: Path
+    name: str
+    """Name that means it; empty where none does."""
+    rows: int
+    classes: int
+    """Number of classes; 0 without."""
+    bytes: int
+    runs: list[str]
+    """Runs that were trained on it, for people."""
+    problem: str = ""
+    """Reason why it cannot be opened."""
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder: `pets@1a2b3c4d5e6f`."""
+        return self.path.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """The store in JSON's types, for `--json`."""
+        return {"store": self.folder} | {key: value for key, value in asdict(self).items() if key != "path"}
+
+    def remove(self) -> None:
+        """Delete the store, and the name that means it first. Raises UserError where the disk refuses."""
+        with writing_into(self.path.parent):
+            if self.name and self.name != self.folder:
+                (self.path.parent / self.name).unlink(missing_ok=True)
+            shutil.rmtree(self.path)
+
+
+def list_stores() -> list[ListedStore]:
+    """Stores of DITLAB_HOME, in the order of their names."""
+    from ditlab.data.named_stores import pointed_folder
+    from ditlab.data.stores.bucketed_store import holds_store, open_store
+
+    home, found = Home.from_environment(), []
+    entries = sorted(home.stores.iterdir()) if home.stores.is_dir() else []
+    names = {}
+    for entry in (each for each in entries if each.is_file() and not each.name.startswith(".")):
+        with suppress(UserError):
+            names[pointed_folder(entry)] = entry.name
+    for folder in (each for each in entries if holds_store(each)):
+        rows = classes = 0
+        problem = ""
+        try:
+            store = open_store(folder, verify=False)
+            rows = len(store)
+            numbers = [column.num_classes or 0 for column in store.columns.values() if not column.shape]
+            classes = max(numbers, default=0)
+            store.close()
+        except UserError as error:
+            problem = str(error)
+        name, size = names.get(folder, "" if "@" in folder.name else folder.name), folder_size(folder)
+        found.append(ListedStore(folder, name, rows, classes, size, users_of_store(home, folder), problem))
+    return found
+
+
+def plan_store_removal(names: Sequence[str], needed: bool = False) -> list[ListedStore]:
+    """Find the stores of DITLAB_HOME that names name. Raises UserError for none, and for one that runs need."""
+    from ditlab.data.named_stores import pointed_folder
+
+    home, chosen = Home.from_environment(), {}
+    known = {each.path: each for each in list_stores()}
+    for name in names:
+        store = known.get(pointed_folder(home.stores / name))
+        if store is None:
+            raise UserError(f"STORE={name} is no store of {home.stores}; `ditlab data list` lists them.")
+        if store.runs and not needed:
+            raise UserError(
+                f"{store.folder} is needed by {', '.join(store.runs)}, trained on it; delete those first, or give "
+                "--needed."
+            )
+        chosen[store.path] = store
+    return [*chosen.values()]
 
 
 @contextmanager
@@ -81,7 +207,7 @@ def _import_request(
 ) -> Iterator[ImportRequest]:  # fmt: skip
     """Connect to a cluster, if there is an address, for the length of the block. Raises UserError as it does."""
     home = Home.from_environment().ensure()
-    folder = out or home.stores
+    folder = (out or home.stores) / STAGING
     if address is None:
         yield ImportRequest(folder, home.caches, options, progress, None)
         return

@@ -80,6 +80,8 @@ class Run:
     """Receives warnings and remarks."""
     on_progress: Progress = field(default=ignore_progress, repr=False, compare=False)
     """Receives the progress of work with the run's weights."""
+    anyway: bool = field(default=False, repr=False, compare=False)
+    """True to go on with other data than the run's; nothing of it is added to the run."""
 
     @property
     def id(self) -> str:
@@ -274,20 +276,27 @@ class Run:
     def _opened(self) -> OpenedRun:
         from ditlab.analysis.opened_run import OpenedRun
 
-        return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn, self.on_progress)
+        return OpenedRun(self.home, self.folder, self.record, self.spec, self.warn, self.on_progress, self.anyway)
 
 
-def open_run(name: str, *, warn: Callable[[str], None] | None = None, on_progress: Progress = ignore_progress) -> Run:
+def open_run(
+    name: str,
+    *,
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
+    anyway: bool = False,
+) -> Run:
     """Open the run that `name` names: an id, a unique prefix of one, or a run's name (its newest run).
 
     `warn` receives warnings and remarks (None: the logger `ditlab`), `on_progress` (task, done, total or None, unit) of
-    work with the run. Raises UserError for an unknown run, for a prefix of several, and for a sweep.
+    work with the run; with `anyway` that goes on where the data are other than those that it was trained on. Raises
+    UserError for an unknown run, for a prefix of several, and for a sweep.
     """
     home = Home.from_environment()
     found, warn = find_training_run(home, name), warn or _log.warning
     if found.note:
         warn(found.note)
-    return Run(found.folder, found.record, home, warn, on_progress)
+    return Run(found.folder, found.record, home, warn, on_progress, anyway)
 
 
 def find_runs(*, name: str | None = None, status: str | None = None, family: str | None = None) -> FoundRuns:

@@ -66,8 +66,9 @@ from ditlab.errors import UserError
 @options.ema
 @options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
+@options.anyway
 @options.as_json
-def sample(run: str, num: int | None, out: Path | None, as_json: bool, **settings: Any) -> None:
+def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: bool, **settings: Any) -> None:
     """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
 
     A family that completes real rows fills in the hidden parts, and writes the completed rows as a table,
@@ -75,7 +76,7 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **setting
     holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
     and `--set encoders.text=FOLDER` says where the text encoder is.
     """
-    with options.opened_run(run) as (opened, progress):
+    with options.opened_run(run, anyway) as (opened, progress):
         drawn = opened.sample(num, **settings)
         progress.stage("writing the files")
         files = drawn.save(out)
@@ -104,10 +105,11 @@ def sample(run: str, num: int | None, out: Path | None, as_json: bool, **setting
     "approximately.",
 )  # fmt: skip
 @options.overrides
+@options.anyway
 @options.as_json
 def evaluate(
     run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
-    as_json: bool,
+    anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
 
@@ -118,14 +120,14 @@ def evaluate(
     """
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
     if averages is not None:
-        with options.opened_run(run) as (opened, _):
+        with options.opened_run(run, anyway) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
 
             frontier = evaluate_averages(opened, *averages.split(","), **settings)
         output.console(as_json).print(*frontier.terminal_tables())
         output.emit(frontier.to_dict(), as_json, frontier.files)
         return
-    with options.opened_run(run) as (opened, _):
+    with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings)
     output.console(as_json).print(*found.terminal_tables())
     if found.num_unsent is not None:

@@ -38,13 +38,15 @@ class Importers(click.Group):
 
         importer = find_importer(cmd_name)
 
-        def callback(out: Path | None, as_json: bool, address: str | None = None, **given: Any) -> None:
-            run_import(cmd_name, importer.options, given, out, address, as_json)
+        def callback(out: Path | None, replace: bool, as_json: bool, address: str | None = None, **given: Any) -> None:
+            run_import(cmd_name, importer.options, given, out, replace, address, as_json)
 
         command = click.command(cmd_name, help=importer.options.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in importer.options.model_fields.items()]
         text = "Folder for the stores [default: DITLAB_HOME/stores]."
         flags.append(click.Option(["--out"], type=click.Path(path_type=Path, file_okay=False), help=text))
+        text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
+        flags.append(click.Option(["--replace"], is_flag=True, help=text))
         if importer.by_blocks:
             text = (
                 "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
@@ -82,8 +84,9 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
 
 
 def run_import(
-    kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, address: str | None, as_json: bool
-) -> None:
+    kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Import data of a kind. Raises UserError for values that click takes and the importer's fields do not."""
     from pydantic import ValidationError
 
@@ -99,7 +102,7 @@ def run_import(
         raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
     check_out(out)
     with ProgressBars(f"importing {kind}") as progress:
-        imported = import_data(kind, chosen, out, address, progress, output.say)
+        imported = import_data(kind, chosen, out, address, progress, output.say, replace)
     show_stores(imported, {"kind": kind}, as_json)
     if imported:
         store = imported[0].store
@@ -163,10 +166,11 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
     help="Ray cluster whose GPUs, or else cores, share the work; STORE and --out must be folders that its nodes share "
     "[default: RAY_ADDRESS, else this machine].",
 )
+@click.option("--replace", is_flag=True, help="Let the name mean the new store although runs trained on another.")
 @options.as_json
 def encode(
     store: str, encode_text: str | None, encode_images: str | None, tokens: int | None, patch: int | None,
-    name: str | None, out: Path | None, address: str | None, as_json: bool,
+    name: str | None, out: Path | None, address: str | None, replace: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Add frozen encoders' features to a store, so that training needs no encoder.
 
@@ -181,7 +185,7 @@ def encode(
     with ProgressBars("opening the store") as progress:
         written = encode_store(
             store, encode_text, encode_images, tokens=tokens, patch=patch, name=name, out=out, address=address,
-            progress=progress, warn=output.say,
+            progress=progress, warn=output.say, replace=replace,
         )  # fmt: skip
     show_stores([written], {}, as_json)
     output.hint(as_json, "data inspect", written.store.name if out is None else output.relative(written.store.path))
@@ -220,6 +224,45 @@ def data() -> None:
 data.add_command(import_)
 data.add_command(encode)
 data.add_command(upload)
+
+
+@data.command("list")
+@options.as_json
+def list_(as_json: bool) -> None:
+    """List the stores of DITLAB_HOME: rows, classes, size, and the runs that were trained on each."""
+    from ditlab.api.imports import list_stores
+    from ditlab.reports.formatting import terminal_table
+
+    found = list_stores()
+    heads = {"store": "text", "name": "text", "rows": "number", "classes": "number", "size": "number", "runs": "text"}
+    rows = [
+        (each.folder, each.name, f"{each.rows:,}", str(each.classes or ""), format_bytes(each.bytes),
+         each.problem or ", ".join(each.runs))
+        for each in found
+    ]  # fmt: skip
+    output.console(as_json).print(
+        terminal_table(heads, rows) if rows else "no stores; `ditlab data import` writes some"
+    )
+    output.emit({"stores": [each.to_dict() for each in found]}, as_json)
+
+
+@data.command("rm")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE ...")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--needed", is_flag=True, help="Also those that runs were trained on, which then cannot be evaluated.")
+@options.as_json
+def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> None:
+    """Remove stores of DITLAB_HOME by name or NAME@FINGERPRINT. What a run needs stays without --needed."""
+    from ditlab.api.imports import plan_store_removal
+
+    plan = plan_store_removal(stores, needed)
+    for each in plan:
+        output.say(f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, {', '.join(each.runs) or 'no run'}")
+    if not yes and not click.confirm("Remove?", err=True):
+        raise UserError("nothing was removed; give --yes to remove without the question.")
+    for each in plan:
+        each.remove()
+    output.emit({"removed": [each.folder for each in plan]}, as_json)
 
 
 @data.command()

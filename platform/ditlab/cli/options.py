@@ -56,6 +56,9 @@ def complete_resume(context: click.Context, parameter: click.Parameter, incomple
 as_json: Decorator = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output."
 )
+anyway: Decorator = click.option(
+    "--anyway", is_flag=True, help="Go on where the data are other than the run's; nothing is added to the run."
+)
 overrides: Decorator = click.option(
     "--set", "overrides", multiple=True, metavar="P=V", help="Override a field by its dotted path: optimizer.lr=1e-4."
 )
@@ -94,7 +97,7 @@ def batch(default: int) -> Decorator:
 
 
 @contextmanager
-def opened_run(name: str) -> Iterator[tuple[Run, ProgressBars]]:
+def opened_run(name: str, anyway: bool = False) -> Iterator[tuple[Run, ProgressBars]]:
     """Open a run of DITLAB_HOME, and show what is done with it inside as progress. Raises UserError."""
     from ditlab.cli.progress import ProgressBars
 
@@ -102,7 +105,7 @@ def opened_run(name: str) -> Iterator[tuple[Run, ProgressBars]]:
         from ditlab.api.run import open_run
 
         progress.stage("opening the run")
-        yield open_run(name, warn=progress.say, on_progress=progress), progress
+        yield open_run(name, warn=progress.say, on_progress=progress, anyway=anyway), progress
 
 
 def find_noted(name: str) -> FoundRun:

@@ -51,12 +51,14 @@ class Importer(NamedTuple):
     function: str
     by_blocks: bool = False
     """True where a cluster can share the work."""
+    is_fixed: bool = False
+    """True for data that never change, whose store's folder has its plain name."""
     library: str = ""
     """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
 
 
 IMPORTERS = {
-    "digits": Importer(DigitsOptions, "builtin", "import_digits"),
+    "digits": Importer(DigitsOptions, "builtin", "import_digits", is_fixed=True),
     "get": Importer(GetOptions, "genome.get_import", "import_get", by_blocks=True, library="zarr"),
     "images": Importer(ImagesOptions, "images.image_import", "import_images", by_blocks=True),
     "mnist": Importer(MnistOptions, "mnist", "import_mnist"),

@@ -1,20 +1,48 @@
-"""Stores named by a user: by a URI (copied to the node, or its rows fetched), a folder's path or a plain name."""
+"""Stores by name: a folder's name has its fingerprint, `pets@1a2b3c4d5e6f`; a name is a small file that points to one.
+
+A user names a store by a URI (copied to the node, or its rows fetched), a folder's path, NAME or NAME@fingerprint.
+"""
 
 from __future__ import annotations
 
+import glob
+import json
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.stores.receipt import ManifestRecord, PlainName
+from ditlab.data.stores.writing import WriteOutcome, WrittenStore
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
+from ditlab.spec.values import format_bytes
+from ditlab.storage.files import folder_size, sync_folder, write_durably, writing_into
+from ditlab.storage.plain_files import read_plain
 
 COPY_SHARE = 0.8
 """Share of a disk's free room up to which `auto` copies a store."""
+SHOWN = 12
+"""Digits of a fingerprint in the name of a store's folder."""
+AT = "@"
+"""Sign between a name and a fingerprint."""
+NAME_BYTES = 4096
+"""Most bytes of the file of a name."""
+
+
+class StoreName(ManifestRecord):
+    """Content of the file of a name."""
+
+    format: Literal["ditlab-name"] = "ditlab-name"
+    version: Literal[1] = 1
+    store: PlainName
+    """Folder beside the file: `pets@1a2b3c4d5e6f`."""
 
 
 def open_named_store(
@@ -26,7 +54,7 @@ def open_named_store(
     access: Literal["copy", "stream", "auto"] = "copy",
     cache_bytes: int = 0,
 ) -> AnyStore:
-    """Open the store that a user names by a URI, a folder's path or a plain name.
+    """Open the store that a user names by a URI, a folder's path, a plain name or NAME@fingerprint.
 
     `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` and
     `cache_bytes`, the most bytes of fetched rows that a node keeps, are for URIs alone, of which `auto` copies a store
@@ -53,12 +81,91 @@ def store_folder(name: str, home: Home) -> Path:
     """Return the absolute folder of a store: one in the working directory or, for a plain name, below `home.stores`.
 
     A store in the working directory comes first; a folder there without a store hides no store of the home's. Links in
-    the path are followed here, once. Raises UserError for a path that leads nowhere, as a link in a circle does.
+    the path are followed here, once, and so is a name. Raises UserError for a path that leads nowhere, as a link in a
+    circle does, and for a fingerprint's beginning that several stores have.
     """
     try:
         here = Path(name).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle, or a user without a home
         raise UserError(f"{name[:200]} leads to no folder ({first_line(error)}); name the folder of a store.") from None
-    known = home.stores / name
-    is_plain = len(Path(name).parts) == 1
-    return known if is_plain and holds_store(known) and not holds_store(here) else here
+    places = [here, *([home.stores / name] if len(Path(name).parts) == 1 else [])]
+    return next((folder for place in places if holds_store(folder := pointed_folder(place))), pointed_folder(here))
+
+
+def pointed_folder(path: Path) -> Path:
+    """Return the folder that a path names: the path itself, that of a name's file, or of NAME@FINGERPRINT's beginning.
+
+    Raises UserError for a file that is no name, and for a beginning that several stores have.
+    """
+    with suppress(OSError):  # a name that is too long
+        if path.is_file():
+            return path.with_name(_read_name(path).store)
+        name, at, digits = path.name.rpartition(AT)
+        if at and digits and not path.exists() and path.parent.is_dir():
+            found = sorted(path.parent.glob(f"{glob.escape(name)}{AT}{glob.escape(digits[:SHOWN])}*"))
+            if len(found) > 1:
+                listed = ", ".join(each.name for each in found)
+                raise UserError(f"{path.name} is the beginning of several stores' names ({listed}); write one whole.")
+            return found[0] if found else path
+    return path
+
+
+def _read_name(path: Path) -> StoreName:
+    try:
+        return StoreName.model_validate_json(read_plain(path, NAME_BYTES))
+    except (OSError, ValidationError) as error:
+        raise UserError(
+            f"{path} is no name of a store ({first_line(error)}); name the folder of a store, or import the data again."
+        ) from None
+
+
+def portable_name(folder: Path, home: Home) -> str:
+    """Return what names a store in a spec of any folder: of the home by its folder's name, else by its path."""
+    return folder.name if folder.parent == home.stores and AT in folder.name else str(folder)
+
+
+def publish(
+    staged: AnyStore, out: Path, users: Callable[[Path], Sequence[str]], replace: bool, say: Callable[[str], None]
+) -> WrittenStore:
+    """Move a store that was written aside to its folder NAME@FINGERPRINT below `out`, and let its name point there.
+
+    `users`: the runs that were trained on a store's folder. A store that the name meant before stays where runs need
+    it, and goes otherwise. Raises UserError, with the new store in its folder, where runs need the old one and not
+    `replace`, and where `out` holds a folder of the name.
+    """
+    name = staged.path.name
+    place, target = out / name, out / f"{name}{AT}{staged.fingerprint[:SHOWN]}"
+    if place.is_dir():
+        raise UserError(f"{place} is a folder of its own; choose another name with --name, or remove that folder.")
+    before = place.with_name(_read_name(place).store) if place.exists() else None
+    is_whole = False
+    with suppress(UserError):
+        there = open_store(target, verify=False)
+        there.verify()
+        is_whole = there.fingerprint == staged.fingerprint
+    with writing_into(out):
+        if is_whole:
+            shutil.rmtree(staged.path)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
+            staged.path.rename(target)
+        sync_folder(out)
+    store = open_store(target, verify=False)
+    if before == target:
+        return WrittenStore(store, "unchanged" if is_whole else "replaced")
+    outcome: WriteOutcome = "written" if before is None else "replaced"
+    if before is not None and before.exists():
+        size = format_bytes(folder_size(before))
+        if needed := users(before):
+            listed = ", ".join(needed[:3]) + (f" and {len(needed) - 3} more" if len(needed) > 3 else "")
+            if not replace:
+                raise UserError(
+                    f"{name} means {before.name}, on which {listed} trained, and the new data are other: they are "
+                    f"{target.name}. Name them so in a spec, give another --name, or give --replace to let {name} mean "
+                    f"them ({size} of the old store stay for those runs)."
+                )
+            say(f"{name} now means {target.name}; {before.name} ({size}) stays for {listed}.")
+        else:
+            shutil.rmtree(before, ignore_errors=True)
+    write_durably(place, json.dumps(StoreName(store=target.name).model_dump()).encode())
+    return WrittenStore(store, outcome)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ditlab.data.loading.held_out import (
 )
 from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
-from ditlab.data.named_stores import open_named_store
+from ditlab.data.named_stores import open_named_store, pointed_folder
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME
@@ -76,6 +77,30 @@ class DataSplits:
     """Codec of its tokens; None where it holds no text."""
     mixture: Mixture | None = None
     """Parts of a mixture; None for a single source."""
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """Names of the classes of each column that has some; a class's number is its place."""
+        columns = self.train.columns.items()
+        return {name: list(column.names) for name, column in columns if column.num_classes and column.names}
+
+    def difference(self, recorded: Mapping[str, Any]) -> str:
+        """Return in a sentence how the data differ from those of a run's `dataset` record; empty where they do not."""
+        theirs = recorded.get("fingerprint", self.fingerprint)
+        if theirs == self.fingerprint:
+            return ""
+        parts, sizes = [], recorded.get("counts", {})
+        if (before := sizes.get("train")) is not None and before != len(self.train):
+            parts.append(f"{len(self.train):,} training samples, {before:,} then")
+        for column, before in recorded.get("classes", {}).items():
+            pairs = enumerate(zip_longest(before, self.classes.get(column, []), fillvalue="none"))
+            if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
+                parts.append("class {0} of {column} is {2}, and was {1}".format(*moved, column=column))
+        listed = "; ".join(parts) or "the same number of samples with other contents"
+        return (
+            f"the data {self.name} have the fingerprint {self.fingerprint[:12]}, and the run was trained on "
+            f"{theirs[:12]} ({listed})"
+        )
 
 
 @dataclass(frozen=True)
@@ -218,7 +243,7 @@ def _packed(splits: DataSplits, packing: Packing) -> DataSplits:
 
 def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
     origin = f"data.kind=mnist, data.split={spec.split}"
-    path = home.stores / f"mnist-{spec.split}"
+    path = pointed_folder(home.stores / f"mnist-{spec.split}")
     if not (path / MANIFEST_NAME).exists():
         raise UserError(
             f"{origin}: {path} holds no store; run `ditlab data import mnist` (downloads it), or "
@@ -228,7 +253,7 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
     if spec.hold_out is not None or spec.split == "test":
         return _split(store, 0.1 if spec.hold_out is None else spec.hold_out, origin, order=spec.order)
     whole = _split(store, 0.0, origin, order=spec.order)
-    test = home.stores / "mnist-test"
+    test = pointed_folder(home.stores / "mnist-test")
     if (test / MANIFEST_NAME).exists():
         others = Store.open(test, verify)
         rows = keyed_permutation("ditlab.hold-out", len(others))

@@ -17,6 +17,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_tensors
 
@@ -81,11 +82,12 @@ def release_start(home: Home, fork: RunRecord) -> None:
 
 
 def check_start(
-    experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None
-) -> str:
+    experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None,
+    classes: Mapping[str, list[str]] | None = None,
+) -> str:  # fmt: skip
     """Check that a fork can begin where `start` says, its shards by their hashes; return a line for people.
 
-    A resumed fork with a checkpoint of its own needs its parent no more. Raises UserError.
+    `classes`: names of the data's classes by column. A resumed fork with a checkpoint of its own needs its parent no more. Raises UserError.
     """
     start = experiment.start
     assert start is not None
@@ -102,12 +104,36 @@ def check_start(
     assert point
     store = point.find_checkpoints()
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
+        before, now = reader.manifest.spec["model"].get("num_classes"), getattr(experiment.model, "num_classes", None)
+        _check_classes(
+            start.run, before, now, recorded_dataset(home.run(start.run).journal).get("classes", {}), classes or {}
+        )
         check_state(experiment, model, start, reader)
+        if before != now:
+            line += f", its table of classes grown from {before} to {now} (a new class begins as the null class)"
         changed = order_changes(reader.manifest.spec, experiment)
     if start.state != "all":
         return f"{line}: its {start.state} weights; optimiser, schedules and order of samples begin again"
     order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
     return f"{line}: all of its state; schedules and noise go on at that step, {order}"
+
+
+def _check_classes(
+    run: str, before: int | None, now: int | None, theirs: Mapping[str, list[str]], own: Mapping[str, list[str]]
+) -> None:
+    """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes than there."""
+    if before and now and now < before:
+        raise UserError(
+            f"model.num_classes={now} is less than the {before} of run {run}: a table of classes grows and never shrinks; "
+            f"set it to {before} or more."
+        )
+    for column, names in theirs.items():
+        pairs = enumerate(zip(names, own.get(column, []), strict=False))
+        if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
+            raise UserError(
+                f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to run {run}, whose numbers a "
+                "fork keeps; add new classes to its data with `ditlab data import images --into`."
+            )
 
 
 def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader) -> None:
@@ -118,7 +144,7 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
             "family."
         )
-    if differences := shape_differences(model, reader.manifest.shapes):
+    if differences := shape_differences(model, reader.shapes):
         more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "

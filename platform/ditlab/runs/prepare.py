@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.named_stores import store_folder
+from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
@@ -32,6 +32,7 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.access import check_access, check_reachable, launch_address, redact
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 
 RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
@@ -59,9 +60,13 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
             tracked = tracked_at(launch.experiment, read_record(resumed).tracking_uri or None)
             launch = launch.changed(experiment=tracked)
     check_parts(launch, local, remote)
+    if resumed and (difference := launch.data.difference(recorded_dataset(resumed.journal))):
+        raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring those data back, or start a new run.")
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
-        note = check_start(launch.experiment, launch.model, home, total_steps, resumed)
+        note = check_start(
+            launch.experiment, launch.model, home, total_steps, resumed, launch.data.classes
+        )  # fmt: skip
         launch = launch.changed(start_note=note)
     home.ensure()
     return launch
@@ -159,8 +164,11 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
         if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
-            place = store_folder(value, home) if section == "data" else resolve_user_path(value)
-            found[section] = {**part, key: str(place)}
+            if section == "data":  # the store's own folder: a name may mean another later
+                place = portable_name(store_folder(value, home), home)
+            else:
+                place = str(resolve_user_path(value))
+            found[section] = {**part, key: place}
     if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
         moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
         found["data"] = {**data, "parts": moved}

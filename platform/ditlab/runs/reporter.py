@@ -97,6 +97,7 @@ class TrackedReporter(Reporter):
             else:
                 sizes["left_out_of_each_epoch"] = plan.left_out_samples
             known = {"name": data.name, "fingerprint": data.fingerprint, "source": experiment.data.kind}
+            known |= {"classes": data.classes} if data.classes else {}
             tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)

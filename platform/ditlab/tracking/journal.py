@@ -14,6 +14,7 @@ import os
 import time
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired, Union
@@ -32,6 +33,8 @@ Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity"
 Texts = dict[str, str]
 JournalRecord = dict[str, Any]
 _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+FIRST_LINES = 1000
+"""Lines of a journal among which the data of training are recorded."""
 LONGEST_LINE = 4 * MIB
 """Bytes; the longest line of a real run, its parameters, has some 20 KB."""
 LARGEST_JOURNAL = 64 << 30
@@ -61,7 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "table": _FILE,
     "dataset": {
         "name": str, "fingerprint": str, "source": str, "counts": dict[str, Step],
-        "context": Literal["training", "evaluation"],
+        "context": Literal["training", "evaluation"], "classes": NotRequired[dict[str, list[str]]],
     },
     "note": {"path": str},
     "model": {
@@ -205,6 +208,17 @@ def read_content(path: Path) -> JournalContent:
         for line in read_journal(file):
             content.add(line)
     return content
+
+
+def recorded_dataset(path: Path) -> dict[str, Any]:
+    """The record of the data that a run was trained on, near its journal's beginning; {} for none."""
+    with suppress(OSError), open_regular_file(path, LARGEST_JOURNAL) as file:
+        for number, line in enumerate(read_journal(file)):
+            if line.record and line.record["kind"] == "dataset":
+                return dict(line.record)
+            if number == FIRST_LINES:
+                break
+    return {}
 
 
 def damaged_lines(number: int) -> str:

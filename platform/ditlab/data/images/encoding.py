@@ -211,7 +211,7 @@ def encode_store(
     if name is not None and folder_name(name) != name:
         raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
     path = request.out / (name or f"{store.name}-encoded")
-    if path.resolve() == store.path.resolve():
+    if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
         raise UserError(f"--name={path.name} is the store's own; name another one.")
     names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
     note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))

@@ -1,0 +1,127 @@
+"""Names of stores: a name is a file that points to a folder with a fingerprint, and a run keeps the data it had."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ditlab.data.named_stores import pointed_folder, portable_name, store_folder
+from ditlab.errors import UserError
+from ditlab.home import Home
+from support import databases
+from support.command import Said, run_inside
+from support.datasets.photographs import captioned_folder, smooth
+
+SPEC = """
+name: pets
+model:
+  {family: dit, image_size: 16, channels: 3, patch_size: 4, width: 16, depth: 1, num_heads: 2, num_classes: 3}
+data: {kind: arrow, path: pets}
+batch: {size: 8}
+optimizer: {kind: adamw, lr: 1.0e-3}
+training: {steps: 3}
+evaluation: {every: 3, samples: 4, quality: 0}
+checkpoint: {every: 3}
+sampling: {steps: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, mlflow_template) -> Path:
+    """Folder of a home in which a run `pets` was trained on a store of three classes."""
+    path = tmp_path_factory.mktemp("named")
+    databases.seed(Home(path / "home").ensure().root, mlflow_template)
+    names = [f"{folder}/{n}.png" for folder in ("animals", "plants", "trucks") for n in range(8)]
+    captioned_folder(path / "pets", {name: (smooth(20, 24, n), None) for n, name in enumerate(names)})
+    assert imported(path).code == 0
+    (path / "pets.yaml").write_text(SPEC)
+    said = ditlab(path, "train", "pets.yaml", "--local", "--json")
+    assert said.code == 0, said.err
+    return path
+
+
+def ditlab(place: Path, *arguments: object) -> Said:
+    return run_inside(*arguments, home=place / "home", cwd=place)
+
+
+def imported(place: Path, *arguments: str) -> Said:
+    options = ("--source", "pets", "--resolution", "16", "--patch", "4", "--sizes", "square", "--name", "pets")
+    return ditlab(place, "data", "import", "images", *options, "--label-from", "folder", "--json", *arguments)
+
+
+def values(place: Path) -> dict[str, float]:
+    return ditlab(place, "evaluate", "pets", "--json").json["metrics"]
+
+
+def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
+    measured = values(place)
+    (old,) = ditlab(place, "data", "list", "--json").json["stores"]
+    assert imported(place).json["stores"][0]["outcome"] == "unchanged"
+    captioned_folder(place / "pets", {f"birds/{n}.png": (smooth(20, 24, n), None) for n in range(3)})
+    refused = imported(place)
+    assert (
+        refused.code == 2 and f"pets means {old['store']}, on which " in refused.err and "(pets) trained" in refused.err
+    )
+    assert [(each["name"], each["rows"]) for each in ditlab(place, "data", "list", "--json").json["stores"]].count(
+        ("pets", 24)
+    ) == 1, "the name stays where it was"
+    moved = imported(place, "--replace")
+    assert moved.code == 0 and moved.json["stores"][0]["outcome"] == "replaced" and "stays for" in moved.err
+    new = pointed_folder(place / "home" / "stores" / "pets").name
+    assert new != old["store"] and values(place) == measured, "the run is measured on its own data"
+    drawn = ditlab(place, "sample", "pets", "--label", "plants", "--num", "2", "--json").json["files"]
+    assert "label1" in drawn[0], "plants are number 1 of the run's classes, and 2 of the new store's"
+    refused = ditlab(place, "train", "pets.yaml", "--local", "--resume", "pets")
+    assert refused.code == 2 and new in refused.err and old["store"] in refused.err
+    listed = {each["store"]: each for each in ditlab(place, "data", "list", "--json").json["stores"]}
+    assert listed[new]["name"] == "pets" and not listed[new]["runs"] and listed[new]["classes"] == 4
+    assert len(listed[old["store"]]["runs"]) == 1 and listed[old["store"]]["name"] == ""
+    refused = ditlab(place, "data", "rm", old["store"], "--yes")
+    assert refused.code == 2 and "is needed by" in refused.err and "--needed" in refused.err
+    assert ditlab(place, "data", "rm", new, "--yes").code == 0
+    assert not (place / "home" / "stores" / "pets").exists(), "the name that meant it goes as well"
+
+
+def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(place):
+    """As of a URI, or of a folder that another program writes: the run's own store is another one by a trick."""
+    home = place / "home"
+    (own,) = [folder for folder in (home / "stores").glob("pets@*") if folder.is_dir()]
+    aside, other = own.with_name("aside"), place / "other"
+    captioned_folder(other, {f"{name}/{n}.png": (smooth(20, 24, n), None) for name in "abc" for n in range(9)})
+    options = ("--source", "other", "--resolution", "16", "--patch", "4", "--sizes", "square", "--label-from", "folder")
+    assert ditlab(place, "data", "import", "images", *options, "--name", "other").code == 0
+    before = values(place)
+    own.rename(aside)
+    pointed_folder(home / "stores" / "other").rename(own)
+    try:
+        refused = ditlab(place, "evaluate", "pets")
+        assert refused.code == 2 and own.name.partition("@")[2] in refused.err and "--anyway" in refused.err
+        assert "class 0 of label is a, and was animals" in refused.err
+        anyway = ditlab(place, "evaluate", "pets", "--anyway")
+        assert anyway.code == 0 and "other data, not added to the run" in anyway.out
+        assert "is other data" not in ditlab(place, "sample", "pets", "--label", "plants", "--num", "2").err
+        assert ditlab(place, "verify", "pets").code != 0
+    finally:
+        own.rename(own.with_name("gone"))
+        aside.rename(own)
+    assert values(place) == before
+
+
+def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
+    home = Home(tmp_path / "home").ensure()
+    home.stores.mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    folder = home.stores / "pets@1a2b3c4d5e6f"
+    make_store(rows=5).path.rename(folder)
+    (home.stores / "pets").write_text(json.dumps({"format": "ditlab-name", "version": 1, "store": folder.name}))
+    for name in ("pets", "pets@1a2b", "pets@1a2b3c4d5e6f", "pets@1a2b3c4d5e6f0000", str(home.stores / "pets")):
+        assert store_folder(name, home) == folder
+    assert portable_name(folder, home) == folder.name
+    assert store_folder("pets@ffff", home) == tmp_path / "pets@ffff", "none: named as it is written"
+    (home.stores / "pets@1a2bffffffff").mkdir()
+    with pytest.raises(UserError, match="is the beginning of several stores' names"):
+        pointed_folder(home.stores / "pets@1a2b")
+    for content in ("", "{}", '{"format": "ditlab-name", "version": 1, "store": "../x"}'):
+        (home.stores / "pets").write_text(content)
+        with pytest.raises(UserError, match="is no name of a store"):
+            store_folder("pets", home)
