@@ -87,7 +87,8 @@ def check_start(
 ) -> str:  # fmt: skip
     """Check that a fork can begin where `start` says, its shards by their hashes; return a line for people.
 
-    `classes`: names of the data's classes by column. A resumed fork with a checkpoint of its own needs its parent no more. Raises UserError.
+    `classes`: names of the data's classes by column. A resumed fork with a checkpoint of its own needs its parent no
+    more. Raises UserError for a start that does not fit, and for classes that mean others than the parent's.
     """
     start = experiment.start
     assert start is not None
@@ -124,8 +125,8 @@ def _check_classes(
     """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes than there."""
     if before and now and now < before:
         raise UserError(
-            f"model.num_classes={now} is less than the {before} of run {run}: a table of classes grows and never shrinks; "
-            f"set it to {before} or more."
+            f"model.num_classes={now} is less than the {before} of run {run}: a table of classes grows and never "
+            f"shrinks; set it to {before} or more."
         )
     for column, names in theirs.items():
         pairs = enumerate(zip(names, own.get(column, []), strict=False))
