@@ -16,6 +16,7 @@ from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.uris import is_uri
 from ditlab.storage.files import folder_size, writing_into
 from ditlab.storage.plain_files import MIB, read_plain
@@ -44,12 +45,19 @@ def import_data(
     the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
     importer, as the importer does, and as `named_stores.publish`.
     """
+    grown = None
+    if getattr(options, "into", None):
+        from ditlab.data.images.growing import store_to_grow
+
+        assert isinstance(options, ImagesOptions)
+        grown = store_to_grow(options, Home.from_environment().ensure())
+        out, replace = out or grown.path.parent, replace or options.name is None
     address = cluster_address(address) if find_importer(kind).by_blocks else None
     source = getattr(options, "source", None)
     with _import_request(out, address, None if source is None else str(source), options, progress, warn) as request:
         if find_importer(kind).is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
-        return _published(run_import(kind, request), request, replace, warn)
+        return _published(run_import(kind, dataclasses.replace(request, grown=grown)), request, replace, warn)
 
 
 def encode_store(

@@ -94,6 +94,8 @@ def run_import(
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.overrides import explain
 
+    flagged, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
+    given = {name: value for name, value in given.items() if flagged(name) is not default}
     try:
         chosen = fields(**given)
     except ValidationError as error:
@@ -122,7 +124,8 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
     """Print what was written, receipts and their warnings last; and for `--json` the facts and the stores."""
     from ditlab.analysis.store_tables import text_line
 
-    stores, warnings = [], []
+    stores: list[dict[str, Any]] = []
+    warnings: list[str] = []
     for one in written:
         store = one.store
         again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Moments, Source
 from ditlab.data.stores.receipt import LeftOutGroup, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
@@ -337,16 +337,51 @@ def finish_import(
 
 
 def finish_parts(
-    folder: Path, receipts: Sequence[BlockReceipt], columns: Mapping[str, Mapping[str, Column]], source: Source
+    folder: Path,
+    receipts: Sequence[BlockReceipt],
+    columns: Mapping[str, Mapping[str, Column]],
+    source: Source,
+    grown: Mapping[str, Store] | None = None,
 ) -> dict[str, Store]:
-    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places."""
+    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places.
+
+    `grown`: stores by part whose rows come first, and whose files are shared.
+    """
     stores: dict[str, Store] = {}
     for part, those in columns.items():
         place = folder / "finished" / part
         shutil.rmtree(place, ignore_errors=True)
         shards = shards_of(receipts, part)
+        if grown and part in grown:
+            shards = [*_shared_shards(grown[part], those, folder / part), *shards]
         stores[part] = _place_store(shards, folder / part, place, those, name=part, description="", source=source)
     return stores
+
+
+def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) -> list[WrittenShard]:
+    """Link a store's shards into a folder; a file system without links copies them. More classes may be there now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    of_column: dict[str, Moments] = {}
+    for name, stored in store.columns.items():
+        moments, num = stored.statistics.moments(), columns[name].num_classes or 0
+        counts = moments.class_counts
+        if counts is not None:
+            moments = moments.model_copy(update={"class_counts": (*counts, *[0] * (num - len(counts)))})
+        of_column[name] = moments
+    shards = []
+    for number, shard in enumerate(store.manifest.shards):
+        target = folder / shard.file
+        target.unlink(missing_ok=True)
+        try:
+            target.hardlink_to(store.path / shard.file)
+        except OSError:
+            shutil.copyfile(store.path / shard.file, target)
+        entries = b64encode(b"".join(entry.pack() for entry in store.entries(number))).decode()
+        # the moments of all rows are known, not of each shard's
+        moments_here = dict.fromkeys(of_column, Moments()) if number else of_column
+        rows = store.manifest.block_rows
+        shards.append(WrittenShard(shard=shard, block_rows=rows, entries=entries, moments=moments_here))
+    return shards
 
 
 def _place_store(

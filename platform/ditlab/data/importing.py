@@ -22,6 +22,7 @@ from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, Mnis
 
 if TYPE_CHECKING:
     from ditlab.data.import_blocks import BlockExecutor
+    from ditlab.data.stores.bucketed_store import BucketedStore
 
 Options = TypeVar("Options", bound=Spec, covariant=True)
 
@@ -39,6 +40,8 @@ class ImportRequest(Generic[Options]):
     progress: Progress = ignore_progress
     executor: BlockExecutor | None = None
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
+    grown: BucketedStore | None = None
+    """Store to which images are added; None for a new one."""
 
 
 class Importer(NamedTuple):

@@ -96,8 +96,8 @@ class TrackedReporter(Reporter):
                 sizes |= {f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()}
             else:
                 sizes["left_out_of_each_epoch"] = plan.left_out_samples
-            known = {"name": data.name, "fingerprint": data.fingerprint, "source": experiment.data.kind}
-            known |= {"classes": data.classes} if data.classes else {}
+            known: dict[str, Any] = {"name": data.name, "fingerprint": data.fingerprint}
+            known |= {"source": experiment.data.kind} | ({"classes": data.classes} if data.classes else {})
             tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)

@@ -136,8 +136,12 @@ class ImagesOptions(Spec):
     """Frozen encoder of images (DINOv3) whose features are stored."""
     processes: Annotated[int, Field(ge=1)] | None = None
     """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
+    into: Annotated[str, Field(min_length=1)] | None = None
+    """Store that the images and their classes are added to, by its name or folder. Its classes keep their numbers and
+    its rows their places, options that are not given are those of its import, and an image that it holds already is
+    left out. The name then means the larger store, which shares the old one's files."""
     name: FolderName | None = None
-    """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
+    """Name of the store and its folder [default: images-SOURCE-RESOLUTION, or that of --into]."""
 
     @field_validator("caption_from")
     @classmethod

@@ -25,6 +25,7 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
+from ditlab.data.stores.receipt import read_list
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
@@ -216,14 +217,14 @@ def encode_store(
     names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
     note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))
     source = store.manifest.source.model_copy(update={"note": note})
-    receipt: dict[str, Any] = {"receipt": store.manifest.receipt}
-    if store.manifest.receipt and (name_of_list := store.manifest.receipt.list_name):
-        receipt["left_out"] = read_plain(store.path / name_of_list, ATTACHMENT_BYTES)
+    receipt: dict[str, Any] = {
+        "receipt": store.manifest.receipt,
+        "left_out": read_list(store.path, store.manifest.receipt),
+    }
     if isinstance(store, BucketedStore):
         refuse_plain_store(path)
         manifest = store.manifest
-        parts = {bucket.size: part for bucket, part in zip(manifest.buckets, store.parts, strict=True)}
-        with encoded_blocks(path, parts, encoders, tokens, request) as encoded:
+        with encoded_blocks(path, store.by_size, encoders, tokens, request) as encoded:
             stores = finish_parts(*encoded, source)
             return place_buckets(
                 path,

@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import chain, zip_longest
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
-from ditlab.data.images.decoding import AspectBuckets, DecodingRules, ImageSize, decode
+from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
+from ditlab.data.images.growing import LABEL, all_classes, continued_options, kept_options, known_rows, row_digest
 from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
 from ditlab.data.import_blocks import (
     MOST_LISTED,
@@ -40,12 +42,12 @@ from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-IRRELEVANT = {"source", "processes", "name", "encode_text", "encode_images"}
+IRRELEVANT = {"source", "processes", "name", "into", "encode_text", "encode_images"}
 """Options that do not change the images of a store; the source enters by its listing."""
 CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
 """Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
-LABEL = "label"
-"""Name of the column of classes."""
+THERE = "there already"
+"""Reason of images that the store which they are added to holds."""
 
 
 def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
@@ -57,7 +59,8 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     """
     import PIL
 
-    options = request.options
+    before = request.grown
+    options = continued_options(request.options, before) if before else request.options
     buckets = _buckets(options)
     source = open_image_source(options)
     annotations = source.annotations
@@ -66,10 +69,13 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
     source_label = visible_name(source_name(options.source))
     stem = folder_name(PurePosixPath(source_name(options.source)).stem)
-    path = request.out / (options.name or f"images-{stem}-{options.resolution}")
+    path = request.out / (options.name or (before.name if before else f"images-{stem}-{options.resolution}"))
     refuse_plain_store(path)
     decoding = DecodingRules(buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels)
-    rules = ImageRules(options, annotations, decoding, source.classes)
+    classes = source.classes
+    if before:
+        classes = all_classes(before, classes, has_captions, options.into or "")
+    rules = ImageRules(options, annotations, decoding, classes, before.path if before else None)
     damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
     for line in damaged:
         rules.check(line)
@@ -80,8 +86,9 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     described = {
         **options.model_dump(mode="json", exclude=IRRELEVANT),
         "lines": hashlib.sha256(json.dumps(lines).encode()).hexdigest() if lines else "",
-        "classes": list(source.classes),
+        "classes": list(classes),
         "pillow": PIL.__version__,
+        "into": before.fingerprint if before else "",
     }
     executor = request.executor or ProcessExecutor(options.processes)
     with imported_blocks(
@@ -90,10 +97,10 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         listed = [*damaged, *(each for receipt in receipts for each in receipt.listed)]
         counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
         rows = sum(receipt.rows for receipt in receipts)
-        lines = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
+        told = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
         levels = _levels(source, receipts, damaged, rows, counts[BESIDE])
         if not rows:
-            if not lines:
+            if not told:
                 raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
             left_out = Counter(each.reason for each in listed)
             reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
@@ -102,27 +109,35 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
                 patch = _fitting_patch(side)
                 smaller = f", or give --resolution {side - side % patch} --patch {patch}"
             raise RefusedSource(
-                f"--source={options.source} holds no image that can be used ({reasons}), the first being {lines[0]}; "
+                f"--source={options.source} holds no image that can be used ({reasons}), the first being {told[0]}; "
                 f"name other files{smaller}."
             )
-        sizes = {part: ImageSize(*map(int, part.split("x"))) for part in {*chain(*(each.parts for each in receipts))}}
+        old = before.by_size if before else {}
+        parts = {*old, *chain(*(each.parts for each in receipts))}
+        sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
         pixels = sum(
             3 * math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
         )
-        origin = Source(
-            kind="images",
-            license="not stated",
-            note=f"read from {source_label}; {pixels:,} bytes of decoded pixels, areas of at most "
-            f"{options.resolution}x{options.resolution}",
-        )
+        note = f"read from {source_label}; {pixels:,} bytes of decoded pixels, areas of at most "
+        note += f"{options.resolution}x{options.resolution}"
+        class_rows = _class_rows(receipts)
+        if before:
+            note = f"{len(before):,} rows of {before.name}@{before.fingerprint[:12]}, and {rows:,} {note}"
+            rows += len(before)
+            if LABEL in before.columns:
+                counted = before.columns[LABEL].statistics.class_counts or ()
+                class_rows = [sum(pair) for pair in zip_longest(class_rows, counted, fillvalue=0)]
+        origin = Source(kind="images", license="not stated", note=note, options=kept_options(options))
         words = [f"{rows:,} images", *(["with captions"] if has_captions else [])]
-        if num := len(source.classes):
+        if num := len(classes):
             words.append(f"of {num:,} class{'es' if num > 1 else ''}")
         words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
-        warnings = [*source.warnings, *class_warnings(dict(zip(source.classes, _class_rows(receipts), strict=False)))]
+        warnings = [*source.warnings, *class_warnings(dict(zip(classes, class_rows, strict=False)))]
         changed = {what: counts[what] for what in (CUT, CONVERTED)}
-        receipt, list_content = make_receipt(levels, [*source.files_left_out, *lines], changed, warnings)
-        stores = finish_parts(folder, receipts, {part: rules.columns(size) for part, size in sizes.items()}, origin)
+        earlier = (before.path, before.manifest.receipt) if before and before.manifest.receipt else None
+        receipt, list_content = make_receipt(levels, [*source.files_left_out, *told], changed, warnings, earlier)
+        columns = {part: rules.columns(size) for part, size in sizes.items()}
+        stores = finish_parts(folder, receipts, columns, origin, old)
         with ExitStack() as encoding:
             if encoders:
                 encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
@@ -202,17 +217,22 @@ class ImageRules:
     decoding: DecodingRules
     classes: Sequence[str]
     """Names of all classes; none without classes."""
+    grown: Path | None = None
+    """Bucketed store to which the images are added; those that it holds are left out."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
         skipped: list[LeftOut] = []
         counts, tally, rows = Counter[str](), LeftOutTally(), 0
-        numbers = {name: number for number, name in enumerate(self.classes)}
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             for item in read_images(block, self.annotations, self.options):
                 image = item if isinstance(item, LeftOut) else decode(self.decoding, item)
                 counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
+                row = {} if isinstance(image, LeftOut) else self.row(image)
+                if self.grown and row and row_digest(row) in known_rows(self.grown):
+                    assert isinstance(item, CaptionedImage), "a row is of an image"
+                    image = LeftOut(place=item.name, reason=THERE, detail="", ending=item.ending)
                 if isinstance(image, LeftOut):
                     self.check(image)
                     tally.add(image.reason, image.ending, image.place)
@@ -223,12 +243,6 @@ class ImageRules:
                     part.mkdir(parents=True, exist_ok=True)
                     rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
                     series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)
-                row: dict[str, np.ndarray] = {"image": image.pixels[None]}
-                if self.decoding.captions:
-                    row[CAPTION] = encode_captions([image.caption], self.decoding.caption_length)
-                if self.classes:
-                    assert image.label is not None, "a source with classes gives one to each image"
-                    row[LABEL] = np.array([numbers[image.label]])
                 series[image.size].append(row)
                 counts[CUT] += image.caption_was_cut
                 counts[CONVERTED] += image.was_converted
@@ -245,6 +259,21 @@ class ImageRules:
             listed=tuple(skipped[:MOST_LISTED]),
             counts=dict(+counts),
         )
+
+    def row(self, image: DecodedImage) -> dict[str, np.ndarray]:
+        """Return an image as a row of its store, (1, *shape) by column."""
+        row: dict[str, np.ndarray] = {"image": image.pixels[None]}
+        if self.decoding.captions:
+            row[CAPTION] = encode_captions([image.caption], self.decoding.caption_length)
+        if self.classes:
+            assert image.label is not None, "a source with classes gives one to each image"
+            row[LABEL] = np.array([self.numbers[image.label]])
+        return row
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Number of each class."""
+        return {name: number for number, name in enumerate(self.classes)}
 
     def columns(self, size: ImageSize) -> dict[str, Column]:
         """Return the columns of images of one size."""

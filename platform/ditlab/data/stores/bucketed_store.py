@@ -32,6 +32,8 @@ class BucketedStore:
             raise UserError(f"{path} holds buckets of different columns; import the data again.")
         self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in self.parts[0].columns}
         """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
+        self.by_size = {bucket.size: part for bucket, part in zip(manifest.buckets, parts, strict=True)}
+        """Buckets by size: `256x192`."""
         self.size = sum(part.size for part in parts)
         """Bytes of all shards."""
         self._ends = np.cumsum([len(part) for part in parts])

@@ -100,6 +100,10 @@ class ColumnStatistics(ManifestRecord):
     class_counts: tuple[NonNegativeInt, ...] | None = None
     """Number of elements by class, for columns with `num_classes`."""
 
+    def moments(self) -> Moments:
+        """Return the moments, which merge with those of other rows."""
+        return Moments(**self.model_dump(exclude={"std"}), squares=self.count * self.std**2)
+
 
 class Moments(ManifestRecord):
     """Count, extrema, mean, squared deviations, class counts of rows, merged as in Chan, Golub and LeVeque (1979)."""
@@ -116,8 +120,8 @@ class Moments(ManifestRecord):
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of these rows and others."""
-        if not self.count:
-            return other
+        if not self.count or not other.count:
+            return other if other.count else self
         total, delta, counts = self.count + other.count, other.mean - self.mean, self.class_counts
         if counts is not None and other.class_counts is not None:
             counts = tuple(np.add(counts, other.class_counts).tolist())
@@ -185,6 +189,8 @@ class Source(ManifestRecord):
     """Licence, as far as it is known."""
     note: str = ""
     """Remarks on this import, for people."""
+    options: dict[str, str | int | bool | None] = Field(default_factory=dict)
+    """The importer's options by which rows can be added to the store; empty where none can."""
 
 
 class TextFacts(ManifestRecord):
@@ -324,8 +330,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
     """Merge a column of buckets that agree in all but sizes: axes of several sizes are ANY, statistics of all rows."""
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
-    statistics = [part.statistics for part in parts]
-    moments = [Moments(**s.model_dump(exclude={"std"}), squares=s.count * s.std**2) for s in statistics]
+    moments = [part.statistics.moments() for part in parts]
     return StoredColumn(
         **parts[0].model_dump(exclude={"shape", "statistics", "sha256"}),
         shape=tuple(axis.pop() if len(axis) == 1 else ANY for axis in sizes),

@@ -11,11 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
 from ditlab.spec.values import printable
+from ditlab.storage.plain_files import MIB, read_plain
 
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
@@ -26,7 +28,9 @@ SHOWN_NAMES = 3
 SHOWN_LINES = 20
 """Records left out that a receipt lists; the file beside the store has more."""
 LISTED = 100_000
-"""Lines of that file."""
+"""Lines of that file that an import adds."""
+LIST_BYTES = 512 * MIB
+"""Most bytes of that file."""
 DAMAGED = "damaged file"
 """Reason for which all of a file behind its damage is left out."""
 MUCH = 0.1
@@ -131,6 +135,8 @@ class SourceReceipt(ManifestRecord):
     """Name of the file beside the manifest that lists all of it; null where nothing was left out."""
     warnings: tuple[str, ...] = ()
     """Sentences on what a person should look at."""
+    earlier: tuple[SourceReceipt, ...] = ()
+    """Receipts of the imports before, of a store to which images were added."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -163,14 +169,20 @@ def make_receipt(
     lines: Sequence[str],
     changed: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
+    earlier: tuple[Path, SourceReceipt] | None = None,
 ) -> tuple[SourceReceipt, bytes]:
     """Return a receipt, with warnings of shares and damages added, and the file that lists what was left out.
 
-    `lines`: what was left out, as far as it was kept.
+    `lines`: what was left out, as far as it was kept; `earlier`: folder and receipt of the store that grows.
     """
     lines = [*map(printable, lines[:LISTED])]
     more = sum(level.num_left_out for level in levels) - len(lines)
     text = "".join(f"{line}\n" for line in [*lines, *([f"and {more:,} more"] if more else [])]).encode()
+    receipts: tuple[SourceReceipt, ...] = ()
+    if earlier:
+        folder, before = earlier
+        text = read_list(folder, before) + text
+        receipts = (*before.earlier, before.model_copy(update={"list_name": None, "earlier": ()}))
     receipt = SourceReceipt(
         levels=tuple(levels),
         changed={what: number for what, number in sorted((changed or {}).items()) if number},
@@ -178,8 +190,14 @@ def make_receipt(
         # a name with the content's hash: a new list leaves the old store's in place
         list_name=f"left_out-{hashlib.sha256(text).hexdigest()[:8]}.txt" if text else None,
         warnings=(*warnings, *_damages(levels), *_shares(levels)),
+        earlier=receipts,
     )
     return receipt, text
+
+
+def read_list(folder: Path, receipt: SourceReceipt | None) -> bytes:
+    """Return the list of what was left out of a store; empty where there is none."""
+    return read_plain(folder / receipt.list_name, LIST_BYTES) if receipt and receipt.list_name else b""
 
 
 def _damages(levels: Sequence[ReceiptLevel]) -> list[str]:

@@ -147,7 +147,7 @@ class Store:
                 if (mapped := self._mapped.get(shard)) is None:
                     with opened(file) as content:
                         memory = pa.py_buffer(mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ))
-                    mapped = self._mapped[shard] = (memory, self._entries(shard), {})
+                    mapped = self._mapped[shard] = (memory, self.entries(shard), {})
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
@@ -172,7 +172,8 @@ class Store:
     def _read(self, block: int, content: pa.Buffer) -> Rows:
         return read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
 
-    def _entries(self, shard: int) -> list[BlockEntry]:
+    def entries(self, shard: int) -> list[BlockEntry]:
+        """Return the entries of a shard's blocks. Raises UserError where the index was altered."""
         try:
             return self._index.of_shards([shard])[shard]
         except ValueError as error:
