@@ -18,6 +18,7 @@ from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.text.tokenizer import open_tokenizer, text_codec
+from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.inputs.conditions import rows_for_samples
@@ -123,9 +124,11 @@ class SavedRun(OpenedRun):
     def inputs(self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()) -> ModelInputs:
         """The conversion of data rows to inputs of model and loss, with the fields of the run's last step.
 
-        Without data: the encoder of prompts alone. `changes` may move the run's encoders.
+        Without data: the encoder of prompts alone. `changes` may move the run's encoders, which must be the same ones.
         """
         experiment = self.experiment_with(changes)
+        recorded = recorded_dataset(self.folder.journal).get("encoders", {})
+        self._tell(encoder_difference(experiment.encoders, recorded))
         columns = data.train.columns if data else ()
         inputs = ModelInputs.from_experiment(experiment, columns, device, self.warn, self.home)
         objective = experiment.family.build_objective(experiment.objective, experiment.model)
@@ -142,14 +145,18 @@ class SavedRun(OpenedRun):
     def data(self) -> DataSplits:
         """The run's training and held-out data. Raises UserError for other data, without `anyway`."""
         data = open_data(self.experiment.data, self.home)
-        if difference := data.difference(recorded_dataset(self.folder.journal)):
-            if not self.anyway:
-                raise UserError(
-                    f"run {self.folder.run_id}: {difference}; bring those data back, or give --anyway for what shows "
-                    "and measures, of which nothing is added to the run."
-                )
-            self.warn(f"{difference}.")
+        self._tell(data.difference(recorded_dataset(self.folder.journal)))
         return data
+
+    def _tell(self, difference: str) -> None:
+        """Raise UserError on what is other than when the run was trained, or say so with `anyway`."""
+        if difference and not self.anyway:
+            raise UserError(
+                f"run {self.folder.run_id}: {difference}; bring that back, or give --anyway for what shows and "
+                "measures, of which nothing is added to the run."
+            )
+        if difference:
+            self.warn(f"{difference}.")
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
         """The first `num` held-out samples (else training) of the commonest size, as the model's inputs."""

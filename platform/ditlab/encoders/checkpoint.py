@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import nn
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
+from ditlab.spec.encoders import Encoders
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
@@ -213,3 +214,24 @@ def encoder_digest(place: str | None, precision: str, downloads: Path | None = N
                 file.seek(start)
                 digest.update(file.read(PIECE))
     return digest.hexdigest()
+
+
+def folder_digests(encoders: Encoders) -> dict[str, str]:
+    """Return the digest of each encoder that lies in a folder, by its kind. Raises UserError as `encoder_digest`."""
+    places = {"text": encoders.text, "image": encoders.image}
+    return {
+        kind: encoder_digest(place, encoders.precision)
+        for kind, place in places.items()
+        if place and Path(place).is_dir()
+    }
+
+
+def encoder_difference(encoders: Encoders, recorded: Mapping[str, str]) -> str:
+    """Return in a sentence which encoder is another than a run recorded; empty where none is."""
+    for kind, digest in folder_digests(encoders).items():
+        if (theirs := recorded.get(kind, digest)) != digest:
+            return (
+                f"encoders.{kind}={getattr(encoders, kind)} holds an encoder of digest {digest[:12]}, and the run was "
+                f"trained with {theirs[:12]}"
+            )
+    return ""

@@ -12,6 +12,7 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import portable_name, store_folder
+from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
@@ -60,8 +61,11 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
             tracked = tracked_at(launch.experiment, read_record(resumed).tracking_uri or None)
             launch = launch.changed(experiment=tracked)
     check_parts(launch, local, remote)
-    if resumed and (difference := launch.data.difference(recorded_dataset(resumed.journal))):
-        raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring those data back, or start a new run.")
+    if resumed:
+        recorded = recorded_dataset(resumed.journal)
+        changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
+        if difference := launch.data.difference(recorded) or changed:
+            raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring that back, or start a new run.")
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
         note = check_start(

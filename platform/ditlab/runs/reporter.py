@@ -7,6 +7,7 @@ import torch
 
 from denoisers.figures import Figure
 from ditlab.data.text.tokenizer import copy_tokenizer
+from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter
@@ -98,6 +99,8 @@ class TrackedReporter(Reporter):
                 sizes["left_out_of_each_epoch"] = plan.left_out_samples
             known: dict[str, Any] = {"name": data.name, "fingerprint": data.fingerprint}
             known |= {"source": experiment.data.kind} | ({"classes": data.classes} if data.classes else {})
+            if digests := folder_digests(experiment.encoders):
+                known["encoders"] = digests
             tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)

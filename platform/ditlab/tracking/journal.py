@@ -65,6 +65,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dataset": {
         "name": str, "fingerprint": str, "source": str, "counts": dict[str, Step],
         "context": Literal["training", "evaluation"], "classes": NotRequired[dict[str, list[str]]],
+        "encoders": NotRequired[Texts],
     },
     "note": {"path": str},
     "model": {
