@@ -1,11 +1,14 @@
 """Names of stores: a name is a file that points to a folder with a fingerprint, and a run keeps the data it had."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ditlab.data.named_stores import pointed_folder, portable_name, store_folder
+from ditlab.data.stores.bucketed_store import open_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from support import databases
@@ -53,8 +56,14 @@ def values(place: Path) -> dict[str, float]:
     return ditlab(place, "evaluate", "pets", "--json").json["metrics"]
 
 
+def tracked(place: Path) -> dict[str, float]:
+    """Latest values of held-out metrics in MLflow's database."""
+    with closing(sqlite3.connect(place / "home" / "mlflow.db")) as database:
+        return dict(database.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'eval/%'"))
+
+
 def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
-    measured = values(place)
+    measured, in_mlflow = values(place), tracked(place)
     (old,) = ditlab(place, "data", "list", "--json").json["stores"]
     assert imported(place).json["stores"][0]["outcome"] == "unchanged"
     captioned_folder(place / "pets", {f"birds/{n}.png": (smooth(20, 24, n), None) for n in range(3)})
@@ -69,6 +78,10 @@ def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
     assert moved.code == 0 and moved.json["stores"][0]["outcome"] == "replaced" and "stays for" in moved.err
     new = pointed_folder(place / "home" / "stores" / "pets").name
     assert new != old["store"] and values(place) == measured, "the run is measured on its own data"
+    assert in_mlflow and tracked(place) == in_mlflow
+    report = Path(ditlab(place, "report", "pets", "--json").json["file"]).read_text()
+    assert old["store"] in report and new not in report
+    assert ditlab(place, "verify", "pets").code == 0
     drawn = ditlab(place, "sample", "pets", "--label", "plants", "--num", "2", "--json").json["files"]
     assert "label1" in drawn[0], "plants are number 1 of the run's classes, and 2 of the new store's"
     refused = ditlab(place, "train", "pets.yaml", "--local", "--resume", "pets")
@@ -90,7 +103,7 @@ def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(pl
     captioned_folder(other, {f"{name}/{n}.png": (smooth(20, 24, n), None) for name in "abc" for n in range(9)})
     options = ("--source", "other", "--resolution", "16", "--patch", "4", "--sizes", "square", "--label-from", "folder")
     assert ditlab(place, "data", "import", "images", *options, "--name", "other").code == 0
-    before = values(place)
+    before, in_mlflow = values(place), tracked(place)
     own.rename(aside)
     pointed_folder(home / "stores" / "other").rename(own)
     try:
@@ -98,13 +111,53 @@ def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(pl
         assert refused.code == 2 and own.name.partition("@")[2] in refused.err and "--anyway" in refused.err
         assert "class 0 of label is a, and was animals" in refused.err
         anyway = ditlab(place, "evaluate", "pets", "--anyway")
-        assert anyway.code == 0 and "other data, not added to the run" in anyway.out
+        assert anyway.code == 0 and "other data, not added to the run" in anyway.out and tracked(place) == in_mlflow
         assert "is other data" not in ditlab(place, "sample", "pets", "--label", "plants", "--num", "2").err
         assert ditlab(place, "verify", "pets").code != 0
     finally:
         own.rename(own.with_name("gone"))
         aside.rename(own)
     assert values(place) == before
+
+
+def test_a_store_grows_and_a_fork_has_the_new_class(place):
+    """Old rows and numbers stay, files are shared, and a fork's table of classes has a row more."""
+    home = place / "home"
+    (own,) = [folder for folder in (home / "stores").glob("pets@*") if folder.is_dir()]
+    more = {f"{name}/{n}.png": (smooth(20, 24, 100 + n), None) for name in ("birds", "plants") for n in range(6)}
+    captioned_folder(place / "more", more | {"animals/again.png": (smooth(20, 24, 0), None)})
+    into = ("data", "import", "images", "--source", "more", "--into", own.name)
+    refused = ditlab(place, *into, "--name", "zoo", "--resolution", "32")
+    assert refused.code == 2 and "--resolution=32" in refused.err and "with 16" in refused.err
+    grown = ditlab(place, *into, "--name", "zoo", "--json")
+    assert grown.code == 0, grown.err
+    (store,) = grown.json["stores"]
+    assert store["rows"] == 24 + 12 and store["left_out"] == {"there already": 1}
+    assert store["receipt"]["earlier"][0]["levels"][0]["used"]["images"] == 24
+    before, after = open_store(own), open_store(Path(store["path"]))
+    assert after.columns["label"].names == ("animals", "plants", "trucks", "birds")
+    assert after.columns["label"].statistics.class_counts == (8, 14, 8, 6)
+    assert after.tensor("image")[:24].equal(before.tensor("image")), "old rows first"
+    assert after.tensor("label")[24:].tolist() == [3] * 6 + [1] * 6
+    (shard,) = before.parts[0].manifest.shards
+    shared = {path.name: path for path in after.path.rglob("*.arrow")}[shard.file]
+    assert shared.samefile(next(own.rglob("*.arrow"))), "its bytes are on the disk once"
+    again = ditlab(place, *into, "--name", "zoo")
+    assert again.code == 0 and "unchanged" in again.err
+    (run,) = ditlab(place, "runs", "--json").json["runs"]
+    fork = {
+        "data": "data={kind: arrow, path: zoo}",
+        "start": f"start={{run: {run['run_id']}, step: 3}}",
+        "name": "name=zoo",
+    }
+    fork |= {"classes": "model.num_classes=4", "steps": "training.steps=6"}
+    settings = [word for value in fork.values() for word in ("--set", value)]
+    assert ditlab(place, "train", "pets.yaml", "--local", *settings).code == 0
+    compared = ditlab(place, "compare", "pets", "zoo")
+    assert compared.code == 0 and "the runs differ in their data" in compared.err, compared.err
+    settings[settings.index("model.num_classes=4")] = "model.num_classes=2"
+    refused = ditlab(place, "train", "pets.yaml", "--local", *settings)
+    assert refused.code == 2 and "num_classes" in refused.err and "Traceback" not in refused.err
 
 
 def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
