@@ -258,6 +258,8 @@ class SampleRequest:
     """Share of the way from noise that is done again from `start`: 1 is all of it, near 0 keeps the image."""
     rows: RealRows | None = None
     """One row per sample, for a sampler that completes rows or takes its conditions from them."""
+    classes: Sequence[int] = ()
+    """Classes that samples without `label` are of in turn, those that the data hold; empty: all of the model's."""
 
 
 DEFAULT_REQUEST = SampleRequest()

@@ -48,7 +48,7 @@ class FlowSampler:
         self.num_classes = num_classes
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return `label` (num,) int64, the requested class or every class in turn; {} for an unconditional model."""
+        """Return `label` (num,) int64, the requested class or each of the data's in turn; {} without classes."""
         check_no_prompts(request)
         label = request.label
         if self.num_classes is None:
@@ -59,7 +59,10 @@ class FlowSampler:
                 )
             return {}
         if label is None:
-            return {"label": torch.arange(num) % self.num_classes}
+            classes = torch.tensor(
+                [each for each in request.classes if each < self.num_classes] or range(self.num_classes)
+            )
+            return {"label": classes[torch.arange(num) % len(classes)]}
         if not 0 <= label < self.num_classes:
             raise ValueError(
                 f"label={label} is no class of this model (model.num_classes={self.num_classes}); "

@@ -40,6 +40,7 @@ from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import NUMBER, SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
+from ditlab.data.images.captions import LABEL
 from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.loading.held_out import hold_out_blocks
@@ -70,18 +71,18 @@ MOST_PICTURES = 64
 MOST_TEXTS = 16
 _MOST_NAMES = 30
 _WIDEST = 256  # pixels of a picture's longer side
-LABEL = "label"
-"""Column of classes."""
 
 
 def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit."""
+    recorded = recorded_dataset(saved.folder.journal)
     if isinstance(options.label, str):
-        names = recorded_dataset(saved.folder.journal).get("classes", {}).get(LABEL, ())
+        names = recorded.get("classes", {}).get(LABEL, ())
         options = replace(options, label=class_number(options.label, names))
     experiment = saved.experiment_with(options.changes())
+    saved.check_encoders(experiment)
     sampler = saved.sampler(experiment)
-    request = sample_request(options, sampler)
+    request = replace(sample_request(options, sampler), classes=recorded.get("sampled", ()))
     view: View | None = None
     if sampler.takes_rows == "completed":
         view = chosen_rows(saved, experiment.batch_fields(), options.data)

@@ -127,8 +127,7 @@ class SavedRun(OpenedRun):
         Without data: the encoder of prompts alone. `changes` may move the run's encoders, which must be the same ones.
         """
         experiment = self.experiment_with(changes)
-        recorded = recorded_dataset(self.folder.journal).get("encoders", {})
-        self._tell(encoder_difference(experiment.encoders, recorded))
+        self.check_encoders(experiment)
         columns = data.train.columns if data else ()
         inputs = ModelInputs.from_experiment(experiment, columns, device, self.warn, self.home)
         objective = experiment.family.build_objective(experiment.objective, experiment.model)
@@ -147,6 +146,11 @@ class SavedRun(OpenedRun):
         data = open_data(self.experiment.data, self.home)
         self._tell(data.difference(recorded_dataset(self.folder.journal)))
         return data
+
+    def check_encoders(self, experiment: Experiment) -> None:
+        """Raise UserError for encoders in folders that are others than the run's, without `anyway`."""
+        recorded = recorded_dataset(self.folder.journal).get("encoders", {})
+        self._tell(encoder_difference(experiment.encoders, recorded))
 
     def _tell(self, difference: str) -> None:
         """Raise UserError on what is other than when the run was trained, or say so with `anyway`."""

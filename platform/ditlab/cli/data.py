@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from ditlab.cli import options, output
 from ditlab.cli.main import with_examples
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.uris import has_one_slash
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def run_import(
 
 def check_out(out: Path | None) -> None:
     """Raise UserError for a URI, of which a path has lost a slash."""
-    if out is not None and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(out)):
+    if out is not None and has_one_slash(str(out)):
         raise UserError(
             f"--out={out} is a URI, and shards are written to a folder (with --address one that all nodes share); name "
             "a folder, and send the store there with `ditlab data upload`."

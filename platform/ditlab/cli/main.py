@@ -116,6 +116,9 @@ ditlab data import text --source book.txt --length 256
 ditlab data import text --source book.txt --tokenizer bpe --name book
 ditlab data import get --source pbmc.zarr --regions 200
 ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4
+ditlab data import images --source more --into images-photos-256
+ditlab data list
+ditlab data rm images-photos-256
 ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B
 ditlab data inspect mnist-train --num 64
 ditlab data inspect s3://BUCKET/stores/mnist-train --json

@@ -62,7 +62,13 @@ def open_named_store(
     or altered, and as `copies.open_remote_store` and `streamed_store.open_streamed_store` do.
     """
     if not is_uri(name):
-        return open_store(store_folder(name, home), verify)
+        folder = store_folder(name, home)
+        if not holds_store(folder):
+            raise UserError(
+                f"{option}={name}: {folder} holds no store; name the folder of one, or one that `ditlab data list` "
+                "lists, or write one with `ditlab data import`."
+            )
+        return open_store(folder, verify)
     is_streamed = access == "stream"
     if access == "auto":  # one that does not fit the disk, and of which no copy was begun
         with suppress(Unreachable):  # there may be a copy

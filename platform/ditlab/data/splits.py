@@ -14,6 +14,7 @@ from denoisers.contract import TextCodec
 from ditlab.data.builtin import chromosome_names, open_captioned_digits, open_digits, open_motifs, open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
+from ditlab.data.images.captions import LABEL
 from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,
@@ -26,7 +27,7 @@ from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store, pointed_folder
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
-from ditlab.data.stores.manifest import MANIFEST_NAME
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn
 from ditlab.data.stores.receipt import plain_name
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
@@ -52,8 +53,8 @@ from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.values import num_bytes
 
 _FULL = FullOrderSpec()
-NAMED_PARTS = 6
-"""Most parts in the name of a mixture, as MLflow shows it: `0.7 a (digits) + 0.3 b (mnist-train)`."""
+NAMED = 6
+"""Most parts or classes that are named, as of a mixture, as MLflow shows it: `0.7 a (digits) + 0.3 b (mnist-train)`."""
 MOST_OVERLAPPING = 2**16
 """Rows up to which whole blocks are held out that are so small that most of their windows overlap with training."""
 
@@ -173,6 +174,12 @@ def open_data(
     return splits
 
 
+def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
+    """Return the numbers of the classes (column `label`) that have samples; none where all have some."""
+    counts = columns[LABEL].statistics.class_counts or () if LABEL in columns else ()
+    return [] if all(counts) else np.flatnonzero(counts).tolist()
+
+
 def _split(
     store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group: int = 1, order: OrderSpec = _FULL
 ) -> DataSplits:
@@ -195,6 +202,15 @@ def _split(
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
             f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
+        )
+    if sampled := classes_with_samples(store.columns):
+        names = store.columns[LABEL].names
+        empty = [
+            names[n] if names else str(n) for n in range(store.columns[LABEL].num_classes or 0) if n not in sampled
+        ]
+        shown = ", ".join(empty[:NAMED]) + (f" and {len(empty) - NAMED:,} more" if len(empty) > NAMED else "")
+        note = " ".join(
+            filter(None, [note, f"{origin} holds no sample of {shown}, which is drawn only when asked for."])
         )
     views = View(store, train, origin), View(store, held_out, origin)
     return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
@@ -223,8 +239,8 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
     assert isinstance(store, JoinedStore)
     facts = store.manifest.text
     named = [f"{share:.4g} {name} ({parts[name].name})" for name, share in spec.shares.items()]
-    if len(named) > NAMED_PARTS:
-        named[NAMED_PARTS:] = [f"{len(named) - NAMED_PARTS} more"]
+    if len(named) > NAMED:
+        named[NAMED:] = [f"{len(named) - NAMED} more"]
     text = first.text and dataclasses.replace(first.text, bytes_per_token=facts.bytes_per_token if facts else None)
     return DataSplits(
         train,

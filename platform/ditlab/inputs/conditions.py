@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
-from ditlab.data.splits import DataSplits
+from ditlab.data.splits import DataSplits, classes_with_samples
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
@@ -52,6 +52,8 @@ def sample_conditions(
     have, and where no row is selected.
     """
     request = request if request.encode else replace(request, encode=inputs.encode)
+    if view is not None and not request.classes:
+        request = replace(request, classes=classes_with_samples(view.columns))
     noise = fixed_noise(0, torch.device("cpu"))
     try:
         if sampler.takes_rows != "completed":

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from denoisers.figures import Figure
+from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import UserError
@@ -101,6 +102,8 @@ class TrackedReporter(Reporter):
             known |= {"source": experiment.data.kind} | ({"classes": data.classes} if data.classes else {})
             if digests := folder_digests(experiment.encoders):
                 known["encoders"] = digests
+            if sampled := classes_with_samples(data.train.columns):
+                known["sampled"] = sampled
             tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
             tracker.log_artifact(self._folder.proof)

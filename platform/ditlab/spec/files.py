@@ -19,7 +19,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
-from ditlab.spec.uris import is_uri, map_texts, path_field, variable_in
+from ditlab.spec.uris import has_one_slash, is_uri, map_texts, path_field, variable_in
 from ditlab.spec.values import format_value, printable_sentence
 from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 from ditlab.storage.files import is_as_stamped, is_edited, stamped
@@ -115,7 +115,9 @@ def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") ->
 
 def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
     field = path_field(path)
-    if not field or not text.isprintable() or is_uri(text) or text[:1] in ("", "/", "~") or variable_in(text):
+    if not field or not text.isprintable() or is_uri(text) or has_one_slash(text):
+        return text
+    if text[:1] in ("", "/", "~") or variable_in(text):
         return text
     is_name = field.startswith("data.") and "/" not in text and text not in (".", "..")
     try:

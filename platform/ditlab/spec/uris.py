@@ -36,6 +36,11 @@ def refuse_secret(field: str, value: str) -> None:
         )
 
 
+def has_one_slash(place: str) -> bool:
+    """Return True for what begins like a URI: a path has lost a slash of one."""
+    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place))
+
+
 def refuse_storage(field: str, place: str) -> str:
     """Return a place; raise ValueError for a URI that cannot be parsed, or holds a secret."""
     refuse_secret(field, place)
@@ -43,7 +48,7 @@ def refuse_storage(field: str, place: str) -> str:
         scheme = urlsplit(place).scheme
     except ValueError:
         scheme = ""
-    has_scheme = is_uri(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", place)
+    has_scheme = is_uri(place) or has_one_slash(place)
     is_whole = is_uri(place) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) and not re.search(r"\s", place)
     if "\0" in place or (has_scheme and not is_whole):
         raise ValueError(

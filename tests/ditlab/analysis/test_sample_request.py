@@ -152,9 +152,10 @@ def test_keywords_become_options():
 
 def test_a_class_by_its_number_or_name():
     assert [SampleOptions.of(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)] == [
-        3, 3, -1, "dog", "3d", None
+        3, "3", "-1", "dog", "3d", None
     ]  # fmt: skip
-    assert class_number("dog", ("cat", "dog")) == 1
+    assert class_number("dog", ("cat", "dog")) == 1 and class_number("1", ("cat", "dog")) == 1
+    assert class_number("2", ("10", "2")) == 1, "a name before a number"
     with pytest.raises(UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"):
         class_number("cow", ("cat", "dog"))
     with pytest.raises(UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"):

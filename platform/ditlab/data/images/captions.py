@@ -8,6 +8,8 @@ from ditlab.data.stores.manifest import Column
 
 CAPTION = "caption"
 """Name of the column of captions."""
+LABEL = "label"
+"""Name of the column of classes."""
 
 
 def caption_column(length: int) -> Column:

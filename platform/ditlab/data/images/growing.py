@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.images.captions import CAPTION
+from ditlab.data.images.captions import CAPTION, LABEL
 from ditlab.data.named_stores import open_named_store, pointed_folder
 from ditlab.data.stores.bucketed_store import BucketedStore, holds_store
 from ditlab.errors import UserError
@@ -17,8 +17,6 @@ from ditlab.home import Home
 from ditlab.spec.importing import CAPTION_ORIGINS, ImagesOptions
 from ditlab.spec.uris import is_uri
 
-LABEL = "label"
-"""Name of the column of classes."""
 OF_SIZE = ("sizes", "resolution", "patch", "step", "min_side", "max_side", "caption_length")
 """Options that all rows of a store share."""
 OF_SOURCE = ("caption_from", "label_from", "label_column", "image_column", "caption_column", "missing_caption",

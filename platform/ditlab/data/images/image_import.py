@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ditlab.data.images.annotations import Annotations
-from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.images.captions import CAPTION, LABEL, caption_column, encode_captions
 from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
-from ditlab.data.images.growing import LABEL, all_classes, continued_options, kept_options, known_rows, row_digest
+from ditlab.data.images.growing import all_classes, continued_options, kept_options, known_rows, row_digest
 from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
 from ditlab.data.import_blocks import (
     MOST_LISTED,

@@ -135,7 +135,7 @@ def test_specs_that_contradict_themselves(painter, command):
         ("sampling.prompts=['']", "sampling.prompts='' holds no text"),
         ("objective.alignment_block=2", "objective.alignment_block=2 is none of the model.patch_depth=1 patch blocks"),
         ("model.condition_dropout=0.0", "sampling.guidance=7.5 needs a null condition seen in training"),
-        ("model.text_encoder=learned", "encoders.text=text is used by nothing"),
+        ("model.text_encoder=learned", "/text is used by nothing"),
     ):  # fmt: skip
         refused(painter(command, assignment), message)
 

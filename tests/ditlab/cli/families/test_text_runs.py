@@ -89,7 +89,7 @@ def written(said: Said, name: str) -> Path:
 
 
 def test_the_tokeniser_goes_with_the_store_the_run_and_the_export(trained, tmp_path):
-    (store,) = (trained.folder / "home" / "stores").iterdir()
+    (store,) = (trained.folder / "home" / "stores").glob("letters@*")
     said = trained.command("export", trained.run_id, "--out", tmp_path / "export", "--json")
     assert written(said, TOKENIZER_NAME) == tmp_path / "export" / TOKENIZER_NAME
     places = [store, trained.run, trained.run / "media" / "export", tmp_path / "export"]
@@ -107,7 +107,7 @@ def test_evaluations_leave_their_samples_as_text(trained):
 
 def test_samples_are_decoded_by_the_runs_own_tokeniser_alone(trained, monkeypatch):
     """The store may be gone: everything that sampling needs lies in the run's folder."""
-    (store,) = (trained.folder / "home" / "stores").iterdir()
+    (store,) = (trained.folder / "home" / "stores").glob("letters@*")
     store.rename(trained.folder / "gone")
     try:
         said = trained.sample()
@@ -149,7 +149,7 @@ def test_evaluation_gives_bits_a_byte_beside_baselines(trained):
     said = trained.command("evaluate", trained.run_id, "--json")
     assert said.code == 0, said.err
     metrics = said.json["metrics"]
-    (store,) = (trained.folder / "home" / "stores").iterdir()
+    (store,) = (trained.folder / "home" / "stores").glob("letters@*")
     text = json.loads((store / "store.json").read_text())["text"]
     bits = metrics["held_out/bound"] / math.log(2)
     assert metrics["held_out/bits_per_token"] == pytest.approx(bits)

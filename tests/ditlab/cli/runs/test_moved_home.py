@@ -173,14 +173,14 @@ def test_the_ui_of_a_moved_home_shows_its_own_files(finished, copied, capfd, mon
     assert digests(finished.home) == original
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'["format"]', b'{"format": 1}'])
+@pytest.mark.parametrize("content", [b"", b"{", b'["format"]', b'{"format": 2}'])
 def test_a_damaged_marker_is_written_again_by_sync(finished, copied, capfd, monkeypatch, content):
     Home(copied).marker.write_bytes(content)
     assert run_here(capfd, monkeypatch, "runs").code == 0
     said = run_here(capfd, monkeypatch, "evaluate", "small")
     assert said.code == 2 and "has a damaged home.json, so that it is not known where it was made; run" in said.err
     assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
-    assert json.loads(Home(copied).marker.read_bytes()) == {"format": 1, "folder": str(copied)}
+    assert json.loads(Home(copied).marker.read_bytes()) == {"format": 2, "folder": str(copied)}
 
 
 @pytest.mark.parametrize("arguments", [("runs",), ("runs", "sync"), ("evaluate", "small"), ("ui",)])
@@ -200,5 +200,5 @@ def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, capfd, mo
     before = digests(copied)
     for arguments in (("runs",), ("train", finished.spec, "--local")):
         said = run_here(capfd, monkeypatch, *arguments)
-        assert said.code == 2 and "has files of format 7, and this version reads format 1; use" in said.err
+        assert said.code == 2 and "has files of format 7, and this version reads format 2; use" in said.err
     assert digests(copied) == before
