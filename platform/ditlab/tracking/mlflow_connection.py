@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ from urllib.parse import quote
 
 from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.storage.plain_files import MIB, check_plain, open_for_append
+from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 from ditlab.tracking.access import is_server, sqlite_path
 
 _SETTINGS = {
@@ -127,8 +128,13 @@ def is_damage(reason: str) -> bool:
 
 
 def open_read_only(database: Path) -> sqlite3.Connection:
-    """Open a SQLite file for reading. Raises OSError for anything but a regular file."""
-    check_plain(database)
+    """Open a SQLite file for reading. Raises OSError for anything but a regular file.
+
+    SQLite alone opens it: closing a descriptor of ours would end the locks that it holds on the file in this process,
+    and two writers at a time would break the database (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    """
+    if not stat.S_ISREG(database.lstat().st_mode):
+        raise UnusableFile("no plain file", database)
     return sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=_TIMEOUT)
 
 

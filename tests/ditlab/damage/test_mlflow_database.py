@@ -2,11 +2,13 @@
 
 import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
 
-from ditlab.tracking.mlflow_connection import database_damage
+from ditlab.tracking.mlflow_connection import database_damage, holds_run
 from support.command import run_process
 from support.damaged.commands import fault_of, run_watched
 from support.damaged.home import OTHER
@@ -66,6 +68,18 @@ def test_a_damaged_database_is_named(one, tmp_path):
         database.write_bytes(whole)
     torn_pages(database)
     assert re.fullmatch(r".*mlflow\.db is damaged in parts \(.*Page.*\)", database_damage(database))
+
+
+def test_a_look_at_a_database_leaves_the_locks_on_it(tmp_path):
+    """SQLite's locks are the process's: a descriptor that is closed ends them, and two writers break the file."""
+    database = tmp_path / "mlflow.db"
+    write = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).execute('BEGIN IMMEDIATE')"
+    with closing(sqlite3.connect(database, isolation_level=None)) as ours:
+        ours.executescript("CREATE TABLE runs (run_uuid TEXT); CREATE TABLE experiments (name TEXT)")
+        ours.execute("BEGIN IMMEDIATE")
+        assert not holds_run(database, "none") and database_damage(database) == ""
+        other = subprocess.run([sys.executable, "-c", write, str(database)], capture_output=True, text=True, timeout=60)
+    assert "database is locked" in other.stderr
 
 
 def points_in_mlflow(database, run_id):

@@ -387,11 +387,14 @@ class EvaluationComparer:
             return
         run, data, model = self._run, self._run.data, self._model(torch.float32)
         null = self._num_classes["label"]
-        views = [part.held_out for part in data.mixture.parts.values()] if data.mixture else [data.held_out]
+        limit, mixture = run.experiment.evaluation.limit, data.mixture
+        views = [(data.held_out, limit)]
+        if mixture:
+            views = [(mixture.parts[name].held_out, num) for name, num in mixture.measured(limit).items()]
         held_out = {
             tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
-            for view in views
-            for rows in view.batches(self._pass_size, run.experiment.evaluation.limit)
+            for view, num in views
+            for rows in view.batches(self._pass_size, num)
         }
         with seen_labels(model.network) as trained, torch.no_grad():
             model.objective.loss(model.network, *self._training_rows(0))
