@@ -19,6 +19,7 @@ from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn, StoreManifest, format_shape, merged_column
+from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, RowSequence, View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
@@ -287,7 +288,11 @@ def joined_views(
         rows: RowNumbers = JoinedRows(store, views, in_turns)
         if all(isinstance(view.rows, np.ndarray) for view in views.values()):
             rows = rows[np.arange(len(rows))]
-        return View(store, rows, origin)
+        changes = []
+        for name, view in views.items():
+            first, own = store.first_rows[name], view.changes or (RowChanges(len(view.store)),)
+            changes += [replace(each, stop=first + each.stop) for each in own]
+        return View(store, rows, origin, tuple(changes) if any(view.changes for view in views.values()) else ())
 
     store = JoinedStore({name: view.store for name, view in train.items()}, draw)
     other = store

@@ -14,7 +14,7 @@ from denoisers.contract import TextCodec
 from ditlab.data.builtin import chromosome_names, open_captioned_digits, open_digits, open_motifs, open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
-from ditlab.data.images.captions import LABEL
+from ditlab.data.images.captions import CAPTION, LABEL
 from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,
@@ -29,6 +29,7 @@ from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn
 from ditlab.data.stores.receipt import plain_name
+from ditlab.data.stores.row_changes import IMAGE, RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.tokenizer import packed, store_codec
@@ -145,6 +146,7 @@ def open_data(
             kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
             named = open_named_store("data.path", spec.path, home, verify, notify, kind, num_bytes(spec.cache))
             splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
+            splits = _changed(splits, spec)
         case TextData():
             store = open_python_docs(spec, home, verify)
             splits = _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
@@ -251,6 +253,27 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
     )
+
+
+def _changed(splits: DataSplits, spec: ArrowData) -> DataSplits:
+    """Return splits whose samples are changed as the spec says. Raises UserError for columns that cannot be."""
+    columns, origin = splits.train.columns, splits.train.origin
+    for name, column, features in (("flip", IMAGE, "image_features"), ("captions", CAPTION, "text")):
+        if getattr(spec, name) == type(spec).model_fields[name].default:
+            continue
+        setting = f"{origin} with data.{name}={getattr(spec, name)}"
+        if column not in columns:
+            raise UserError(f"{setting} holds no column {column} (it holds {', '.join(columns)}); leave it out.")
+        if features in columns:
+            raise UserError(
+                f"{setting} holds {features} of an encoder, which saw each {column} as it is stored; leave it out, or "
+                "name a store without them, and the encoder under encoders."
+            )
+    changes = RowChanges(len(splits.train.store), spec.flip, spec.captions == "one")
+    if not (changes.flip or changes.one_caption):
+        return splits
+    train, held_out = (dataclasses.replace(view, changes=(changes,)) for view in (splits.train, splits.held_out))
+    return dataclasses.replace(splits, train=train, held_out=held_out)
 
 
 def _packed(splits: DataSplits, packing: Packing) -> DataSplits:

@@ -92,4 +92,5 @@ def _held_out_parts(
 
 
 def _rows(view: View, num: int | None = None) -> list[str]:
-    return [view.store.fingerprint, hashlib.sha256(view.first(num).rows_key).hexdigest()]
+    one = ["first captions"] if any(each.one_caption for each in view.changes) else []
+    return [view.store.fingerprint, hashlib.sha256(view.first(num).rows_key).hexdigest(), *one]

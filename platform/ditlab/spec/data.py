@@ -141,6 +141,12 @@ class ArrowData(Spec):
     packing: Packing = "joined"
     """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document
     it is of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
+    flip: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Probability that a training image is mirrored from left to right, drawn anew by seed, step and sample. Held-out
+    images stay as they are."""
+    captions: Literal["whole", "one"] = "whole"
+    """Several captions of an image, a line each. `whole`: the text with its lines. `one`: in training one line, drawn
+    by seed, step and sample; in evaluation the first."""
 
     @model_validator(mode="after")
     def _lanes_fit(self) -> "ArrowData":

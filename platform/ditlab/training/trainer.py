@@ -314,7 +314,7 @@ class Trainer:
         self._order = training_order(experiment.data, data, experiment.batch.size, experiment.seed, state.draw_counts)
         fields = tuple(field.name for field in inputs.fields)
         share = self.stepper.share.micro_indices
-        batches = WorkerBatches(data.train, fields, self._order, experiment.micro_size, share)
+        batches = WorkerBatches(data.train, fields, self._order, experiment.micro_size, share, experiment.seed)
         for opened in self.hooks.loader_opened:
             opened(batches, state.position)
         stream = copy_stream(self.rank.device)

@@ -8,6 +8,7 @@ is one of the reference too.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from denoisers.contract import TextCodec
 from denoisers.parameters import parameter_roles
+from ditlab.data.stores.row_changes import RowChanges
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
 
@@ -36,6 +38,25 @@ Whole = dict[str, Tensor]
 def joint_norm(parts: Iterable[Tensor]) -> float:
     """Return the L2 norm over all values of some tensors, summed in float64."""
     return float(sum(float(each.double().square().sum()) for each in parts)) ** 0.5
+
+
+def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: int, draw: int) -> None:
+    """Mirror the image at a place of a batch and choose a line of its caption; `draw`: its number in the run."""
+
+    def uniform(name: str) -> float:
+        digest = hashlib.blake2b(f"ditlab.{name}/{seed}".encode(), digest_size=8).digest()
+        word = (draw * 0x9E3779B97F4A7C15 + int.from_bytes(digest, "little")) % 2**64  # SplitMix64
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return ((word ^ word >> 31) >> 11) / 2**53
+
+    if "image" in raw and uniform("flip") < change.flip:
+        raw["image"][place] = raw["image"][place].flip(-1)
+    if "caption" in raw and change.one_caption:
+        lines = bytes(each for each in raw["caption"][place].tolist() if each).split(b"\n")
+        line = lines[int(uniform("caption") * len(lines))]
+        padded = line.ljust(raw["caption"].shape[1], b"\0")
+        raw["caption"][place] = torch.tensor(list(padded), dtype=raw["caption"].dtype)
 
 
 @dataclass(frozen=True)

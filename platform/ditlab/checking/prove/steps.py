@@ -29,6 +29,7 @@ from ditlab.checking.prove.reference import (
     ReferenceNoise,
     ReferenceTrainer,
     Whole,
+    change_sample,
     clip,
     joint_norm,
 )
@@ -141,10 +142,15 @@ class StepComparer:
         found, wrong = [], list[str]()
         for first in range(0, experiment.batch.size, size):
             rows = places[first : first + size]
+            stored = view.rows[rows]
             raw = {
-                each.name: torch.cat([view.gather(each.name, rows[n : n + 1]) for n in range(size)])
+                each.name: torch.cat([view.store.gather(each.name, stored[n : n + 1]) for n in range(size)])
                 for each in inputs.fields
             }
+            for n, row in enumerate(stored.tolist()):
+                change = next((each for each in view.changes if row < each.stop), None)
+                if change:
+                    change_sample(raw, n, change, experiment.seed, step * experiment.batch.size + first + n)
             noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, device)
             batch = inputs.prepare_batch(raw, view.columns)
             for each in inputs.fields:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ditlab.data.loading.order import Order
+from ditlab.data.stores.row_changes import change_rows
 from ditlab.data.stores.view import View
 
 StepBatches = list[dict[str, Tensor]]
@@ -158,6 +159,8 @@ class Loader:
             shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
             out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
             block[name] = part.gather(name, part_rows, out)
+        if changes := self._batches.view.changes:
+            change_rows(changes, block, rows, self._batches.draws(first, count), self._batches.seed)
         with self._lock:
             self._later[first] = first + count
             while self._gathered in self._later:
@@ -187,6 +190,8 @@ class WorkerBatches:
     """Samples of a micro-batch."""
     micro_indices: Sequence[int]
     """Global indices, within a step, of this worker's micro-batches."""
+    seed: int = 0
+    """Seed of the changes of samples (`row_changes`)."""
 
     @property
     def step_rows(self) -> int:
@@ -203,6 +208,11 @@ class WorkerBatches:
         """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
         step_rows,)."""
         return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
+
+    def draws(self, first: int, count: int) -> np.ndarray:
+        """Return the numbers of these samples among all of the run, int64 (count * step_rows,)."""
+        batches = np.arange(first, first + count, dtype=np.int64)[:, None]
+        return (batches * self.order.batch_size + self.places).reshape(-1)
 
 
 class BufferPool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
+from ditlab.data.stores.row_changes import RowChanges, change_rows
 
 
 class RowSequence(ABC):
@@ -67,6 +68,8 @@ class View:
     """int64 row numbers of the store, (len(view),): a list of them, or computed when they are read."""
     origin: str
     """Name of these data in messages, as the experiment gives it: `data.kind=digits`."""
+    changes: tuple[RowChanges, ...] = ()
+    """Changes of the store's rows, by range; none for rows as they are stored."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,11 +104,12 @@ class View:
 
     def in_part(self, number: int) -> "View":
         """Return the view's rows of one of the store's `parts`, as a view of that part."""
-        part = self.store.parts[number]
+        part, first = self.store.parts[number], sum(map(len, self.store.parts[:number]))
+        changes = tuple(replace(each, stop=each.stop - first) for each in self.changes if each.stop > first)
         if isinstance(self.rows, RowSequence):
-            return replace(self, store=part, rows=self.rows.in_part(number))
-        first = sum(map(len, self.store.parts[:number]))
-        return replace(self, store=part, rows=self.rows[np.flatnonzero(self.buckets == number)] - first)
+            return replace(self, store=part, rows=self.rows.in_part(number), changes=changes)
+        rows = self.rows[np.flatnonzero(self.buckets == number)] - first
+        return replace(self, store=part, rows=rows, changes=changes)
 
     def expect(self, ranges: np.ndarray) -> None:
         """Announce view indices that are needed soon, int64 (ranges, 2) of (first, stop), to stores that fetch rows."""
@@ -114,8 +118,15 @@ class View:
                 self.store.parts[part].expect(blocks)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
-        """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the store's dtype."""
-        return self.store.gather(column, self.rows[indices])
+        """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the store's dtype.
+
+        They are as held-out rows are measured: no image is mirrored, and of several captions it is the first.
+        """
+        rows = self.rows[indices]
+        values = self.store.gather(column, rows)
+        if self.changes:
+            change_rows(self.changes, {column: values}, rows)
+        return values
 
     def padded(self, column: str, indices: np.ndarray) -> Tensor:
         """Return rows as `gather` does, of any buckets; those shorter than the longest are padded with zeros."""
