@@ -68,7 +68,7 @@ class RemoteFiles:
             except Exception as error:  # each of fsspec's libraries has exceptions of its own
                 raise UserError(
                     f"{knob}={uri} cannot be opened ({first_line(error)}); "
-                    "known are a folder's path, s3://, gs://, abfs://, hdfs://, hf:// and what fsspec has a library for."
+                    "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for (hf://)."
                 ) from None
             filesystem = PyFileSystem(FSSpecHandler(inner))
         if not path.strip("/"):

@@ -166,7 +166,7 @@ def read_lines(
         folder = PurePosixPath(file.name).parent if beside else PurePosixPath()
         for record in read_records(InputBlock(0, (file,), file.suffix.removeprefix(".")), asked):
             if record.problem and record.problem.is_rest:
-                raise UserError(f"{option} is {record.problem.reason}; name another file.")
+                raise UserError(str(record.problem) if beside else f"{option}: {record.problem}")
             found = dict(zip(asked, record.values or [None] * len(asked), strict=True))
             name = found["it the image's path"]
             problem = text_problem(record, "it the image's path", FILE_NAME, name)
