@@ -110,7 +110,9 @@ class ImagesOptions(Spec):
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
     resolution: Annotated[
         tuple[Annotated[int, Field(ge=SMALLEST_RESOLUTION)], ...],
-        BeforeValidator(lambda sides: (sides,) if isinstance(sides, int) else sides),
+        BeforeValidator(
+            lambda sides: (sides,) if isinstance(sides, int) else tuple(sides) if isinstance(sides, list) else sides
+        ),
         Field(min_length=1),
         AfterValidator(lambda sides: tuple(dict.fromkeys(sides))),
     ] = (256,)

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
-DATASET, REVISION = "ann/pets", "v1"
-"""Its data set, and the one branch beside `main`."""
+DATASET, REVISIONS = "ann/pets", ("main", "refs/convert/parquet")
+"""Its data set, and the revisions of it, which are the same."""
 
 
 @contextmanager
@@ -41,15 +41,16 @@ class _Hub(BaseHTTPRequestHandler):
         return
 
     def do_GET(self) -> None:
-        path, about = unquote(urlsplit(self.path).path), f"/api/datasets/{DATASET}"
+        parts = [unquote(part) for part in urlsplit(self.path).path.split("/")]
+        dataset = f"datasets/{DATASET}"
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             self._send(401, b"", **{"X-Error-Code": "RepoNotFound"})
-        elif path == about or path in (f"{about}/revision/main", f"{about}/revision/{REVISION}"):
+        elif "/".join(parts) in (f"/api/{dataset}", *(f"/api/{dataset}/revision/{each}" for each in REVISIONS)):
             self._send(200, json.dumps({"id": DATASET, "sha": "0" * 40}).encode())
-        elif path.startswith(f"{about}/tree/"):
-            self._tree(path.removeprefix(f"{about}/tree/").partition("/")[2])
-        elif path.startswith(f"/datasets/{DATASET}/resolve/"):
-            self._file(self.folder / path.split("/", 6)[6])
+        elif "/".join(parts[:6]) == f"/api/{dataset}/tree" and parts[6] in REVISIONS:
+            self._tree("/".join(parts[7:]))
+        elif "/".join(parts[:5]) == f"/{dataset}/resolve" and parts[5] in REVISIONS:
+            self._file(self.folder / "/".join(parts[6:]))
         else:
             self._send(404, b"", **{"X-Error-Code": "RepoNotFound"})
 

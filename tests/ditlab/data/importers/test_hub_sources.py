@@ -38,7 +38,11 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
     with hub_at_hand(dataset) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
         one = imported(
-            tmp_path / "home", "images", "hf://datasets/ann/pets@v1/data/train-*.parquet", *SQUARES, **environment
+            tmp_path / "home",
+            "images",
+            "hf://datasets/ann/pets@refs/convert/parquet/data/train-*.parquet",
+            *SQUARES,
+            **environment,
         )
         assert one.code == 0, one.err
         (store,) = one.json["stores"]
