@@ -97,10 +97,7 @@ def run_import(
     kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
     as_json: bool, dry_run: bool = False,
 ) -> None:  # fmt: skip
-    """Import data of a kind, or say what would come of it.
-
-    Raises UserError for values that click takes and the importer's fields do not.
-    """
+    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
     from pydantic import ValidationError
 
     from ditlab.api.imports import import_data

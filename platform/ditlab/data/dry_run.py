@@ -64,13 +64,10 @@ class FirstBlocks:
             return 1.0
         if first.compression:
             return None
-        if kind in ("images", "mds"):
-            total = (
-                len(files)
-                if kind == "images"
-                else sum(shard["samples"] for each in self.blocks for shard in each.detail)
-            )
-            return self.looked_at / total
+        if kind == "images":
+            return self.looked_at / len(files)
+        if kind == "mds":
+            return self.looked_at / sum(shard["samples"] for block in self.blocks for shard in block.detail)
         if kind == "parquet":  # one file tells how many rows a byte has, without a request for each
             return min(1.0, self.looked_at * first.size / (sum(parquet_rows(first)) * size))
         if kind in ("csv", "jsonl", "tsv"):  # of whose lines the text is a part
@@ -107,15 +104,13 @@ class ImportPreview:
         """Describe a store of the beginning."""
         share, rows, receipt = beginning.share(), len(store), store.manifest.receipt
         assert receipt is not None, "imports by blocks have one"
+        looked_at = receipt.levels[1].found
         total, all_rows, all_bytes = (
-            None if share is None else round(number / share)
-            for number in (beginning.looked_at, rows, folder_size(store.path))
+            None if share is None else round(number / share) for number in (looked_at, rows, folder_size(store.path))
         )
         sizes = {part.name: len(part) for part in store.parts} if isinstance(store, BucketedStore) else {}
         names = store.columns["label"].names if "label" in store.columns else ()
-        return cls(
-            store.name, beginning.looked_at, total, rows, all_rows, all_bytes, sizes, tuple(names or ()), receipt
-        )
+        return cls(store.name, looked_at, total, rows, all_rows, all_bytes, sizes, tuple(names or ()), receipt)
 
     def lines(self) -> list[str]:
         """Return it for a terminal; warnings stand apart."""

@@ -44,12 +44,8 @@ UNPACKING = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError,
 """Errors of unpacking; RuntimeError and NotImplementedError: one that is encrypted, an unknown method."""
 _PATTERN = re.compile(r"[*?\[]")
 _NO_FOLDER, _MISSING = " is a file; name a folder.", ": there is no such file or folder; correct it."
-_NOT_ON_HUB = (
-    ": the Hugging Face hub shows no such data set, revision or path; correct it, or set HF_TOKEN if it is private."
-)
-_ACCESS = (
-    "check the network, the address and the credentials in the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)"
-)
+_NOT_ON_HUB = ": the Hugging Face hub shows no such data set or path; correct it, or set HF_TOKEN if it is private."
+_ACCESS = "check address, network and the credentials in the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)"
 READ_BYTES = 4 << 20
 """Bytes of a request to an object store, where a file is read in its order."""
 _PAUSES = (0.5, 2.0, 8.0)
@@ -210,12 +206,9 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
 
 
 def source_name(source: str) -> str:
-    """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below.
-
-    Of the Hugging Face hub it is that of the data set.
-    """
-    if source.startswith("hf://datasets/"):
-        return source.split("/")[4].partition("@")[0] if source.count("/") > 3 else source
+    """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
+    if source.startswith("hf://datasets/") and source.count("/") > 3:
+        return source.split("/")[4].partition("@")[0]  # that of the data set
     path = urlsplit(source).path if is_uri(source) else source
     if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
         return Path(os.path.realpath(source)).name  # without links, as far as they lead somewhere

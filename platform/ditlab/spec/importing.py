@@ -110,9 +110,7 @@ class ImagesOptions(Spec):
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
     resolution: Annotated[
         tuple[Annotated[int, Field(ge=SMALLEST_RESOLUTION)], ...],
-        BeforeValidator(
-            lambda sides: (sides,) if isinstance(sides, int) else tuple(sides) if isinstance(sides, list) else sides
-        ),
+        BeforeValidator(lambda sides: (sides,) if isinstance(sides, int) else tuple(sides)),
         Field(min_length=1),
         AfterValidator(lambda sides: tuple(dict.fromkeys(sides))),
     ] = (256,)
@@ -176,9 +174,8 @@ class ImagesOptions(Spec):
         for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
             if (value := getattr(self, flag)) is not None:
                 raise ValueError(f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out.")
-        sides = self.resolution if self.sizes == "square" else (self.step,)
+        flag, sides = ("--resolution", self.resolution) if self.sizes == "square" else ("--step", (self.step,))
         for side in filter(None, sides):
-            flag = "--resolution" if self.sizes == "square" else "--step"
             check_multiple(flag, side, self.patch, f"--patch={self.patch}")
         if self.grey and self.encode_images:
             raise ValueError(f"--encode-images={self.encode_images} needs colours; leave it out, or --grey.")

@@ -112,7 +112,7 @@ def _import_sizes(
         counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
         rows = sum(receipt.rows for receipt in receipts)
         lines = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
-        levels = _levels(source, receipts, damaged, rows, counts[BESIDE], is_whole=request.first is None)
+        levels = _levels(source, receipts, damaged, counts[BESIDE], request.first is None)
         if not rows:
             if not lines:
                 raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
@@ -164,18 +164,14 @@ def _import_sizes(
 
 
 def _levels(
-    source: ImageSource,
-    receipts: Sequence[BlockReceipt],
-    damaged: Sequence[LeftOut],
-    rows: int,
-    beside: int,
-    is_whole: bool = True,
+    source: ImageSource, receipts: Sequence[BlockReceipt], damaged: Sequence[LeftOut], beside: int, is_whole: bool
 ) -> list[ReceiptLevel]:
     """Return the levels of an import: the files, and the members or rows in them; image files are their own level.
 
     `is_whole`: False where only the beginning was looked at, which then has a level of its own.
     """
     tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+    rows = sum(receipt.rows for receipt in receipts)
     num = tally.counts.total()
     if source.blocks[0].kind == "images" and is_whole:
         tally.merge(source.files.left_out)

@@ -56,7 +56,7 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         assert (found["name"], found["looked_at"], found["total"]) == ("text-pets-bytes-4", 5, 5)
         assert found["receipt"]["levels"][0]["used"] == {"read": 2}
         none = imported(tmp_path / "home", "text", "hf://datasets/ann/dogs", **environment)
-        assert none.code == 2 and "shows no such data set, revision or path; correct it, or set HF_TOKEN" in none.err
+        assert none.code == 2 and "shows no such data set or path; correct it, or set HF_TOKEN" in none.err
 
 
 def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset):
@@ -76,7 +76,7 @@ def test_a_hub_that_does_not_answer_is_a_sentence(tmp_path):
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         said = imported(tmp_path / "home", "text", "hf://datasets/ann/pets", HF_ENDPOINT=endpoint)
     assert said.code == 2 and "Traceback" not in said.err
-    assert "--source=hf://datasets/ann/pets cannot be listed (" in said.err and "check the network" in said.err
+    assert "--source=hf://datasets/ann/pets cannot be listed (" in said.err and "check address, network and" in said.err
 
 
 def test_a_token_in_a_uri_is_refused_and_not_repeated():
