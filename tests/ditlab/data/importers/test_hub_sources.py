@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_token_in_a_uri_is_refused_and_not_repeated():
 
 def test_the_library_of_the_hub_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.setattr("fsspec.registry._registry", {})
+    monkeypatch.delitem(import_module("fsspec.registry")._registry, "hf", raising=False)
     with pytest.raises(
         UserError, match=r"needs a library that is not installed .*`pip install 'ditlab\[hub\]'` brings it"
     ):
