@@ -238,3 +238,29 @@ def test_a_dry_run_of_text_estimates_the_whole(ditlab, tmp_path, monkeypatch, en
     )["stores"]
     assert 20 <= found["looked_at"] <= 40 and abs(found["total"] - 400) <= 4
     assert not (tmp_path / "home").exists()
+
+
+def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_path):
+    files = {f"{kind}/{n}.png": (smooth(12, 16, n), None) for kind in ("cat", "dog") for n in range(8)}
+    captioned_folder(tmp_path / "pets", files)
+    chosen = ("--label-from", "folder", "--sizes", "square", "--resolution", "8", "--patch", "2", "--grey")
+    done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen)
+    assert done.code == 0, done.err
+    seen = last_line(ditlab("inspect", "pets", "--json"))
+    assert seen["columns"]["image"]["shape"] == [1, 8, 8] and Path(seen["picture"]).exists()
+    (tmp_path / "grey.yaml").write_text(
+        "name: grey\ndata: {kind: arrow, path: pets, hold_out: 0.25}\nbatch: {size: 4}\ntraining: {steps: 2}\n"
+        "model: {family: dit, image_size: 8, patch_size: 2, width: 16, depth: 1, num_heads: 2, num_classes: 2}\n"
+        "evaluation: {every: 2, samples: 2}\nsampling: {solver: euler, steps: 2}\ntracking: {system_metrics: false}\n"
+    )
+
+    def train(channels: int) -> Said:
+        spec = tmp_path / "grey.yaml"
+        return run_inside("train", spec, "--local", "--set", f"model.channels={channels}", home=tmp_path / "home")
+
+    refused = train(3)
+    assert refused.code == 2 and "holds image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1" in (
+        refused.err
+    )
+    trained = train(1)
+    assert trained.code == 0 and "finished: 2 steps" in trained.err, trained.err
