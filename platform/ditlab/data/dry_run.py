@@ -78,7 +78,7 @@ class FirstBlocks:
 
 @dataclass(frozen=True)
 class ImportPreview:
-    """What an import would write, by the beginning of its source."""
+    """Preview of an import, by the beginning of its source."""
 
     name: str
     """Name of the store."""
@@ -114,7 +114,7 @@ class ImportPreview:
 
     def lines(self) -> list[str]:
         """Return it for a terminal; warnings stand apart."""
-        total, unit = "an unknown number", self.receipt.levels[1].unit
+        total, unit = "an unknown number of", self.receipt.levels[1].unit
         estimate = "unknown, as the source is compressed"
         if self.total is not None and self.all_rows is not None and self.all_bytes is not None:
             total = f"{self.total:,}" if self.looked_at == self.total or unit == "images" else f"about {self.total:,}"

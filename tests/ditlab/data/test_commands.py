@@ -263,4 +263,4 @@ def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_pa
         refused.err
     )
     trained = train(1)
-    assert trained.code == 0 and "finished: 2 steps" in trained.err, trained.err
+    assert trained.code == 0 and "finished: 2 steps" in trained.out, trained.err

@@ -96,11 +96,11 @@ def _import_sizes(
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
     if encoders and request.first is None:
         open_features(encoders)  # refuses those that cannot be used before an image is decoded
-    lines = sorted(annotations.lines.items())
+    texts = sorted(annotations.lines.items())
     described = {
         **options.model_dump(mode="json", exclude=IRRELEVANT),
         "resolution": buckets.resolution,
-        "lines": hashlib.sha256(json.dumps(lines).encode()).hexdigest() if lines else "",
+        "lines": hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else "",
         "classes": list(source.classes),
         "pillow": PIL.__version__,
     }

@@ -161,7 +161,7 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
     """Read the rules for a kind of source: its captions lie in a column, in files beside the images, or in tables."""
     of_table = kind in TABLES
     default = "column" if of_table else "metadata" if metadata else "txt"
-    label = options.label_from
+    label: str | None = options.label_from
     if options.label_column:
         label = "column"
     elif label and of_table:
