@@ -38,8 +38,11 @@ class Importers(click.Group):
 
         importer = find_importer(cmd_name)
 
-        def callback(out: Path | None, replace: bool, as_json: bool, address: str | None = None, **given: Any) -> None:
-            run_import(cmd_name, importer.options, given, out, replace, address, as_json)
+        def callback(
+            out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,
+            **given: Any,
+        ) -> None:  # fmt: skip
+            run_import(cmd_name, importer.options, given, out, replace, address, as_json, dry_run)
 
         command = click.command(cmd_name, help=importer.options.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in importer.options.model_fields.items()]
@@ -47,6 +50,9 @@ class Importers(click.Group):
         flags.append(click.Option(["--out"], type=click.Path(path_type=Path, file_okay=False), help=text))
         text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
         flags.append(click.Option(["--replace"], is_flag=True, help=text))
+        if importer.has_dry_run:
+            text = "Say what the first 1,000 images, members, rows or documents would give, and write nothing."
+            flags.append(click.Option(["--dry-run"], is_flag=True, help=text))
         if importer.by_blocks:
             text = (
                 "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
@@ -66,6 +72,8 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
     alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
+    if multiple := get_origin(plain) is tuple:
+        plain = get_args(plain)[0]
     bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
     if hasattr(plain, "__metadata__"):  # Annotated below a union
         plain = get_args(plain)[0]
@@ -80,14 +88,16 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     flag = name.replace("_", "-")
     default = {} if field.is_required() else {"default": field.default, "show_default": field.default is not None}
     names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
-    return click.Option(names, type=kind, required=field.is_required(), help=field.description, **default)
+    return click.Option(
+        names, type=kind, required=field.is_required(), multiple=multiple, help=field.description, **default
+    )
 
 
 def run_import(
     kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
-    as_json: bool,
+    as_json: bool, dry_run: bool = False,
 ) -> None:  # fmt: skip
-    """Import data of a kind. Raises UserError for values that click takes and the importer's fields do not."""
+    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
     from pydantic import ValidationError
 
     from ditlab.api.imports import import_data
@@ -103,12 +113,30 @@ def run_import(
         lines = (line.partition("=") for line in explain(error, fields, given))
         raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
     check_out(out)
+    if dry_run:
+        show_dry_run(kind, chosen, as_json)
+        return
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, chosen, out, address, progress, output.say, replace)
     show_stores(imported, {"kind": kind}, as_json)
     if imported:
         store = imported[0].store
         output.hint(as_json, "data inspect", store.name if out is None else output.relative(store.path))
+
+
+def show_dry_run(kind: str, chosen: Spec, as_json: bool) -> None:
+    """Print what an import would give, by the beginning of its source; warnings last."""
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.data.dry_run import preview_import
+
+    with ProgressBars(f"looking at {kind}") as progress:
+        previews = preview_import(kind, chosen, progress)
+    for line in (line for each in previews for line in each.lines()):
+        output.say(line)
+    for warning in dict.fromkeys(warning for each in previews for warning in each.receipt.warnings):
+        output.say(f"warning: {warning}")
+    output.say("nothing was written")
+    output.emit({"kind": kind, "dry_run": True, "stores": [each.to_dict() for each in previews]}, as_json)
 
 
 def check_out(out: Path | None) -> None:

@@ -295,7 +295,7 @@ def imported_blocks(
             records += receipt.records
             read += blocks[receipt.block].bytes
             report()
-        yield folder, [done[block.number] for block in blocks]
+        yield folder, [done[block.number] for block in blocks if block.number in done]  # of a dry run the first
         is_over = True
     except RefusedSource:
         is_over = True

@@ -42,6 +42,8 @@ class ImportRequest(Generic[Options]):
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
     grown: BucketedStore | None = None
     """Store to which images are added; None for a new one."""
+    first: int | None = None
+    """Records of a block that a dry run looks at (`data.dry_run`); None: all."""
 
 
 class Importer(NamedTuple):
@@ -56,6 +58,8 @@ class Importer(NamedTuple):
     """True where a cluster can share the work."""
     is_fixed: bool = False
     """True for data that never change, whose store's folder has its plain name."""
+    has_dry_run: bool = False
+    """True where the beginning of a source tells what its import would give (`data.dry_run`)."""
     library: str = ""
     """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
 
@@ -63,9 +67,9 @@ class Importer(NamedTuple):
 IMPORTERS = {
     "digits": Importer(DigitsOptions, "builtin", "import_digits", is_fixed=True),
     "get": Importer(GetOptions, "genome.get_import", "import_get", by_blocks=True, library="zarr"),
-    "images": Importer(ImagesOptions, "images.image_import", "import_images", by_blocks=True),
+    "images": Importer(ImagesOptions, "images.image_import", "import_images", by_blocks=True, has_dry_run=True),
     "mnist": Importer(MnistOptions, "mnist", "import_mnist"),
-    "text": Importer(TextOptions, "text.text_import", "import_text", by_blocks=True),
+    "text": Importer(TextOptions, "text.text_import", "import_text", by_blocks=True, has_dry_run=True),
 }
 
 

@@ -44,7 +44,8 @@ UNPACKING = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError,
 """Errors of unpacking; RuntimeError and NotImplementedError: one that is encrypted, an unknown method."""
 _PATTERN = re.compile(r"[*?\[]")
 _NO_FOLDER, _MISSING = " is a file; name a folder.", ": there is no such file or folder; correct it."
-_ACCESS = "check the address and the credentials in the environment (AWS_ACCESS_KEY_ID and the like)"
+_NOT_ON_HUB = ": the Hugging Face hub shows no such data set or path; correct it, or set HF_TOKEN if it is private."
+_ACCESS = "check address, network and the credentials in the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)"
 READ_BYTES = 4 << 20
 """Bytes of a request to an object store, where a file is read in its order."""
 _PAUSES = (0.5, 2.0, 8.0)
@@ -206,6 +207,8 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
 
 def source_name(source: str) -> str:
     """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
+    if source.startswith("hf://datasets/") and source.count("/") > 3:
+        return source.split("/")[4].partition("@")[0]  # that of the data set
     path = urlsplit(source).path if is_uri(source) else source
     if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
         return Path(os.path.realpath(source)).name  # without links, as far as they lead somewhere
@@ -281,14 +284,14 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
     """List the files at the URI `root`, a file or a folder."""
     from pyarrow.fs import FileSelector, FileType
 
-    from ditlab.storage.remote import RemoteFiles
+    from ditlab.storage.remote import HUB, RemoteFiles
 
     files = RemoteFiles.open("--source", root)
     with files.translating_errors("cannot be listed", _ACCESS):
         system, above = files.filesystem, files.path
         (info,) = system.get_file_info([above])
         if info.type == FileType.NotFound:
-            raise UserError(f"--source={source}{_MISSING}")
+            raise UserError(f"--source={source}{_NOT_ON_HUB if root.startswith(HUB) else _MISSING}")
         if info.type != FileType.File:
             infos = system.get_file_info(FileSelector(above, recursive=True))
         elif whole:

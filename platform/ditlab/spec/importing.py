@@ -83,15 +83,16 @@ class ImagesOptions(Spec):
     From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, Parquet with image bytes, a folder that
     Hugging Face's `datasets` has saved to a disk, or MosaicML's MDS shards. Captions come from .txt files of the same
     stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a column, unless --caption-from says
-    otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled down to cover the
-    size that suits it best and cropped around its centre; none is enlarged. Transparency turns white, EXIF's
-    orientation is applied, and colours are converted to sRGB. A receipt says of every file, member and row whether it
-    was used, and why not. An import that was killed goes on from its whole blocks when the same command is given.
+    otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled down to the size
+    that suits it best, as --fit says; none is enlarged. Transparency turns white, EXIF's orientation is applied, and
+    colours are converted to sRGB. A receipt says of every file, member and row whether it was used, and why not. An
+    import that was killed goes on from its whole blocks when the same command is given.
     """
 
     source: SourcePlace
     """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
-    (s3://bucket/photos). Folders are searched to their depth and read in the order of the paths."""
+    (s3://bucket/photos, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are
+    searched to their depth and read in the order of the paths."""
     caption_from: Annotated[str, Field(min_length=1)] | None = None
     """Origin of captions. `txt`, `json`: the file of the same stem. `folder`: the folder below --source that the image
     lies in, `stem`: the file's name, both with `_` as a space. `metadata`: metadata.jsonl, .csv or .parquet beside the
@@ -107,8 +108,20 @@ class ImagesOptions(Spec):
     Hugging Face's `datasets` has written (ClassLabel) are kept."""
     sizes: Literal["aspect", "square"] = "aspect"
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
-    resolution: Annotated[int, Field(ge=SMALLEST_RESOLUTION)] = 256
-    """No size has a larger area than a square of this side, in pixels."""
+    resolution: Annotated[
+        tuple[Annotated[int, Field(ge=SMALLEST_RESOLUTION)], ...],
+        BeforeValidator(lambda sides: (sides,) if isinstance(sides, int) else tuple(sides)),
+        Field(min_length=1),
+        AfterValidator(lambda sides: tuple(dict.fromkeys(sides))),
+    ] = (256,)
+    """No size has a larger area than a square of this side, in pixels. Several, each with a flag of its own, give a
+    store each, whose name ends with it."""
+    fit: Literal["crop", "pad", "stretch"] = "crop"
+    """`crop`: an image covers its size and is cropped around its centre. `pad`: all of it lies in the middle, and white
+    fills what is left on two sides. `stretch`: it takes the size's shape. None enlarges: crop and stretch leave out an
+    image with a side shorter than the size's; pad keeps one that is as long on one side, and leaves out the smaller."""
+    grey: bool = False
+    """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and blue."""
     patch: Annotated[int, Field(ge=1)] = 16
     """Side of the model's patches (model.patch_size)."""
     step: Annotated[int, Field(ge=1)] | None = None
@@ -141,7 +154,8 @@ class ImagesOptions(Spec):
     its rows their places, options that are not given are those of its import, and an image that it holds already is
     left out. The name then means the larger store, which shares the old one's files."""
     name: FolderName | None = None
-    """Name of the store and its folder [default: images-SOURCE-RESOLUTION, or that of --into]."""
+    """Name of the store and its folder; of several resolutions NAME-RESOLUTION [default: images-SOURCE-RESOLUTION, or
+    that of --into]."""
 
     @field_validator("caption_from")
     @classmethod
@@ -165,9 +179,11 @@ class ImagesOptions(Spec):
         for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
             if (value := getattr(self, flag)) is not None:
                 raise ValueError(f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out.")
-        side, size = ("--resolution", self.resolution) if self.sizes == "square" else ("--step", self.step)
-        if size is not None:
-            check_multiple(side, size, self.patch, f"--patch={self.patch}")
+        flag, sides = ("--resolution", self.resolution) if self.sizes == "square" else ("--step", (self.step,))
+        for side in filter(None, sides):
+            check_multiple(flag, side, self.patch, f"--patch={self.patch}")
+        if self.grey and self.encode_images:
+            raise ValueError(f"--encode-images={self.encode_images} needs colours; leave it out, or --grey.")
         return self
 
 
@@ -182,8 +198,9 @@ class TextOptions(Spec):
     """
 
     source: SourcePlace
-    """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web). Folders
-    are searched to their depth and read in the order of the paths."""
+    """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web,
+    hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are searched to their depth
+    and read in the order of the paths."""
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
     a folder that holds one, or a tokeniser's name on the Hugging Face hub."""

@@ -12,7 +12,8 @@ from ditlab.secrets import hide_in_urls
 # Names of query keys that carry a secret with S3, GCS, Azure and fsspec's other file systems.
 _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key|account_?key|api_?key|^key$", re.I)
 # A name, a colon and what is no port, up to an @. Secret keys hold slashes, which urlsplit takes for the path's.
-_PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@")
+# Or a token of the Hugging Face hub, wherever it stands.
+_PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@|\bhf_[A-Za-z0-9]{30}")
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 _PATH_FIELD = re.compile(
     r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image)|engine\.zero\.nvme_path|sampling\.mask\.path)"
@@ -32,7 +33,7 @@ def refuse_secret(field: str, value: str) -> None:
         scheme = re.search(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)", value)
         raise ValueError(
             f"{field}={scheme[0] if scheme else ''}://... holds a password or key, which would be written into the "
-            "run's records; take it out and give it through the environment (AWS_ACCESS_KEY_ID and the like)."
+            "run's records; take it out and give it through the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)."
         )
 
 

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.storage.local import MAX_SMALL_FILE
 
+HUB = "hf://"
+"""Scheme of the Hugging Face hub."""
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
 """pyarrow's file systems without folders, where an object replaces another in a single operation."""
 
@@ -42,7 +44,8 @@ class RemoteFiles:
 
         filesystem: Any = None
         try:
-            filesystem, path = FileSystem.from_uri(uri)
+            if not uri.startswith(HUB):  # which newer versions of pyarrow hand on to fsspec themselves
+                filesystem, path = FileSystem.from_uri(uri)
         except ArrowInvalid as error:
             if "Unrecognized filesystem type" not in str(error):
                 raise UserError(f"{knob}={uri} cannot be opened ({first_line(error)}); correct it.") from None
@@ -57,14 +60,15 @@ class RemoteFiles:
 
                 inner, path = url_to_fs(uri)
             except ImportError as error:
+                how = "`pip install 'ditlab[hub]'` brings it" if uri.startswith(HUB) else "install it on every node"
                 raise UserError(
-                    f"{knob}={uri} needs a library that is not installed ({first_line(error)}); "
-                    "install it on every node, or name another place."
+                    f"{knob}={uri} needs a library that is not installed ({first_line(error)}); {how}, or name another "
+                    "place."
                 ) from None
             except Exception as error:  # each of fsspec's libraries has exceptions of its own
                 raise UserError(
                     f"{knob}={uri} cannot be opened ({first_line(error)}); "
-                    "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for."
+                    "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for (hf://)."
                 ) from None
             filesystem = PyFileSystem(FSSpecHandler(inner))
         if not path.strip("/"):

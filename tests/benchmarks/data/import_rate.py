@@ -79,7 +79,7 @@ def measure(folder: Path, rounds: int, seconds: float, ray: BlockExecutor) -> di
     def imported(executor: BlockExecutor) -> Callable[[], None]:
         def run() -> None:
             options = ImagesOptions(source=source, resolution=RESOLUTION, name="set")
-            written = import_images(ImportRequest(folder / "stores", folder, options, executor=executor))
+            (written,) = import_images(ImportRequest(folder / "stores", folder, options, executor=executor))
             assert len(written.store) == num
 
         return run

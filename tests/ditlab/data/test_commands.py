@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -194,3 +196,71 @@ def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
     with StoreWriter(tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")) as writer:
         writer.append({"tokens": np.zeros((3, 6), np.int64)})
     assert last_line(ditlab("inspect", "tokens", "--json"))["picture"] is None
+
+
+def test_a_dry_run_looks_at_the_beginning_and_writes_nothing(ditlab, tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.data.dry_run.FIRST", 4)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    files = {f"{kind}/{n}.png": (smooth(8 * (n % 3), 16, n) if n % 3 else b"", None) for kind in "ab" for n in range(6)}
+    captioned_folder(tmp_path / "pets", files)
+    (tmp_path / "pets" / "x.heic").touch()
+    chosen = ("--label-from", "folder", "--sizes", "square", "--patch", "4", "--resolution", "8", "--resolution", "16")
+    done = ditlab("import", "images", "--source", "pets", *chosen, "--dry-run", "--json")
+    small, large = last_line(done)["stores"]
+    assert (small["name"], small["looked_at"], small["total"], small["rows"]) == ("images-pets-8", 4, 12, 2)
+    assert (large["rows"], large["all_rows"], large["sizes"], large["classes"]) == (1, 3, {"16x16": 1}, ["a", "b"])
+    files, pictures = large["receipt"]["levels"]
+    assert files["found"] == 13 and files["left_out"][0]["ending"] == ".heic"
+    assert pictures["found"] == 4 and {each["reason"] for each in pictures["left_out"]} == {"unreadable", "too small"}
+    assert not any("no sample" in each for each in large["receipt"]["warnings"]), "b was not looked at"
+    assert "images-pets-16: looked at the first 4 of 12 images: 1 rows\n" in done.err
+    assert not (tmp_path / "home").exists() and not any((tmp_path / "temporary").iterdir())
+    written = last_line(ditlab("import", "images", "--source", "pets", *chosen[:-2], "--json"))["stores"]
+    assert written[0]["rows"] == 8, "the estimate was 6"
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "parquet"])
+def test_a_dry_run_of_text_estimates_the_whole(ditlab, tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("ditlab.data.dry_run.FIRST", 20)
+    texts = [f"document {n:04d}" for n in range(400)]  # 14 tokens each
+    if ending == "txt":
+        (tmp_path / "texts").mkdir()
+        for text in texts:
+            (tmp_path / "texts" / f"{text}.txt").write_text(text)
+    elif ending == "jsonl":
+        (tmp_path / "texts.jsonl").write_text("".join(f'{{"number": 1, "text": "{text}"}}\n' for text in texts))
+    else:
+        pq.write_table(pa.table({"text": texts, "other": [text * 9 for text in texts]}), tmp_path / "texts.parquet")
+    source = "texts" if ending == "txt" else f"texts.{ending}"
+    (found,) = last_line(
+        ditlab("import", "text", "--source", source, "--length", "14", "--dry-run", "--tokenizer", "bpe", "--json")
+    )["stores"]
+    assert 20 <= found["looked_at"] <= 40 and abs(found["total"] - 400) <= 4
+    assert not (tmp_path / "home").exists()
+
+
+def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_path):
+    files = {f"{kind}/{n}.png": (smooth(12, 16, n), None) for kind in ("cat", "dog") for n in range(8)}
+    captioned_folder(tmp_path / "pets", files)
+    chosen = ("--label-from", "folder", "--sizes", "square", "--resolution", "8", "--patch", "2", "--grey")
+    done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen)
+    assert done.code == 0, done.err
+    seen = last_line(ditlab("inspect", "pets", "--json"))
+    assert seen["columns"]["image"]["shape"] == [1, 8, 8] and Path(seen["picture"]).exists()
+    (tmp_path / "grey.yaml").write_text(
+        "name: grey\ndata: {kind: arrow, path: pets, hold_out: 0.25}\nbatch: {size: 4}\ntraining: {steps: 2}\n"
+        "model: {family: dit, image_size: 8, patch_size: 2, width: 16, depth: 1, num_heads: 2, num_classes: 2}\n"
+        "evaluation: {every: 2, samples: 2}\nsampling: {solver: euler, steps: 2}\ntracking: {system_metrics: false}\n"
+    )
+
+    def train(channels: int) -> Said:
+        spec = tmp_path / "grey.yaml"
+        return run_inside("train", spec, "--local", "--set", f"model.channels={channels}", home=tmp_path / "home")
+
+    refused = train(3)
+    assert refused.code == 2 and "holds image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1" in (
+        refused.err
+    )
+    trained = train(1)
+    assert trained.code == 0 and "finished: 2 steps" in trained.out, trained.err

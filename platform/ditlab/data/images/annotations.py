@@ -8,7 +8,7 @@ from typing import Any
 
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import BadRecord, SourceFile, visible_name
+from ditlab.data.source_files import CONVERT, BadRecord, SourceFile, visible_name
 from ditlab.data.sources.records import read_records, text_problem
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import parse_json
@@ -166,7 +166,8 @@ def read_lines(
         folder = PurePosixPath(file.name).parent if beside else PurePosixPath()
         for record in read_records(InputBlock(0, (file,), file.suffix.removeprefix(".")), asked):
             if record.problem and record.problem.is_rest:
-                raise UserError(f"{option} is {record.problem.reason}; name another file.")
+                remedy = CONVERT if "UTF-8" in record.problem.reason else "name another file"
+                raise UserError(f"{file.place if beside else option} is {record.problem.reason}; {remedy}.")
             found = dict(zip(asked, record.values or [None] * len(asked), strict=True))
             name = found["it the image's path"]
             problem = text_problem(record, "it the image's path", FILE_NAME, name)

@@ -60,18 +60,21 @@ class ImageSize(NamedTuple):
 class AspectBuckets:
     """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W <= `resolution`^2.
 
-    An image of h x w pixels goes to one of the sizes with H <= h and W <= w (it is never enlarged) of the least score,
+    An image of h x w pixels goes to one of the sizes with H <= h and W <= w (with `fit` pad: one of both), so that it
+    is never enlarged, of the least score,
 
         score = 0.7 (1 - exp(-|ln(w/h) - ln(W/H)|)) + 0.3 (1 - H W / resolution^2),
 
-    the share of the image that is cropped, and the shortfall in area. Of equal scores it takes the larger size, then
-    the one that is less high; one smaller than all sizes has none.
+    the share of the image that is cropped (of the size that is padded), and the shortfall in area. Of equal scores it
+    takes the larger size, then the one that is less high; one smaller than all sizes has none.
     """
 
     resolution: int
     step: int
     min_side: int
     max_side: int
+    fit: str = "crop"
+    """`crop`, `pad` or `stretch`, as of `ImagesOptions`."""
 
     @cached_property
     def sizes(self) -> tuple[ImageSize, ...]:
@@ -96,7 +99,8 @@ class AspectBuckets:
             # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
             return round(self.score(ImageSize(height, width), size), 12), -size.height * size.width, size.height
 
-        fitting = (size for size in self.sizes if size.height <= height and size.width <= width)
+        enough = any if self.fit == "pad" else all
+        fitting = (size for size in self.sizes if enough((size.height <= height, size.width <= width)))
         return min(fitting, default=None, key=preference)
 
 
@@ -139,6 +143,8 @@ class DecodingRules:
     """True for images that need a class."""
     max_pixels: int = MAX_PIXELS
     """Most pixels of a picture."""
+    grey: bool = False
+    """True for one channel, the luma."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ class DecodedImage:
 
     size: ImageSize
     pixels: np.ndarray
-    """uint8 (3, height, width): red, green, blue."""
+    """uint8 (3, height, width): red, green, blue; or (1, height, width), grey."""
     caption: bytes
     """UTF-8, at least a byte; empty where images need no captions."""
     caption_was_cut: bool
@@ -194,7 +200,7 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut
     if isinstance(fitted, ImageSize):
         return left_out("too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
     kept = cut(caption, rules.caption_length)
-    pixels = np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+    pixels = np.ascontiguousarray(np.atleast_3d(np.asarray(fitted)).transpose(2, 0, 1))
     return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label)
 
 
@@ -221,7 +227,7 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
 
 
 def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | ImageSize, bool]:
-    """Scale an image in sRGB to cover its bucket, cropped around its centre; gives its size where it has no bucket.
+    """Fit an image in sRGB, or its luma, to its bucket; gives its size where it has no bucket.
 
     Gives as well whether its colours were converted.
     """
@@ -232,16 +238,24 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
         size = buckets.choose(height, width)
         if size is None:
             return ImageSize(height, width), False
-        scale = max(size.height / height, size.width / width)
+        scale = (min if buckets.fit == "pad" else max)(size.height / height, size.width / width)
+        if round(scale * min(height, width)) == 0:  # a line, of which padding would leave no pixel
+            return ImageSize(height, width), False
         # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as needed
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
         image.load()
         upright, was_converted = in_srgb(image if orientation == 1 else ImageOps.exif_transpose(image))
-    # the part of the image that the bucket shows: cropping here saves scaling the rest
-    shown_width = min(upright.width, upright.height * size.width / size.height)
-    shown_height = min(upright.height, upright.width * size.height / size.width)
-    left, top = (upright.width - shown_width) / 2, (upright.height - shown_height) / 2
-    box = (left, top, left + shown_width, top + shown_height)
+    if rules.grey:
+        upright = upright.convert("L")
+    if buckets.fit == "pad":
+        padded = ImageOps.pad(upright, (size.width, size.height), Image.Resampling.LANCZOS, color="white")
+        return padded, was_converted
+    box = None
+    if buckets.fit == "crop":  # the part of the image that the bucket shows: cropping here saves scaling the rest
+        shown_width = min(upright.width, upright.height * size.width / size.height)
+        shown_height = min(upright.height, upright.width * size.height / size.width)
+        left, top = (upright.width - shown_width) / 2, (upright.height - shown_height) / 2
+        box = (left, top, left + shown_width, top + shown_height)
     return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box), was_converted
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ditlab.home import Home
 from ditlab.spec.importing import CAPTION_ORIGINS, ImagesOptions
 from ditlab.spec.uris import is_uri
 
-OF_SIZE = ("sizes", "resolution", "patch", "step", "min_side", "max_side", "caption_length")
+OF_SIZE = ("sizes", "resolution", "patch", "step", "min_side", "max_side", "fit", "grey", "caption_length")
 """Options that all rows of a store share."""
 OF_SOURCE = ("caption_from", "label_from", "label_column", "image_column", "caption_column", "missing_caption",
              "unreadable", "max_pixels")  # fmt: skip
@@ -26,9 +27,9 @@ READ_AT_ONCE = 64
 """Rows of a store that are read at a time."""
 
 
-def kept_options(options: ImagesOptions) -> dict[str, str | int | bool | None]:
-    """Return the options that a store keeps, to go on with; a file of captions is its source's own."""
-    kept = options.model_dump(mode="json", include={*OF_SIZE, *OF_SOURCE})
+def kept_options(options: ImagesOptions, resolution: int) -> dict[str, str | int | bool | None]:
+    """Return the options that a store of a resolution keeps, to go on with; a file of captions is its source's own."""
+    kept = options.model_dump(mode="json", include={*OF_SIZE, *OF_SOURCE}) | {"resolution": resolution}
     return kept if kept["caption_from"] in CAPTION_ORIGINS else kept | {"caption_from": None}
 
 
@@ -57,14 +58,15 @@ def continued_options(options: ImagesOptions, store: BucketedStore) -> ImagesOpt
 
     Raises UserError for options of other sizes than its images have, and for encoders.
     """
-    kept = dict(store.manifest.source.options)
-    given = options.model_dump(mode="json", include=options.model_fields_set)
+    kept: dict[str, Any] = dict(store.manifest.source.options)
+    given = {name: getattr(options, name) for name in options.model_fields_set}
+    before = ImagesOptions.model_validate({**kept, "source": options.source})
     for name in OF_SIZE:
-        if name in given and given[name] != kept.get(name):
-            flag = name.replace("_", "-")
+        if name in given and given[name] != (theirs := getattr(before, name)):
+            flag, (new, old) = name.replace("_", "-"), (str(each).strip("(,)") for each in (given[name], theirs))
             raise UserError(
-                f"--{flag}={given[name]}: the images of --into={options.into} were imported with "
-                f"{'no' if kept.get(name) is None else kept[name]} --{flag}; leave it out, or --into."
+                f"--{flag}={new}: the images of --into={options.into} were imported with {old}; leave --{flag} out, or "
+                "--into."
             )
     for name in ("encode_text", "encode_images"):
         if given.get(name):

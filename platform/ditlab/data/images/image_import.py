@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -42,50 +43,74 @@ from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain
 from ditlab.errors import UserError
 from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
 
-IRRELEVANT = {"source", "processes", "name", "into", "encode_text", "encode_images"}
-"""Options that do not change the images of a store; the source enters by its listing."""
+IRRELEVANT = {"source", "processes", "name", "into", "encode_text", "encode_images", "resolution"}
+"""Options that do not change the images of a store, or enter otherwise: the source by its listing, and its size."""
 CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
 """Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
 THERE = "there already"
 """Reason of images that the store which they are added to holds."""
+MEMBER_BYTES = 1024
+"""Bytes of a tar's member beside its content: its header and padding."""
 
 
-def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
-    """Write one bucketed store: image uint8 (3, height, width) in [0, 255]; where there are any, caption and label.
+def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
+    """Write a bucketed store for each resolution: image uint8 (3, height, width), or (1, height, width) if grey.
 
-    `AspectBuckets` gives each image its size; captions are uint8 (--caption-length,), labels int64. Rows of one size
-    keep the source's order, whatever the number of processes; what is damaged costs itself alone. Raises UserError for
-    a source without a usable image, and for what the options refuse to skip.
+    Captions, if any, are uint8 (--caption-length,), labels int64; `AspectBuckets` gives each image its size. Rows of
+    one size keep the source's order, whatever the number of processes; what is damaged costs itself alone.
+    Raises UserError, with no store left, for a source without a usable image, and for what the options refuse to skip.
     """
+    options, before, written = request.options, request.grown, list[WrittenStore]()
+    if before:
+        options = continued_options(options, before)
+        request = replace(request, options=options)
+    several = len(options.resolution) > 1
+    all_buckets = [_buckets(options, side) for side in options.resolution]  # before an image is decoded
+    source = open_image_source(options)
+    stem = options.name or f"images-{folder_name(PurePosixPath(source_name(options.source)).stem)}"
+    for buckets in all_buckets:
+        name = stem if options.name and not several else f"{stem}-{buckets.resolution}"
+        name = before.name if before and not options.name else name
+        try:
+            written.append(_import_sizes(request, source, buckets, request.out / name))
+        except RefusedSource as error:
+            for each in (one.store.path for one in written if one.outcome == "written"):
+                shutil.rmtree(each)
+            raise RefusedSource(f"--resolution={buckets.resolution}: {error}" if several else str(error)) from None
+    return written
+
+
+def _import_sizes(
+    request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets, path: Path
+) -> WrittenStore:
+    """Write the store of one resolution into a folder."""
     import PIL
 
-    before = request.grown
-    options = continued_options(request.options, before) if before else request.options
-    buckets = _buckets(options)
-    source = open_image_source(options)
-    annotations = source.annotations
+    options, annotations, before = request.options, source.annotations, request.grown
     has_captions = annotations.caption != "none"
     if options.encode_text and not has_captions:
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
     source_label = visible_name(source_name(options.source))
-    stem = folder_name(PurePosixPath(source_name(options.source)).stem)
-    path = request.out / (options.name or (before.name if before else f"images-{stem}-{options.resolution}"))
     refuse_plain_store(path)
-    decoding = DecodingRules(buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels)
     classes = source.classes
     if before:
         classes = all_classes(before, classes, has_captions, options.into or "")
-    rules = ImageRules(options, annotations, decoding, classes, before.path if before else None)
+    decoding = DecodingRules(
+        buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels, options.grey
+    )
+    grown = before.path if before else None
+    rules = ImageRules(options, annotations, decoding, classes, grown, request.first)
     damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
     for line in damaged:
         rules.check(line)
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
-    if encoders:
+    if encoders and request.first is None:
         open_features(encoders)  # refuses those that cannot be used before an image is decoded
-    lines = sorted(annotations.lines.items())
+    texts = sorted(annotations.lines.items())
     described = {
         **options.model_dump(mode="json", exclude=IRRELEVANT),
-        "lines": hashlib.sha256(json.dumps(lines).encode()).hexdigest() if lines else "",
+        "resolution": buckets.resolution,
+        "lines": hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else "",
         "classes": list(classes),
         "pillow": PIL.__version__,
         "into": before.fingerprint if before else "",
@@ -98,7 +123,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
         rows = sum(receipt.rows for receipt in receipts)
         told = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
-        levels = _levels(source, receipts, damaged, rows, counts[BESIDE])
+        levels = _levels(source, receipts, damaged, counts[BESIDE], request.first is None)
         if not rows:
             if not told:
                 raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
@@ -116,10 +141,10 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         parts = {*old, *chain(*(each.parts for each in receipts))}
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
         pixels = sum(
-            3 * math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
+            math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
         )
-        note = f"read from {source_label}; {pixels:,} bytes of decoded pixels, areas of at most "
-        note += f"{options.resolution}x{options.resolution}"
+        note = f"read from {source_label}; {pixels * (1 if options.grey else 3):,} bytes of decoded pixels, areas of "
+        note += f"at most {buckets.resolution}x{buckets.resolution}"
         class_rows = _class_rows(receipts)
         if before:
             note = f"{len(before):,} rows of {before.name}@{before.fingerprint[:12]}, and {rows:,} {note}"
@@ -127,19 +152,24 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
             if LABEL in before.columns:
                 counted = before.columns[LABEL].statistics.class_counts or ()
                 class_rows = [sum(pair) for pair in zip_longest(class_rows, counted, fillvalue=0)]
-        origin = Source(kind="images", license="not stated", note=note, options=kept_options(options))
+        kept = kept_options(options, buckets.resolution)
+        origin = Source(kind="images", license="not stated", note=note, options=kept)
         words = [f"{rows:,} images", *(["with captions"] if has_captions else [])]
         if num := len(classes):
             words.append(f"of {num:,} class{'es' if num > 1 else ''}")
         words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
-        warnings = [*source.warnings, *class_warnings(dict(zip(classes, class_rows, strict=False)))]
+        warnings = [*source.warnings]
+        if request.first is None:
+            warnings += class_warnings(dict(zip(classes, class_rows, strict=False)))
+        elif encoders:
+            warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
         changed = {what: counts[what] for what in (CUT, CONVERTED)}
         earlier = (before.path, before.manifest.receipt) if before and before.manifest.receipt else None
         receipt, list_content = make_receipt(levels, [*source.files_left_out, *told], changed, warnings, earlier)
         columns = {part: rules.columns(size) for part, size in sizes.items()}
         stores = finish_parts(folder, receipts, columns, origin, old)
         with ExitStack() as encoding:
-            if encoders:
+            if encoders and request.first is None:
                 encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
                 stores = finish_parts(*encoded, origin)
             return place_buckets(
@@ -154,17 +184,21 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
 
 
 def _levels(
-    source: ImageSource, receipts: Sequence[BlockReceipt], damaged: Sequence[LeftOut], rows: int, beside: int
+    source: ImageSource, receipts: Sequence[BlockReceipt], damaged: Sequence[LeftOut], beside: int, is_whole: bool
 ) -> list[ReceiptLevel]:
-    """Return the levels of an import: the files, and the members or rows in them; image files are their own level."""
+    """Return the levels of an import: the files, and the members or rows in them; image files are their own level.
+
+    `is_whole`: False where only the beginning was looked at, which then has a level of its own.
+    """
     tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+    rows = sum(receipt.rows for receipt in receipts)
     num = tally.counts.total()
-    if source.blocks[0].kind == "images":
+    if source.blocks[0].kind == "images" and is_whole:
         tally.merge(source.files.left_out)
         used = source.files.used | {"images": rows}
         levels = [ReceiptLevel(unit=source.files.unit, found=source.files.found, used=used, left_out=tally.groups())]
     else:
-        unit = "members" if source.blocks[0].kind == "tar" else "rows"
+        unit = {"images": "images", "tar": "members"}.get(source.blocks[0].kind, "rows")
         used = {"images": rows} | ({BESIDE: beside} if beside else {})
         inner = ReceiptLevel(unit=unit, found=rows + beside + num, used=used, left_out=tally.groups())
         levels = [source.files, inner]
@@ -186,13 +220,12 @@ def _class_rows(receipts: Sequence[BlockReceipt]) -> list[int]:
     return [counts[number] for number in range(max(counts, default=-1) + 1)]
 
 
-def _buckets(options: ImagesOptions) -> AspectBuckets:
-    side = options.resolution
+def _buckets(options: ImagesOptions, side: int) -> AspectBuckets:
     if options.sizes == "square":
-        return AspectBuckets(side, side, side, side)
+        return AspectBuckets(side, side, side, side, options.fit)
     step = options.step or 4 * options.patch
     longest = options.max_side or min(2 * side, max(1024, side))
-    buckets = AspectBuckets(side, step, options.min_side or step, longest)
+    buckets = AspectBuckets(side, step, options.min_side or step, longest, options.fit)
     if not buckets.sizes:
         raise UserError(
             f"--resolution={side} leaves no size: sides are multiples of --step={step} from "
@@ -208,6 +241,16 @@ def _fitting_patch(side: int) -> int:
     return min(16, 1 << ((side // 8).bit_length() - 1))
 
 
+def _first(
+    items: Iterable[CaptionedImage | LeftOut], num: int, counts: Counter[str]
+) -> Iterator[CaptionedImage | LeftOut]:
+    """Iterate over the first images of an archive or table, and count about the bytes that they take of it."""
+    for item in islice(items, num):
+        if isinstance(item, CaptionedImage) and isinstance(item.image, bytes):
+            counts["bytes"] += len(item.image) + MEMBER_BYTES * (item.beside + 1)
+        yield item
+
+
 @dataclass(frozen=True)
 class ImageRules:
     """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
@@ -219,6 +262,8 @@ class ImageRules:
     """Names of all classes; none without classes."""
     grown: Path | None = None
     """Bucketed store to which the images are added; those that it holds are left out."""
+    first: int | None = None
+    """Most images of a block; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
@@ -226,7 +271,8 @@ class ImageRules:
         counts, tally, rows = Counter[str](), LeftOutTally(), 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            for item in read_images(block, self.annotations, self.options):
+            items = read_images(block, self.annotations, self.options)
+            for item in items if self.first is None else _first(items, self.first, counts):
                 image = item if isinstance(item, LeftOut) else decode(self.decoding, item)
                 counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
                 row = {} if isinstance(image, LeftOut) else self.row(image)
@@ -280,10 +326,10 @@ class ImageRules:
         columns = {
             "image": Column(
                 dtype="uint8",
-                shape=(3, *size),
+                shape=(1 if self.decoding.grey else 3, *size),
                 value_range=(0, 255),
                 unit="pixel intensity",
-                description="channel (red, green, blue), row, column",
+                description=f"channel ({'grey' if self.decoding.grey else 'red, green, blue'}), row, column",
             )
         }
         if self.decoding.captions:

@@ -45,7 +45,7 @@ from ditlab.data.source_files import (
     with_suffix,
 )
 from ditlab.data.sources.records import NOT_READ, files_level, read_records, record_blocks, record_files
-from ditlab.data.sources.tables import column_names, named_classes, parquet_rows, table_schema
+from ditlab.data.sources.tables import named_classes, other_columns, parquet_rows, table_schema
 from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
 from ditlab.errors import UserError, first_line
 from ditlab.spec.importing import ImagesOptions
@@ -290,10 +290,9 @@ def _column_classes(blocks: Sequence[InputBlock], column: str, named: Mapping[st
                 try:
                     found.update(filter(None, [class_name(value)]))
                 except TypeError:
-                    others = ", ".join(name for name in column_names(block) if name != column) or "none"
                     raise UserError(
                         f"{record.place}: '{column}' holds a {type(value).__name__}, no class; give {LABELS} with a "
-                        f"column of whole numbers or text (others here: {others})."
+                        f"column of whole numbers or text ({other_columns(block, column)})."
                     ) from None
     return class_table(found)
 
@@ -335,10 +334,9 @@ def read_images(
                     raise TypeError
                 read[flag] = convert(value)
             except TypeError:
-                others = ", ".join(each for each in column_names(block) if each != columns[flag]) or "none"
                 raise UserError(
                     f"{record.file.place}: '{columns[flag]}' holds {type(value).__name__}, no {what}; give {flag} "
-                    f"with a column of {form} (others here: {others})."
+                    f"with a column of {form} ({other_columns(block, columns[flag])})."
                 ) from None
         label = read[LABELS]
         if annotations.numbered and label is not None:

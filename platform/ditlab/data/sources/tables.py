@@ -86,13 +86,15 @@ def table_schema(file: SourceFile, kind: str) -> pa.Schema:
         return pa.ipc.open_stream(stream).schema
 
 
-def column_names(block: InputBlock) -> Sequence[str]:
-    """Return the names of the columns of a block's tables; none where they cannot be read."""
+def other_columns(block: InputBlock, column: str) -> str:
+    """Suggest the column of a block's tables that is nearest to one of them; list the others where none is near."""
+    names: list[str] = []
     if block.kind == "mds":
-        return list(block.detail[0]["column_names"])
-    with suppress(BadRecord):
-        return list(table_schema(block.files[0], block.kind).names)
-    return ()
+        names = block.detail[0]["column_names"]
+    else:
+        with suppress(BadRecord):
+            names = table_schema(block.files[0], block.kind).names
+    return nearest(column, [name for name in names if name != column])
 
 
 def named_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from ditlab.data.dry_run import FIRST_BYTES
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
@@ -52,6 +53,8 @@ UNREADABLE = "unreadable"
 """Reason for which documents are left out."""
 REST, FIRST = "rest", "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
+ROW_BYTES = 16
+"""Bytes of text for each token of a row that a dry run reads at least: no tokeniser makes so few tokens."""
 READ_TO_LEARN = 16
 """Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
 
@@ -128,6 +131,8 @@ class TextRules:
     """Tokens of a row."""
     refuses: bool
     """True where no document may be left out."""
+    first: int | None = None
+    """Documents of a block that are read; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
@@ -148,7 +153,8 @@ class TextRules:
 
         def counted() -> Iterator[TextPiece]:
             nonlocal documents, num_bytes
-            for piece in block_pieces(block, self.column, leave_out):
+            found = block_pieces(block, self.column, leave_out)
+            for piece in found if self.first is None else first_documents(found, self.first, self.length):
                 documents += piece.last
                 num_bytes += piece.num_bytes
                 yield piece
@@ -180,6 +186,17 @@ class TextRules:
 def _reason(record: BadRecord) -> str:
     """Return the reason that a record which is left out is counted by."""
     return EMPTY if record.reason == EMPTY else DAMAGED if record.is_rest else UNREADABLE
+
+
+def first_documents(pieces: Iterable[TextPiece], num: int, length: int) -> Iterator[TextPiece]:
+    """Iterate over the first documents, and of short ones over as many as fill some rows of `length` tokens."""
+    documents = num_bytes = 0
+    for piece in pieces:
+        yield piece
+        documents += piece.last
+        num_bytes += piece.num_bytes
+        if (documents >= num and num_bytes >= ROW_BYTES * length) or num_bytes >= FIRST_BYTES:
+            return
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -218,10 +235,11 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     refuse_bucketed_store(path)
 
     def read() -> Iterator[TextPiece]:
-        return _pieces_to_learn(blocks, options.column, refuses)
+        pieces = _pieces_to_learn(blocks, options.column, refuses)
+        return pieces if request.first is None else first_documents(pieces, request.first, length)
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
-    rules = TextRules(tokenizer.content, options.column, length, refuses)
+    rules = TextRules(tokenizer.content, options.column, length, refuses, request.first)
     described: dict[str, object] = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": length}
     described["unreadable"] = options.unreadable
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")

@@ -220,3 +220,47 @@ def test_local_files_are_read_in_place(tmp_path):
     one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", b"a slope"))
     assert isinstance(one, DecodedImage) and one.caption == b"a slope"
     assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))
+
+
+def fitted(image: Image.Image, fit: str, side: int = 64, grey: bool = False) -> DecodedImage | LeftOut:
+    """Decode a PNG to a square."""
+    rules = DecodingRules(AspectBuckets(side, side, side, side, fit), 20, captions=False, grey=grey)
+    return decode(rules, CaptionedImage("here", encoded(image), None))
+
+
+def test_a_padded_image_is_whole_between_two_white_bars():
+    """128 x 64 (width x height) in 64 x 64: half as large, with 16 white rows above and below."""
+    wide = smooth(64, 128)
+    one = fitted(wide, "pad")
+    whole = np.asarray(wide.resize((64, 32), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    assert np.array_equal(one.pixels[:, 16:48], whole)
+    assert (one.pixels[:, :16] == 255).all() and (one.pixels[:, 48:] == 255).all()
+    tall = fitted(smooth(64, 33), "pad")  # as high as the size: not scaled, and 31 columns are shared out
+    assert np.array_equal(tall.pixels[:, :, 16:49], pixels_of(smooth(64, 33)))
+    assert (tall.pixels[:, :, :16] == 255).all() and (tall.pixels[:, :, 49:] == 255).all()
+
+
+def test_a_padded_image_that_is_shorter_on_both_sides_or_a_line_is_left_out():
+    for height, width in ((63, 63), (20, 40), (1, 10_000)):
+        assert fitted(smooth(height, width), "pad").reason == "too small"
+
+
+def test_a_stretched_image_is_pillows():
+    image = smooth(100, 64)
+    one = fitted(image, "stretch")
+    assert np.array_equal(one.pixels, pixels_of(image.resize((64, 64), Image.Resampling.LANCZOS)))
+    assert fitted(smooth(100, 63), "stretch").reason == "too small"
+
+
+def test_grey_is_the_luma_on_white():
+    """L = (299 R + 587 G + 114 B) / 1000, ITU-R 601-2, in Pillow's 16 bits."""
+    colours = np.random.default_rng(0).integers(0, 256, (64, 64, 4), dtype=np.uint8)
+    colours[..., 3] = 255
+    colours[:8, :, 3] = 0
+    one = fitted(Image.fromarray(colours), "crop", grey=True)
+    luma = colours[..., :3] @ np.array([0.299, 0.587, 0.114])
+    assert one.pixels.shape == (1, 64, 64) and one.pixels.dtype == np.uint8
+    assert np.abs(one.pixels[0, 8:] - luma[8:]).max() <= 0.51 and (one.pixels[0, :8] == 255).all()
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    assert np.array_equal(fitted(Image.fromarray(ramp), "crop", 16, grey=True).pixels[0], ramp)
+    assert (fitted(Image.new("RGB", (64, 128)), "pad", grey=True).pixels[0, :, :16] == 255).all()

@@ -389,17 +389,27 @@ def test_regions(tmp_path):
     [
         (folder({"s": special("socket")}, "s"), {}, r"/s holds no .* \(1 without ending\)"),
         (folder({"s.png": special("socket")}, "s.png"), NONE, r"\(1 unreadable\), the first being s\.png.*no plain"),
+        (folder({"s.tar": special("socket")}, "s.tar"), NONE, r"no image that can be used .*s\.tar: .*no plain file"),
+        (folder({"s.zip": special("socket")}, "s.zip"), NONE, r"s\.zip is no zip that can be read \(no plain file\)"),
+        (folder({"s.parquet": special("socket")}, "s.parquet"), NONE, r"no image that can be used .*no plain file"),
+        (table({"image": BYTES, "captions": ["x", "y"], "caption": [1, 2]}), {}, r"\(did you mean 'captions'\?\)\.$"),
         (zipped(pairs("a"), encrypted), NONE, r"\(1 unreadable\), the first being a\.png: unreadable \(.*encrypted"),
         (zipped(pairs("a"), lambda content: content[:-30]), {}, r"z\.zip is no zip that can be read .*; copy it again"),
         (table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}), {},
-         r"'caption' holds int, no text; give --caption-column .*\(others here: image, words\)"),
+         r"'caption' holds int, no text; give --caption-column .*\(known: image, words\)"),
         (table({"image": BYTES, "label": [0.5, 1.0], "kind": [1, 2]}), LABEL | NONE,
-         r"'label' holds a float, no class; give --label-column .*\(others here: image, kind\)"),
+         r"'label' holds a float, no class; give --label-column .*\(known: image, kind\)"),
         (table({"image": ["a.png", "b.png"], "caption": ["x", "y"]}), {},
-         r"'image' holds str, no image bytes; .*\(others here: caption\)"),
+         r"'image' holds str, no image bytes; .*\(known: caption\)"),
         (table({"image": BYTES, "text": ["x", "y"]}), {}, r"has no column 'caption'; .*text.* Give --caption-column"),
         (below({"a.png": A, "metadata.csv": "file_name,caption\na.png,gr\xfcn\n".encode("latin-1")}), {},
-         r"metadata\.csv is no UTF-8 \(byte 0xfc\); name another"),
+         r"metadata\.csv is no UTF-8 \(byte 0xfc\); convert it, for one with `iconv"),
+        (below({"a.png": A, "c.tsv": "file_name\tcaption\na.png\tgr\xfcn\n".encode("latin-1")}),
+         {"caption_from": "set/c.tsv"}, r"^--caption-from=set/c\.tsv is no UTF-8 \(byte 0xfc\); convert it"),
+        (below({"a.png": A, "metadata.jsonl": metadata("a.png").replace("of", "\xfc").encode("latin-1")}), {},
+         r"metadata\.jsonl is not UTF-8: byte 0xfc at offset 35 \(from 0\); convert it"),
+        (below({"a.png": A, "a.txt": b"gr\xfcn"}), {},
+         r"\(1 unreadable\), .*its caption is not UTF-8: byte 0xfc at offset 2"),
         (below({"a.png": A, "metadata.jsonl": metadata("a.png", "./a.png")}), {},
          r"metadata\.jsonl, line 2: names a\.png a second time; remove one of the lines"),
         (below({"a.png": A, "metadata.jsonl": metadata("sub/b.png")}), {}, r"names sub/b\.png, which .* does not hold"),
@@ -410,7 +420,8 @@ def test_regions(tmp_path):
         (below({"c/a.png": A}), FOLDER | LABEL, r"--label-from=folder and --label-column=label: give one of them"),
     ],
 )  # fmt: skip
-def test_mistakes_are_a_sentence(tmp_path, build, options, message):
+def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message):
+    monkeypatch.chdir(tmp_path)
     source = build(tmp_path)
     with pytest.raises((UserError, ValueError), match=message) as caught:
         images(tmp_path, Case(build, "", options=options), source)
@@ -418,7 +429,29 @@ def test_mistakes_are_a_sentence(tmp_path, build, options, message):
     assert not (tmp_path / "stores").exists()
 
 
+def test_a_store_for_each_resolution(tmp_path):
+    source = below({"a.png": A, "b.png": pic("b", side=32)})(tmp_path)
+
+    def run(*sides: int, **chosen: Any) -> list[Any]:
+        options = ImagesOptions(source=source, resolution=sides, patch=4, sizes="square", caption_from="none", **chosen)
+        return [each.store for each in run_import("images", ImportRequest(tmp_path / "stores", tmp_path, options))]
+
+    both = run(16, 32, 16)
+    assert [(each.name, len(each)) for each in both] == [("images-set-16", 2), ("images-set-32", 1)]
+    (alone,) = run(32, name="alone")
+    assert alone.name == "alone" and alone.fingerprint == both[1].fingerprint
+    assert [each.name for each in run(16, 32, name="set")] == ["set-16", "set-32"]
+    with pytest.raises(
+        UserError, match=r"^--resolution=40: --source=.*set holds no image that can be used \(2 too small"
+    ):
+        run(16, 40, name="none")
+    assert not list((tmp_path / "stores").glob("none*")), "nothing is left of the first"
+    with pytest.raises(ValueError, match=r"--resolution=18 is no multiple of --patch=4"):
+        run(16, 18)
+
+
 def test_a_folder_without_rights(tmp_path, monkeypatch):
+    """The tests may run as root, whom rights do not stop: the system's answer is put in its place."""
     source = below({"cat/a.png": A, "dog/b.png": B})(tmp_path)
     scan = os.scandir
 
