@@ -20,6 +20,8 @@ CurveAxis = Literal["steps", "samples", "seconds"]
 AXES: tuple[CurveAxis, ...] = ("steps", "samples", "seconds")
 PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
 """An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
+MOST_APART = 1.25
+"""Largest factor between a budget and the measurements before and behind it that speak for it."""
 WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
 
@@ -278,18 +280,43 @@ class EqualBudget:
 
     axis: CurveAxis
     amount: float
-    """The largest budget at which all runs were evaluated."""
+    """The largest budget at which all runs are measured, else the largest that all reach."""
     values: tuple[float, ...]
-    """One a run, in their order; NaN where its neighbouring evaluations were not finite."""
+    """One a run, in their order; NaN where evaluations beside it were not finite, or it is not measured there."""
+    every: int = 0
+    """Most steps between evaluations (`evaluation.every`) by which all runs would be measured there; 0: they are."""
+
+
+def measured_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float | None:
+    """Return a metric at a budget; None where it has no point within a factor of MOST_APART before and behind it.
+
+    Between two points it is interpolated on logarithmic axes.
+    """
+    reach, behind = curve.along(axis), int(np.searchsorted(curve.along(axis), amount * (1 - 1e-9)))
+    if behind < len(reach) and reach[behind] <= amount * (1 + 1e-9):
+        return float(curve.values[behind])
+    if not 0 < behind < len(reach):
+        return None
+    (start, stop), values = reach[behind - 1 : behind + 1], curve.values[behind - 1 : behind + 1]
+    if start * MOST_APART < amount or amount * MOST_APART < stop:
+        return None
+    if not (values > 0).all():  # not finite, or of either sign
+        return float(np.interp(np.log(amount), np.log([start, stop]), values))
+    return float(np.exp(np.interp(np.log(amount), np.log([start, stop]), np.log(values))))
 
 
 def equal_budget(curves: Sequence[RunCurve], axis: CurveAxis) -> EqualBudget | None:
-    """Interpolate a metric at the largest `axis` value that all `curves` reach, NaN before a start; None if unknown."""
+    """Compare a metric at the largest `axis` value at which all `curves` are measured; None where none is known."""
     reaches = [curve.along(axis) for curve in curves]
     if any(not len(reach) or np.isnan(reach).any() for reach in reaches):
         return None
-    amount = min(float(reach[-1]) for reach in reaches)
-    values = tuple(
-        float(np.interp(amount, reach, curve.values, left=np.nan)) for reach, curve in zip(reaches, curves, strict=True)
-    )
-    return EqualBudget(axis, amount, values) if amount > 0 else None
+    largest = min(float(reach[-1]) for reach in reaches)
+    common = np.unique(np.concatenate(reaches))
+    for amount in common[(common > 0) & (common <= largest)][::-1].tolist():
+        values = [measured_at(curve, axis, amount) for curve in curves]
+        if None not in values:
+            return EqualBudget(axis, amount, tuple(map(float, values)))  # type: ignore[arg-type]
+    if largest <= 0:
+        return None
+    at = min(float(np.interp(largest, reach, curve.steps)) for reach, curve in zip(reaches, curves, strict=True))
+    return EqualBudget(axis, largest, (np.nan,) * len(curves), max(1, int(at - at / MOST_APART + 1e-6)))

@@ -16,6 +16,7 @@ from denoisers.figures import Curve, Figure, ImageGrid, Lines
 from ditlab.reports.comparison import (
     AXES,
     HELD_OUT,
+    MOST_APART,
     PAUSE_STEPS,
     TRAIN_LOSS,
     WINDOWS,
@@ -265,11 +266,14 @@ def _ranking(comparison: Comparison) -> str:
         return f"Which run is better cannot be said: {comparison.obstacle}."
     equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
     by_winner: dict[str | None, list[EqualBudget]] = {}
+    unmeasured = [budget for budget in comparison.budgets if budget.every]
     for budget in comparison.budgets:
-        if not (budget.axis == "samples" and equals_steps):
+        if not (budget.every or (budget.axis == "samples" and equals_steps)):
             by_winner.setdefault(_lowest(comparison, budget)[0], []).append(budget)
     if not by_winner:
-        return "Which run is better cannot be said: the runs were evaluated at no common step."
+        if not unmeasured:
+            return "Which run is better cannot be said: the runs were evaluated at no common step."
+        return f"Which run is better cannot be said: {_unmeasured(unmeasured)}."
     has_many = len(comparison.evaluated) > 2
     clauses = []
     for winner, budgets in by_winner.items():
@@ -285,8 +289,16 @@ def _ranking(comparison: Comparison) -> str:
             who = f"{winner} is {'lowest' if has_many else 'lower'}"
         clauses.append(f"{who}: {_listed(values_at)}")
     unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    if unmeasured:
+        clauses.append(_unmeasured(unmeasured))
     without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
     return f"Held-out error ({comparison.main}): {'; '.join(clauses)}.{without}"
+
+
+def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
+    """Clause on budgets at which not all runs are measured."""
+    places, every = _listed([amount(budget) for budget in budgets]), min(budget.every for budget in budgets)
+    return f"not all are measured at {places}, the most that all reach; evaluation.every={every} would tell"
 
 
 def _lowest(comparison: Comparison, budget: EqualBudget) -> tuple[str | None, list[float]]:
@@ -358,12 +370,13 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
     rows: list[list[Cell]] = [
         ["training time" if budget.axis == "seconds" else budget.axis, amount(budget), *budget.values,
-         _lowest(comparison, budget)[0] or "level"]
+         f"not measured there; evaluation.every={budget.every} would tell" if budget.every
+         else _lowest(comparison, budget)[0] or "level"]
         for budget in budgets
     ]  # fmt: skip
     note = (
-        f"Held-out {main} (lower is better) at the most that all runs have in common, interpolated linearly between "
-        "evaluations."
+        f"Held-out {main} (lower is better) at the most at which all runs are measured: at an evaluation, or between "
+        f"two within a factor of {MOST_APART} of it, interpolated on logarithmic axes."
     )
     note += " Training time is not known for all runs." if len(rows) < len(AXES) else ""
     falling = [run.held_out[main] for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]

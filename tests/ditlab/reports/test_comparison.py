@@ -133,15 +133,31 @@ def test_first_of_two_values_of_a_step_counts() -> None:
 
 @pytest.mark.parametrize(
     ("axis", "amount", "values"),
-    [("steps", 100, (1.0, 1.5)), ("samples", 1000, (1.0, 1.75)), ("seconds", 50, (1.0, 1.875))],
+    [("steps", 100, (0.1, 0.2)), ("samples", 1000, (0.1, 0.4)), ("seconds", 50, (0.1, 0.8))],
 )
-def test_equal_budgets_are_exact_on_straight_lines(axis: Any, amount: float, values: tuple[float, float]) -> None:
-    """100 steps of 10 samples in 0.5 s against 200 steps of 20 samples in 2 s, evaluated anywhere."""
-    first = line([0, 30, 100], 2.0, -0.01, batch=10, pace=0.5)
-    second = line([0, 7, 150, 200], 2.0, -0.005, batch=20, pace=2.0)
+def test_equal_budgets_are_exact_on_power_laws(axis: Any, amount: float, values: tuple[float, float]) -> None:
+    """100 steps of 10 samples in 0.5 s against 200 steps of 20 samples in 2 s, evaluated within 1.25 of the budget."""
+    first = RunCurve(*[np.array([0.0, 30.0, 100.0]) * each for each in (1, 10, 0.5)], np.array([9.0, 1 / 3, 0.1]))
+    steps = np.array([0.0, 22.0, 27.0, 45.0, 55.0, 90.0, 110.0, 200.0])
+    values_of = np.concatenate([[9.0], 20 / steps[1:]])
+    second = RunCurve(*[steps * each for each in (1, 20, 2.0)], values_of)
     budget = equal_budget([first, second], axis)
-    assert budget is not None and budget.amount == pytest.approx(amount)
+    assert budget is not None and budget.amount == pytest.approx(amount) and not budget.every
     assert budget.values == pytest.approx(values)
+
+
+def test_a_straight_line_from_the_untrained_network_is_no_measurement(tmp_path: Path) -> None:
+    """One run is evaluated at steps 0 and 400 alone, the other at 0, 90 and 130: nothing is near the other's."""
+    rare, often = line([0, 400], 1.5, -0.003), line([0, 90, 130], 1.5, -0.003)
+    budget = equal_budget([rare, often], "steps")
+    assert budget is not None and np.isnan(budget.values).all() and (budget.amount, budget.every) == (130, 26)
+    comparison = compared(*(run(name, curves={"eval/velocity": each}) for name, each in (("a", rare), ("b", often))))
+    text = summary_text(comparison)
+    assert "cannot be said: not all are measured at 130 steps" in text and "evaluation.every=26 would tell" in text
+    write_comparison(comparison, tmp_path)
+    assert "not measured there; evaluation.every=26 would tell" in (tmp_path / "comparison.md").read_text()
+    near = equal_budget([line([0, 105, 400], 1.5, -0.003), often], "steps")
+    assert near is not None and near.amount == 105, "the largest at which both are measured"
 
 
 def test_diverged_run_has_no_value_and_is_not_lowest() -> None:
@@ -168,10 +184,15 @@ def test_unknown_time_leaves_the_other_budgets() -> None:
 
 def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
     """A step of b gains more than one of a but takes three times as long: the order differs by steps and time."""
-    slow = run("b", curves=velocity(slope=-0.012, pace=3.0), components={"x": 2000}, samples_per_second=3.3)
+    slow = run(
+        "b",
+        curves=velocity(steps=list(range(0, 101, 5)), slope=-0.012, pace=3.0),
+        components={"x": 2000},
+        samples_per_second=3.3,
+    )
     text = summary_text(compared(run("a"), slow))
     assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in text
-    assert "run-a is lower: 1 against 1.6 at equal time (1 min 40 s)" in text
+    assert "run-a is lower: 1 against 1.599 at equal time (1 min 40 s)" in text
     assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in text
 
 
