@@ -197,9 +197,8 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
         size = int(sides[1]), int(sides[2] or sides[1])
     texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
     prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
-    if isinstance(options.label, str):
-        if not NUMBER.fullmatch(options.label):
-            raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
+    if isinstance(options.label, str) and not NUMBER.fullmatch(options.label):
+        raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
     label = None if options.label is None else int(options.label)
     request = SampleRequest(label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
