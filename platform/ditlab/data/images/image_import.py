@@ -74,9 +74,11 @@ def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
         try:
             written.append(_import_sizes(request, source, buckets, request.out / name))
         except RefusedSource as error:
+            if not several:
+                raise
             for each in (one.store.path for one in written if one.outcome == "written"):
                 shutil.rmtree(each)
-            raise RefusedSource(f"--resolution={buckets.resolution}: {error}" if several else str(error)) from None
+            raise RefusedSource(f"--resolution={buckets.resolution}: {error}") from None
     return written
 
 

@@ -429,6 +429,14 @@ def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message)
     assert not (tmp_path / "stores").exists()
 
 
+def test_a_column_of_numbers_names_the_nearest(tmp_path):
+    source = table({"text": [1, 2], "Texts": ["one", "two"]})(tmp_path)
+    with pytest.raises(
+        UserError, match=r"'text' holds a int, not text; .* or give --column \(did you mean 'Texts'\?\)\.$"
+    ):
+        run_import("text", ImportRequest(tmp_path / "stores", tmp_path, TextOptions(source=source)))
+
+
 def test_a_store_for_each_resolution(tmp_path):
     source = below({"a.png": A, "b.png": pic("b", side=32)})(tmp_path)
 
