@@ -111,7 +111,7 @@ def test_a_notebook_runs(name, build, tmp_path):
     assert len([cell for cell in cells if cell["outputs"]]) > 8
     assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= 4 and all(output["metadata"]["image/png"]["alt"] for output in pictures)
+    assert len(pictures) >= 3 and all(output["metadata"]["image/png"]["alt"] for output in pictures)
     for output in outputs:
         if "text/html" in output.get("data", {}):
             PlainHtml(output["data"]["text/html"])
