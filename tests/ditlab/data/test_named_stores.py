@@ -178,3 +178,24 @@ def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
         (home.stores / "pets").write_text(content)
         with pytest.raises(UserError, match="is no name of a store"):
             store_folder("pets", home)
+
+
+def test_two_sources_of_one_name_are_told_apart(tmp_path, mlflow_template):
+    """No run was trained on the first: it is not left out without a word all the same."""
+    for number, folder in enumerate(("a", "b")):
+        captioned_folder(
+            tmp_path / folder / "pets", {f"{n}.png": (smooth(20, 24, n + number), "one") for n in range(3)}
+        )
+
+    def imported_from(folder: str, *arguments: str) -> Said:
+        options = ("--source", folder, "--resolution", "16", "--patch", "4", "--sizes", "square")
+        return ditlab(tmp_path, "data", "import", "images", *options, *arguments)
+
+    assert imported_from("a/pets").code == 0
+    [name] = [path for path in (tmp_path / "home" / "stores").iterdir() if path.is_file()]
+    refused = imported_from("b/pets")
+    assert refused.code == 2 and "a/pets, and " in refused.err and "b/pets is another source" in refused.err
+    old = pointed_folder(name)
+    captioned_folder(tmp_path / "a" / "pets", {"9.png": (smooth(20, 24, 9), "one")})
+    assert imported_from("a/pets").code == 0 and pointed_folder(name) != old and not old.exists()
+    assert imported_from("b/pets", "--replace").code == 0 and imported_from("a/pets", "--name", "other").code == 0
