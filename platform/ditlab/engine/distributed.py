@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -52,7 +53,7 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, tim
     # DeepSpeed looks for hardware by itself, once a process; a CPU run must not be moved onto a GPU that is there, or
     # that a run before it used.
     os.environ["DS_ACCELERATOR"] = kind = "cuda" if use_gpu else "cpu"
-    chosen = sys.modules.get("deepspeed.accelerator.real_accelerator")
+    chosen: Any = sys.modules.get("deepspeed.accelerator.real_accelerator")
     if chosen and chosen.get_accelerator().device_name() != kind:
         chosen.ds_accelerator = None
     os.environ["LOCAL_RANK"] = str(local_rank)
