@@ -44,7 +44,8 @@ class StoreName(ManifestRecord):
     store: PlainName
     """Folder beside the file: `pets@1a2b3c4d5e6f`."""
     source: str = ""
-    """What it was imported from, by which another source that gives the same name is told; empty where it grew."""
+    """Folder or URI that it was imported from, by which another one that gives the same name is told; empty where the
+    store grew."""
 
 
 def open_named_store(
