@@ -62,6 +62,7 @@ def tracked(place: Path) -> dict[str, float]:
         return dict(database.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'eval/%'"))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
     measured, in_mlflow = values(place), tracked(place)
     (old,) = ditlab(place, "data", "list", "--json").json["stores"]
