@@ -148,7 +148,7 @@ def test_a_store_grows_and_a_fork_has_the_new_class(place):
     (run,) = ditlab(place, "runs", "--json").json["runs"]
     fork = {
         "data": "data={kind: arrow, path: zoo}",
-        "start": f"start={{run: {run['run_id']}, step: 3}}",
+        "start": f'start={{run: "{run["run_id"]}", step: 3}}',
         "name": "name=zoo",
     }
     fork |= {"classes": "model.num_classes=4", "steps": "training.steps=6"}
