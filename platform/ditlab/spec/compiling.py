@@ -32,7 +32,7 @@ def compile_decision(experiment: Experiment, device_type: str, torch_version: st
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
     is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
     if asked is True and is_old and experiment.engine.zero.stage == 3:
-        # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients of parameters were 0, of dit nearly all.
+        # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients were 0, of dit nearly all.
         raise UserError(
             f"engine.compile=true with engine.zero.stage=3 loses gradients under torch {torch_version}; install torch "
             f"{MEASURED_FROM[0]}.{MEASURED_FROM[1]} or later, or set engine.compile to false."
