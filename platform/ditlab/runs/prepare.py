@@ -187,7 +187,8 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
 
 
 def check_parts(launch: Launch, local: bool, remote: bool) -> None:
-    """Check devices, network interface, model, storage, data and quality metrics; a cluster's nodes are checked apart.
+    """Check devices, network interface, compilation, model, storage, data and quality metrics; a cluster's nodes are
+    checked apart.
 
     Raises UserError.
     """
@@ -207,6 +208,7 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         )
     if interface and not remote and interface not in (existing := [name for _, name in socket.if_nameindex()]):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
+    _compile_decision(experiment)
     assert launch.model  # a mistake that only building finds shows before any file is touched
     if storage := experiment.checkpoint.storage:
         CheckpointStore.at(storage).files.check_writable()

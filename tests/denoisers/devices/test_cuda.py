@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this mach
 TOLERANCE = 1e-9
 """Share of the largest entry: sums of up to 10^6 products in float64 err by 10^6 units of 1.1e-16 at worst."""
 OF_LEVELS = 1e-5
-"""The same for `dlm`, whose noise levels are float32: exp and log of the two devices differ by units of 6e-8."""
+"""Share for `dlm`: its noise levels are float32, where exp and log of a CPU and a GPU differ by units of 6e-8."""
 
 
 def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
