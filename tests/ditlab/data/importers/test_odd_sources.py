@@ -336,7 +336,7 @@ TEXTS = {
         "one"),
 }  # fmt: skip
 PICTURES = FOLDERS | ARCHIVES | TABLES
-TWICE = ("numbers of classes", "classes with names")
+TWICE = (pytest.param("numbers of classes", marks=pytest.mark.slow), "classes with names")
 
 
 @pytest.mark.parametrize("name", PICTURES)
