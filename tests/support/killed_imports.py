@@ -13,6 +13,7 @@ import pytest
 
 from ditlab.api.imports import import_data
 from ditlab.data import import_blocks
+from ditlab.data.named_stores import pointed_folder
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, encoded, smooth
@@ -76,7 +77,7 @@ class KilledImport:
 
     def receipts(self) -> int:
         """Return the number of blocks that are done."""
-        return len(list((self.folder / "stores").glob("set/.partial-*/receipts/*.json")))
+        return len(list((self.folder / "stores").glob(".importing/set/.partial-*/receipts/*.json")))
 
     def wait_for_progress(self, running: "subprocess.Popen[str]") -> None:
         """Return once one more block is done than before, or the import has ended."""
@@ -90,8 +91,10 @@ class KilledImport:
         out, log = running.communicate(timeout=300)
         assert running.returncode == 0, log
         assert out.split()[-1] == expected.fingerprint
-        store = BucketedStore.open(self.folder / "stores" / "set")
+        folder = pointed_folder(self.folder / "stores" / "set")
+        store = BucketedStore.open(folder)
         assert store.fingerprint == expected.fingerprint
         assert store.manifest.receipt == expected.manifest.receipt
         assert store.manifest.receipt.counts == LEFT_OUT
-        assert not [path for path in (self.folder / "stores" / "set").iterdir() if path.name.startswith(".")]
+        left = [*(self.folder / "stores").iterdir(), *folder.iterdir()]
+        assert not [path for path in left if path.name.startswith(".")]

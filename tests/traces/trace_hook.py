@@ -23,7 +23,7 @@ NUM_STEPS = 40
 STEP = ("training/stepping.py", "step")
 COUNTING = ("training/timing.py", "step_work")
 """Function that computes a step on the meta device, once, to count its operations: aside of every way."""
-VALIDATION = ("spec/experiment.py", "batch_divides")  # a validator that runs whenever an experiment is made
+VALIDATION = ("spec/experiment.py", "fits_together")  # a validator that runs whenever an experiment is made
 SPEC = {"Experiment", "Launch"}  # the second carries the first to a worker
 BATCH = {"Tensor", "Parameter", "ndarray", "RecordBatch", "Table", "ChunkedArray"}
 IMPORTING = "a module that is imported"

@@ -78,7 +78,10 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
     recorded = recorded_dataset(saved.folder.journal)
     if isinstance(options.label, str):
         names = recorded.get("classes", {}).get(LABEL, ())
-        options = replace(options, label=class_number(options.label, names))
+        number = class_number(options.label, names)
+        if number < len(names):
+            saved.warn(f"--label {options.label} is class {number} of the run's data, {names[number]}.")
+        options = replace(options, label=number)
     experiment = saved.experiment_with(options.changes())
     saved.check_encoders(experiment)
     sampler = saved.sampler(experiment)
@@ -194,9 +197,10 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
         size = int(sides[1]), int(sides[2] or sides[1])
     texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
     prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
-    if isinstance(options.label, str):
+    if isinstance(options.label, str) and not NUMBER.fullmatch(options.label):
         raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
-    request = SampleRequest(options.label, prompts, options.negative_prompt, size=size)
+    label = None if options.label is None else int(options.label)
+    request = SampleRequest(label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
         request = replace(request, seed=options.seed)
     if options.start:

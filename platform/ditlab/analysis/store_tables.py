@@ -52,13 +52,15 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
         yield terminal_table(heads_of_names, entries, "names of the last axis", "--json gives all")
     for name, column in columns.items():
         if (counts := column.statistics.class_counts) is not None and not column.shape:
-            caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
+            more = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
+            caption = more if len(counts) > CLASSES_SHOWN else None
             shown_counts = [f"{count:,}" for count in counts[:CLASSES_SHOWN]]
-            rows = zip(column.names or map(str, range(CLASSES_SHOWN)), shown_counts, strict=False)
-            title = f"{name}: rows by class"
-            yield terminal_table(
-                {"class": "text", "rows": "number"}, rows, title, caption if len(counts) > CLASSES_SHOWN else None
-            )
+            columns_shown = [[str(number) for number in range(CLASSES_SHOWN)], column.names, shown_counts]
+            heads_of_classes = {"class": "number", "name": "text", "rows": "number"}
+            if not column.names:
+                del columns_shown[1], heads_of_classes["name"]
+            rows = zip(*columns_shown, strict=False)
+            yield terminal_table(heads_of_classes, rows, f"{name}: rows by class", caption)
     if files := store.manifest.source.files:
         places = {each.name: (each.url or "").removesuffix(each.name) or "this machine" for each in files}
         yield _shared_above(

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.analysis.opened_run import open_found
-from ditlab.api.specs import validated
 from ditlab.checking.replay.report import ReplayReport, replay_run
 from ditlab.checking.verify.verification import GIB, RunVerification, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import validated
 from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:

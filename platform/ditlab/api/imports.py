@@ -53,11 +53,13 @@ def import_data(
         grown = store_to_grow(options, Home.from_environment().ensure())
         out, replace = out or grown.path.parent, replace or options.name is None
     address = cluster_address(address) if find_importer(kind).by_blocks else None
-    source = getattr(options, "source", None)
-    with _import_request(out, address, None if source is None else str(source), options, progress, warn) as request:
+    source = str(getattr(options, "source", None) or "")
+    with _import_request(out, address, source or None, options, progress, warn) as request:
         if find_importer(kind).is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
-        return _published(run_import(kind, dataclasses.replace(request, grown=grown)), request, replace, warn)
+        written = run_import(kind, dataclasses.replace(request, grown=grown))
+        place = "" if grown else source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
+        return _published(written, request, replace, warn, place)
 
 
 def encode_store(
@@ -101,14 +103,15 @@ def encode_store(
 
 
 def _published(
-    written: Sequence[WrittenStore], request: ImportRequest[Spec], replace: bool, warn: Callable[[str], None]
-) -> list[WrittenStore]:
+    written: Sequence[WrittenStore], request: ImportRequest[Spec], replace: bool, warn: Callable[[str], None],
+    source: str = "",
+) -> list[WrittenStore]:  # fmt: skip
     """Move stores from the staging folder to their own. Raises UserError as `named_stores.publish` does."""
     from ditlab.data.named_stores import publish
 
     home = Home.from_environment()
     found = [
-        publish(each.store, request.out.parent, lambda folder: users_of_store(home, folder), replace, warn)
+        publish(each.store, request.out.parent, lambda folder: users_of_store(home, folder), replace, warn, source)
         for each in written
     ]
     with suppress(OSError):  # another import writes there

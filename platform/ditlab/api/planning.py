@@ -12,7 +12,7 @@ import torch
 
 from ditlab.analysis.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
 from ditlab.analysis.user_errors import building, output_folder, writing
-from ditlab.api.specs import load_sweep, validated
+from ditlab.api.specs import load_sweep
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -33,6 +33,7 @@ from ditlab.planning.meta_step import DataShape
 from ditlab.planning.plan import Plan, Planner, make_plan
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import validated
 from ditlab.spec.start import first_step
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for, written
 from ditlab.storage.files import folder_size

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import is_sweep, load_experiment, spec_name
+from ditlab.spec.files import is_sweep, load_experiment, refuse_overrides, spec_name, validated
 from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep import load_sweep as read_sweep
@@ -23,19 +22,6 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Load an experiment's YAML with its parents (`extends`) and `overrides` (`optimizer.lr=1e-4`), and validate it.
     Raises UserError, naming file and field, for anything wrong in them."""
     return load_experiment(Path(path), overrides)
-
-
-def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Return an experiment itself, or load that of a YAML file. Raises UserError, also for overrides without a file."""
-    if not isinstance(experiment, Experiment):
-        return load_experiment(Path(experiment), overrides)
-    _refuse_overrides(overrides)
-    return experiment
-
-
-def _refuse_overrides(overrides: Sequence[str]) -> None:
-    if overrides:
-        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -61,7 +47,7 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
     if isinstance(spec, Experiment):
         return shorten_experiment(validated(spec, overrides))
     if isinstance(spec, Sweep):
-        _refuse_overrides(overrides)
+        refuse_overrides(overrides)
         return shorten_sweep(spec)
     path = Path(spec)
     return load_quick_sweep(path, overrides) if is_sweep(path) else load_quick_experiment(path, overrides)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
-from ditlab.api.specs import validated
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
@@ -20,6 +19,7 @@ from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import validated
 from ditlab.tracking.access import redact
 from ditlab.training.reporting import TrainingProgress
 

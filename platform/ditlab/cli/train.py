@@ -54,12 +54,14 @@ def train(
     from ditlab.spec.quick import load_quick_experiment
 
     overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
-    experiment, changes = load_experiment(spec, overrides), {}  # before torch is imported: a mistake shows at once
-    if quick:
+    changes: dict[str, Any] = {}
+    if quick:  # before torch is imported: a mistake shows at once
         short = load_quick_experiment(spec, overrides)
         experiment, changes = short.spec, short.to_dict()
         for text in short.lines():
             output.say(text)
+    else:
+        experiment = load_experiment(spec, overrides)
     if dry_run:
         if prove:
             raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")

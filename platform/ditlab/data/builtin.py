@@ -21,9 +21,10 @@ import numpy as np
 
 from ditlab.data.genome.planted_modules import VERSION, PlantedModules, feature_names
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
-from ditlab.data.images.captions import CAPTION, caption_column, encode_captions
+from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.importing import ImportRequest
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
+from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import TextPiece, pieces

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ditlab.data.loading.order import Order, UpcomingRows, first_run
-from ditlab.data.loading.permutations import ranks
 from ditlab.data.mixture_store import Draw
+from ditlab.data.permutations import ranks
 
 _WORDS = 4
 """64-bit words that Philox (Salmon et al. 2011) makes of one count."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from denoisers.contract import ANY
-from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
+from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import StoredColumn, StoreManifest, format_shape, merged_column

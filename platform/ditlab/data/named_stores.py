@@ -43,6 +43,9 @@ class StoreName(ManifestRecord):
     version: Literal[1] = 1
     store: PlainName
     """Folder beside the file: `pets@1a2b3c4d5e6f`."""
+    source: str = ""
+    """Folder or URI that it was imported from, by which another one that gives the same name is told; empty where the
+    store grew."""
 
 
 def open_named_store(
@@ -131,19 +134,22 @@ def portable_name(folder: Path, home: Home) -> str:
 
 
 def publish(
-    staged: AnyStore, out: Path, users: Callable[[Path], Sequence[str]], replace: bool, say: Callable[[str], None]
-) -> WrittenStore:
+    staged: AnyStore, out: Path, users: Callable[[Path], Sequence[str]], replace: bool, say: Callable[[str], None],
+    source: str = "",
+) -> WrittenStore:  # fmt: skip
     """Move a store that was written aside to its folder NAME@FINGERPRINT below `out`, and let its name point there.
 
-    `users`: the runs that were trained on a store's folder. A store that the name meant before stays where runs need
-    it, and goes otherwise. Raises UserError, with the new store in its folder, where runs need the old one and not
-    `replace`, and where `out` holds a folder of the name.
+    `users`: the runs that were trained on a store's folder; `source`: what was imported, empty where the name says it.
+    A store that the name meant before stays where runs need it, and goes otherwise. Raises UserError, with the new
+    store in its folder, where runs need the old one or it came from another source, and not `replace`; and where `out`
+    holds a folder of the name.
     """
     name = staged.path.name
     place, target = out / name, out / f"{name}{AT}{staged.fingerprint[:SHOWN]}"
     if place.is_dir():
         raise UserError(f"{place} is a folder of its own; choose another name with --name, or remove that folder.")
-    before = place.with_name(_read_name(place).store) if place.exists() else None
+    meant = _read_name(place) if place.exists() else None
+    before = place.with_name(meant.store) if meant else None
     is_whole = False
     with suppress(UserError):
         there = open_store(target, verify=False)
@@ -171,7 +177,13 @@ def publish(
                     f"them ({size} of the old store stay for those runs)."
                 )
             say(f"{name} now means {target.name}; {before.name} ({size}) stays for {listed}.")
+        elif not replace and source and meant and meant.source not in ("", source):
+            raise UserError(
+                f"{name} means {before.name}, imported from {meant.source}, and {source} is another source: its store "
+                f"is {target.name}. Give it another --name, or give --replace to let {name} mean it ({before.name}, "
+                f"{size}, on which no run trained, then goes)."
+            )
         else:
             shutil.rmtree(before, ignore_errors=True)
-    write_durably(place, json.dumps(StoreName(store=target.name).model_dump()).encode())
+    write_durably(place, json.dumps(StoreName(store=target.name, source=source).model_dump()).encode())
     return WrittenStore(store, outcome)

@@ -8,9 +8,10 @@ import numpy as np
 
 from denoisers.contract import TextCodec
 from denoisers.figures import Figure, ImageGrid
-from ditlab.data.images.captions import CAPTION, decode_captions
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
+from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import store_tokenizer
 

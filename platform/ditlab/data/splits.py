@@ -14,7 +14,7 @@ from denoisers.contract import TextCodec
 from ditlab.data.builtin import chromosome_names, open_captioned_digits, open_digits, open_motifs, open_python_docs
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
-from ditlab.data.images.captions import CAPTION, LABEL
+from ditlab.data.images.captions import LABEL
 from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,
@@ -22,14 +22,14 @@ from ditlab.data.loading.held_out import (
     hold_out_rows,
     hold_out_runs,
 )
-from ditlab.data.loading.permutations import RoundRobin, keyed_permutation
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store, pointed_folder
+from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn
 from ditlab.data.stores.receipt import plain_name
-from ditlab.data.stores.row_changes import IMAGE, RowChanges
+from ditlab.data.stores.row_changes import CAPTION, IMAGE, RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.tokenizer import packed, store_codec

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
@@ -49,14 +50,19 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
     """Select this process's device, for DeepSpeed's accelerator layer too, and return its rank."""
-    # DeepSpeed looks for hardware by itself; a CPU run on a machine with GPUs must not be moved onto them.
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if use_gpu else "cpu")
+    # DeepSpeed looks for hardware by itself, once a process; a CPU run must not be moved onto a GPU that is there, or
+    # that a run before it used.
+    os.environ["DS_ACCELERATOR"] = kind = "cuda" if use_gpu else "cpu"
+    chosen: Any = sys.modules.get("deepspeed.accelerator.real_accelerator")
+    if chosen and chosen.get_accelerator().device_name() != kind:
+        chosen.ds_accelerator = None
     os.environ["LOCAL_RANK"] = str(local_rank)
     if not use_gpu:
         return Rank(rank, world_size, local_rank, torch.device("cpu"), timeout)
     # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.
     index = local_rank if torch.cuda.device_count() > local_rank else 0
     torch.cuda.set_device(index)
+    torch.backends.cudnn.deterministic = True  # a float32 convolution's gradient would be summed in any order
     os.environ["LOCAL_RANK"] = str(index)  # DeepSpeed takes it for the device's number
     return Rank(rank, world_size, local_rank, torch.device("cuda", index), timeout)
 

@@ -35,7 +35,7 @@ SETTINGS = (
 GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
 """Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on a CPU for Python
 and its libraries."""
-GPU_GAPS, CPU_GAPS = 0.05, 0.3
+GPU_GAPS, CPU_GAPS = 0.05, 0.35
 """Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of digits/dit grew by
 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
 SLOWER = 1.03

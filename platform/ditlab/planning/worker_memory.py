@@ -230,8 +230,6 @@ def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, s
         candidates.append(dropped.plus(gradients=gradients))
     if several or (stage == 2 and shape.accumulates):
         copies = (share if stage == 1 else 0) if contiguous else bucket
-        if not several and compute == MASTER:
-            copies = 0  # one worker's gradients are their own mean
         candidates.append(peak_during(state, gradients + copies, gradients, 0))
     return larger_parts(*candidates).plus(gradients=kept, workspace=bucket if contiguous else 0)
 

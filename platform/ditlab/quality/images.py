@@ -10,7 +10,7 @@ from torch import Tensor
 
 from denoisers.contract import BatchField
 from ditlab.data.loading.batches import held_out_batches, to_device
-from ditlab.data.loading.permutations import keyed_permutation
+from ditlab.data.permutations import keyed_permutation
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import RowSequence, View

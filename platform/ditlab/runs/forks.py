@@ -65,10 +65,9 @@ def requested_start(text: str | None, weights_only: bool, resume: str | None, ho
         raise UserError(f"--from {text}: {error}") from None
 
 
-def hold_start(experiment: Experiment, home: Home, run_id: str) -> None:
+def hold_start(start: Start, home: Home, run_id: str) -> None:
     """Keep the parent's checkpoint for a fork. Raises UserError where the checkpoint is gone, or cannot be marked."""
-    if start := experiment.start:
-        recorded_checkpoints(home.run(start.run)).hold(start.step, run_id)
+    recorded_checkpoints(home.run(start.run)).hold(start.step, run_id)
 
 
 def release_start(home: Home, fork: RunRecord) -> None:

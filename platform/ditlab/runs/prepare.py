@@ -82,6 +82,7 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone.
     """
     experiment, home, made = launch.experiment, launch.home, None
+    start = experiment.start
     try:
         if not launch.resumed:
             made = create_run(
@@ -89,22 +90,23 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
                 total_steps=launch.plan.total_steps,
                 tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
                 plugins=plugin_packages(experiment.to_dict()),
-                start=experiment.start.point if experiment.start else "",
+                start=start.point if start else "",
             )  # fmt: skip
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
         if proof:
             write_durably(launch.folder.proof, proof.json.encode())
             write_durably(launch.folder.proof_table, proof.table.encode())
-        # the parent of a resumed fork may be gone once it has checkpoints of its own
-        with suppress(UserError) if launch.resumed else nullcontext():
-            hold_start(experiment, home, launch.run_id)
+        if start:
+            # the parent of a resumed fork may be gone once it has checkpoints of its own
+            with suppress(UserError) if launch.resumed else nullcontext():
+                hold_start(start, home, launch.run_id)
     except (OSError, UserError) as error:
         if made:
             shutil.rmtree(made.path, ignore_errors=True)
         raise error if isinstance(error, UserError) else home_write_error(home, error) from error
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
-    if start := experiment.start:
+    if start:
         tags |= lineage_tags(start.point, list_runs(home))
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:
@@ -149,8 +151,9 @@ def _compile_decision(experiment: Experiment) -> CompileDecision:
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
     """Return an experiment for other working directories: absolute paths, and a tracking address (None: the home's)."""
-    spec = absolute_paths(experiment.to_dict(), home)
-    return tracked_at(class_for(spec).model_validate(spec), tracking_uri)
+    plain = experiment.to_dict()
+    spec = absolute_paths(plain, home)
+    return tracked_at(experiment if spec == plain else class_for(spec).model_validate(spec), tracking_uri)
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
@@ -184,7 +187,8 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
 
 
 def check_parts(launch: Launch, local: bool, remote: bool) -> None:
-    """Check devices, network interface, model, storage, data and quality metrics; a cluster's nodes are checked apart.
+    """Check devices, network interface, compilation, model, storage, data and quality metrics; a cluster's nodes are
+    checked apart.
 
     Raises UserError.
     """
@@ -204,6 +208,7 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         )
     if interface and not remote and interface not in (existing := [name for _, name in socket.if_nameindex()]):
         raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
+    _compile_decision(experiment)
     assert launch.model  # a mistake that only building finds shows before any file is touched
     if storage := experiment.checkpoint.storage:
         CheckpointStore.at(storage).files.check_writable()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 
 MEASURED_FROM = (2, 13)
@@ -25,10 +26,18 @@ class CompileDecision:
 
 def compile_decision(experiment: Experiment, device_type: str, torch_version: str | None = None) -> CompileDecision:
     """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`; `torch_version` None: the installed.
-    The same spec gives the same bits on every machine of a kind, or an error."""
+    The same spec gives the same bits on every machine of a kind, or an error: UserError for ZeRO-3 under a torch whose
+    compiled blocks lose gradients there."""
     torch_version, asked = (torch_version or version("torch")).split("+")[0], experiment.engine.compile
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
-    if asked == "auto" and tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM:
+    is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
+    if asked is True and is_old and experiment.engine.zero.stage == 3:
+        # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients were 0, of dit nearly all.
+        raise UserError(
+            f"engine.compile=true with engine.zero.stage=3 loses gradients under torch {torch_version}; install torch "
+            f"{MEASURED_FROM[0]}.{MEASURED_FROM[1]} or later, or set engine.compile to false."
+        )
+    if asked == "auto" and is_old:
         is_compiled = False
         reason += f": torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
     numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else "eager"

@@ -36,7 +36,9 @@ from ditlab.spec.values import format_value
 
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
 """Sections that came after the first runs, with the content under which a run is what it was without them."""
-LATER_DATA_FIELDS: dict[str, Any] = {"packing": "joined", "order": {"kind": "full"}}
+LATER_DATA_FIELDS: dict[str, Any] = {
+    "packing": "joined", "order": {"kind": "full"}, "flip": 0.0, "captions": "whole",
+}  # fmt: skip
 """Fields of `data` that came after the first runs, with the value under which a run is what it was without them."""
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""

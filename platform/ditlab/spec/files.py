@@ -175,6 +175,20 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     return build_experiment(mapping, spec_name(path))
 
 
+def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Return an experiment itself, or load that of a YAML file. Raises UserError, also for overrides without a file."""
+    if not isinstance(experiment, Experiment):
+        return load_experiment(Path(experiment), overrides)
+    refuse_overrides(overrides)
+    return experiment
+
+
+def refuse_overrides(overrides: Sequence[str]) -> None:
+    """Raise UserError for overrides of something that is no file."""
+    if overrides:
+        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+
+
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
     if is_sweep(mapping):

@@ -81,8 +81,8 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         past = _store(prepared, folder, [])
         # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone.
         experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
-        for experiment in {each.start.point: each for each in experiments if each.start}.values():
-            hold_start(experiment, prepared.home, folder.sweep_id)
+        for start in {each.start.point: each.start for each in experiments if each.start}.values():
+            hold_start(start, prepared.home, folder.sweep_id)
     except (OSError, UserError) as error:
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)

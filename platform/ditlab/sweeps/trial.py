@@ -125,7 +125,7 @@ class TrialThread(threading.Thread):
         tags |= plugin_tags(spec)
         if start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
-                hold_start(experiment, home, folder.run_id)
+                hold_start(start, home, folder.run_id)
             tags |= lineage_tags(start.point, list_runs(home))
         is_gated = not isinstance(self._sweep.scheduler, NoScheduler)
         launch = Launch(

@@ -1,8 +1,9 @@
 """Backends of tracking: what receives a run's journal, found by the scheme of its address. Imports no backend.
 
-A journal is sent record by record, in order, each once; what a backend did not confirm is sent again, so that sending a
-record twice must leave one copy. Order, cursor, retries and delays are `tracking.upload`'s. MLflow is the backend of
-every address that no other one claims; a second one is a class in a file of its own, and its scheme in `BACKENDS`.
+A journal is sent record by record, in order, each once (of notes, which all show one file, the newest, after the rest);
+what a backend did not confirm is sent again, so that sending a record twice must leave one copy. Order, cursor, retries
+and delays are `tracking.upload`'s. MLflow is the backend of every address that no other one claims; a second one is a
+class in a file of its own, and its scheme in `BACKENDS`.
 """
 
 from __future__ import annotations

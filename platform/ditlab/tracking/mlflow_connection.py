@@ -64,6 +64,9 @@ def connect(uri: str, home: Home) -> Any:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         if uri.startswith("sqlite:") and not (path := sqlite_path(uri)).exists():
+            # MLflow keeps connections by address: those of a database that was moved away go on with that file
+            if engine := getattr(SqlAlchemyStore, "_engine_map", {}).get(uri):
+                engine.dispose()
             _make_database(path, home)
         SqlAlchemyStore(uri, str(home.artifacts))
     return mlflow.MlflowClient(uri)

@@ -65,7 +65,7 @@ class Cursor:
     """Digest of the journal's first line, which tells journals apart. Empty before anything is done."""
     mlflow_run_id: str | None = None
     deferred: list[NonNegativeInt] = field(default_factory=list)
-    """Offsets of files whose upload failed while the rest went through."""
+    """Offsets of files whose upload failed while the rest went through, and of a note that was not sent yet."""
 
 
 _SAVED = TypeAdapter(Cursor)
@@ -180,10 +180,7 @@ class JournalTransfer:
                 self._backend = None  # the store may have been made again: look again at the next attempt
             raise
         for offset in list(self.cursor.deferred) if retry_files else ():
-            record = next((line.record for line in read_lines(self.path, offset)), None)
-            if record is None or self._send_one(backend, record):
-                self.cursor.deferred.remove(offset)
-                self.cursor_file.save(self.cursor)
+            self._send_deferred(backend, offset)
             if until is not None and time.monotonic() > until:
                 return
 
@@ -215,9 +212,13 @@ class JournalTransfer:
         return backend
 
     def _send_records(self, backend: TrackingBackend, until: float | None, durable: int) -> None:
-        end, num_damaged = self.cursor.offset, 0
+        end, num_damaged, note = self.cursor.offset, 0, None
         for line in read_lines(self.path, self.cursor.offset, durable):
             end, record = line.end, line.record
+            if record is not None and record["kind"] == "note":  # all show the newest text, which is sent once
+                self.cursor.deferred = [each for each in self.cursor.deferred if each != note] + [line.begin]
+                note = line.begin
+                continue
             if record is not None and record["kind"] in BATCHED_KINDS:
                 if not backend.add(record, end - line.begin):
                     continue
@@ -235,8 +236,17 @@ class JournalTransfer:
             backend.flush()
             self.cursor.offset = end
             self.cursor_file.save(self.cursor)
+        if note is not None:
+            self._send_deferred(backend, note)
         if num_damaged:
             self.to.warn(f"{self.path}: {damaged_lines(num_damaged)}")
+
+    def _send_deferred(self, backend: TrackingBackend, offset: int) -> None:
+        """Send a record that waits, and forget it once it arrived or is gone."""
+        record = next((line.record for line in read_lines(self.path, offset)), None)
+        if record is None or self._send_one(backend, record):
+            self.cursor.deferred.remove(offset)
+            self.cursor_file.save(self.cursor)
 
     def _send_one(self, backend: TrackingBackend, record: JournalRecord) -> bool:
         """Send a record; returns False, with a warning once a process, for a file that is not taken now."""

@@ -32,6 +32,7 @@ from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.images.encoding import EncoderChoice, EncodingRules, open_features
 from ditlab.data.stores.manifest import Column
+from ditlab.encoders.features import image_columns, text_columns
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
@@ -100,11 +101,12 @@ def rows(size: Size, folder: Path, batch: int, encoded: bool) -> Rows:
     values = {"image": images, "caption": captions}
     if encoded:
         encoders = EncoderChoice(str(folder / "text"), str(folder / "image"), captions.shape[1], 16)
-        text, _ = open_features(encoders)
-        assert text is not None
-        rules = EncodingRules(encoders, max(text.num_tokens([caption.decode() for caption in texts])))
-        columns = rules.columns(columns)
-        values |= rules.compute(values)
+        text, frozen = open_features(encoders)
+        assert text is not None and frozen is not None
+        captioned = [caption.decode() for caption in texts]
+        longest = max(text.num_tokens(captioned))
+        columns = EncodingRules(encoders, longest).columns(columns)
+        values |= text_columns(text, captioned, longest) | image_columns(frozen, images)
     return Rows({name: torch.from_numpy(value) for name, value in values.items()}, columns)
 
 

@@ -15,6 +15,8 @@ from support.devices.variants import Parts, variants
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 TOLERANCE = 1e-9
 """Share of the largest entry: sums of up to 10^6 products in float64 err by 10^6 units of 1.1e-16 at worst."""
+OF_LEVELS = 1e-5
+"""Share for `dlm`: its noise levels are float32, where exp and log of a CPU and a GPU differ by units of 6e-8."""
 
 
 def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
@@ -42,7 +44,9 @@ def test_loss_and_gradients_are_those_of_the_cpu():
         pairs = zip(loss_and_gradients(on_cpu, "cpu"), loss_and_gradients(on_gpu, "cuda"), strict=True)
         for expected, found in pairs:
             largest = max(1e-6, expected.abs().max().item())
-            torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * largest, msg=f"{name} {model}")
+            tolerance = (OF_LEVELS if name == "dlm" else TOLERANCE) * largest
+            away = (found - expected).abs().max().item()
+            assert away <= tolerance, f"{name} {model}: {away / largest:.2g} of the largest"
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

@@ -34,7 +34,7 @@ def test_a_start_that_is_no_picture(tmp_path):
     file = tmp_path / "start.png"
     for content, reason in (
         (None, "No such file or directory"),
-        (b"text", "no picture in BMP, JPEG"),
+        (b"text", "no picture in BMP, JPEG, PNG, TIFF or WEBP"),
     ):
         if content is not None:
             file.write_bytes(content)

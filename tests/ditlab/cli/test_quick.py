@@ -3,6 +3,7 @@
 import pytest
 
 from ditlab.spec.files import load_experiment
+from support.documents import CHECKOUT
 
 SWEEP = """\
 name: small-sweep
@@ -27,6 +28,14 @@ def test_a_plan_is_one_of_the_short_run(ditlab, spec):
     said = ditlab("train", spec, "--quick", "--dry-run", "--local")
     assert said.code == 0 and "name: small-quick\n" in said.out
     assert said.err.startswith("--quick makes ") and "name='small-quick' (was 'small')" in said.err
+
+
+def test_steps_below_the_files_warmup(ditlab):
+    """The file's warm-up alone would refuse them; it is shortened with the run."""
+    said = ditlab(
+        "train", CHECKOUT / "experiments/digits/dit.yaml", "--quick", "--dry-run", "--set", "training.steps=3"
+    )
+    assert said.code == 0 and "  schedule.warmup=0 (was 50)\n" in said.err, said.err
 
 
 def test_tune_plans_the_short_sweep(ditlab, spec):

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from denoisers.contract import SampleRequest
+from denoisers.processes.flow_sampling import FlowSampler, FlowSamplingSpec
+from ditlab.data.splits import open_data
+from ditlab.home import Home
+from ditlab.inputs.conditions import sample_conditions
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.spec.data import ArrowData
+from ditlab.tracking.journal import recorded_dataset
 from support.command import Said, run_inside
 from support.datasets.photographs import captioned_folder, smooth
 
@@ -82,3 +91,22 @@ def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
     assert refused.err.endswith(
         "ditlab: --label cow is no class of this run's data; their names are cat, dog, golden_retriever.\n"
     )
+
+
+def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets):
+    """In the import, before training, and in samples: those of no class in particular are of the others in turn."""
+    (tmp_path / "pets" / "budgie").mkdir()
+    done = imported(tmp_path, "--label-from", "folder")
+    assert done.code == 0 and "1 class has no sample: budgie" in done.err.splitlines()[-2], done.err
+    spec = tmp_path / "pets.yaml"
+    spec.write_text(SPEC.replace("CLASSES", "4"))
+    trained = ditlab(tmp_path, "train", spec, "--local", "--json")
+    assert trained.code == 0 and "holds no sample of budgie" in trained.err, trained.err
+    run = Home(tmp_path / "home").run(trained.json["run_id"])
+    assert recorded_dataset(run.journal)["sampled"] == [1, 2, 3]
+    data = open_data(ArrowData(path="images-pets-16"), Home(tmp_path / "home"))
+    sampler, inputs = FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4), ModelInputs((), (), torch.device("cpu"))
+    conditions = sample_conditions(sampler, 5, data.held_out, inputs)
+    assert conditions.tensors["label"].tolist() == [1, 2, 3, 1, 2]
+    asked = sample_conditions(sampler, 2, data.held_out, inputs, SampleRequest(label=0))
+    assert asked.tensors["label"].tolist() == [0, 0]

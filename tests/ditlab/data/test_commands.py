@@ -115,7 +115,7 @@ def test_import_and_inspect_regions(ditlab, regions, tmp_path):
     assert len(seen["columns"]["regions"]["divisors"]) == 15
     table = ditlab("inspect", store["name"]).out
     assert re.search(r"regions +15 +M0, M1, M2, M3, M4, M5, M6, M7, \.\.\., accessibility", table)
-    assert re.search(r"chromosome: rows by class\s+class +rows\s+chr3 +2\s+chr11 +2\s", table)
+    assert re.search(r"chromosome: rows by class\s+class +name +rows\s+0 +chr3 +2\s+1 +chr11 +2\s", table)
 
 
 def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):

@@ -62,6 +62,7 @@ def tracked(place: Path) -> dict[str, float]:
         return dict(database.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'eval/%'"))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
     measured, in_mlflow = values(place), tracked(place)
     (old,) = ditlab(place, "data", "list", "--json").json["stores"]
@@ -147,7 +148,7 @@ def test_a_store_grows_and_a_fork_has_the_new_class(place):
     (run,) = ditlab(place, "runs", "--json").json["runs"]
     fork = {
         "data": "data={kind: arrow, path: zoo}",
-        "start": f"start={{run: {run['run_id']}, step: 3}}",
+        "start": f'start={{run: "{run["run_id"]}", step: 3}}',
         "name": "name=zoo",
     }
     fork |= {"classes": "model.num_classes=4", "steps": "training.steps=6"}
@@ -178,3 +179,24 @@ def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
         (home.stores / "pets").write_text(content)
         with pytest.raises(UserError, match="is no name of a store"):
             store_folder("pets", home)
+
+
+def test_two_sources_of_one_name_are_told_apart(tmp_path, mlflow_template):
+    """No run was trained on the first: it is not left out without a word all the same."""
+    for number, folder in enumerate(("a", "b")):
+        captioned_folder(
+            tmp_path / folder / "pets", {f"{n}.png": (smooth(20, 24, n + number), "one") for n in range(3)}
+        )
+
+    def imported_from(folder: str, *arguments: str) -> Said:
+        options = ("--source", folder, "--resolution", "16", "--patch", "4", "--sizes", "square")
+        return ditlab(tmp_path, "data", "import", "images", *options, *arguments)
+
+    assert imported_from("a/pets").code == 0
+    [name] = [path for path in (tmp_path / "home" / "stores").iterdir() if path.is_file()]
+    refused = imported_from("b/pets")
+    assert refused.code == 2 and "a/pets, and " in refused.err and "b/pets is another source" in refused.err
+    old = pointed_folder(name)
+    captioned_folder(tmp_path / "a" / "pets", {"9.png": (smooth(20, 24, 9), "one")})
+    assert imported_from("a/pets").code == 0 and pointed_folder(name) != old and not old.exists()
+    assert imported_from("b/pets", "--replace").code == 0 and imported_from("a/pets", "--name", "other").code == 0

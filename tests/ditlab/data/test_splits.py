@@ -117,7 +117,7 @@ def test_an_unknown_kind_is_answered_with_the_known_ones(home):
 def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
     """Stores in the working directory come first; a folder there without a store does not hide the home's."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"known holds no store .* or one below DITLAB_HOME/stores"):
+    with pytest.raises(UserError, match=r"known holds no store.*or one that `ditlab data list` lists"):
         open_data(ArrowData(path="known"), home)
     theirs = make_store(rows=20, name="home/stores/known")
     assert store_folder("known", home) == theirs.path

@@ -34,6 +34,12 @@ def test_truth_table():
         assert decision.numbers == same
 
 
+def test_zero_3_under_a_torch_that_loses_its_gradients_is_refused():
+    experiment = tiny(engine={"compile": True, "zero": {"stage": 3}})
+    with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0; install torch 2\.13 or later, or set"):
+        compile_decision(experiment, "cuda", "2.11.0+cu130")
+
+
 def test_the_machine_decides_nothing(monkeypatch):
     """Not even a missing compiler: that is an error, whichever way compiled blocks were asked for."""
     experiment, blocks = tiny(engine={"compile": "auto"}), SimpleNamespace(compiled_modules=dict)

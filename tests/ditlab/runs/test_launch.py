@@ -3,8 +3,13 @@
 import json
 from dataclasses import replace
 
+import pytest
+
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.launch import Launch
+from ditlab.runs.prepare import check_launch
+from ditlab.spec import compiling
 from ditlab.training.recovery import MemoryPlan
 from support.trainings.workers import tiny
 
@@ -32,3 +37,11 @@ def test_what_is_open_stays_open_in_a_changed_launch():
     changed = launch.changed(run_id="abcd1234")
     assert (changed.run_id, launch.run_id) == ("abcd1234", "") and "data" not in changed.__dict__
     assert launch.data is launch.changed(tags={"a": "1"}).data and launch.plan.total_steps == 6
+
+
+def test_a_torch_that_loses_gradients_is_refused_before_a_run_exists(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "version", lambda package: "2.11.0")
+    with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0"):
+        check_launch(tiny(engine={"compile": True, "zero": {"stage": 3}}), None, local=True, remote=False)
+    assert not (tmp_path / "train").exists()

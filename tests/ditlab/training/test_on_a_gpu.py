@@ -12,6 +12,7 @@ from support.trainings.workers import newest, same_state, tiny, train_here
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "dit": {},
+    "unet": {"model": {"family": "unet", "image_size": 8, "channels": 1, "width": 16, "time_width": 16}},
     "region": {
         "model": {"family": "region", "num_features": 8, "num_regions": 32, "width": 32, "depth": 2, "num_heads": 2},
         "data": {"kind": "motifs", "motifs": 7, "regions": 32, "chromosomes": 4, "peaks": 1000},

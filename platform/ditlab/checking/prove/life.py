@@ -239,7 +239,7 @@ class _RunProof:
             self._compare_states(one.after, two.after, "of steps done again")
         self.findings.step = 0
         if self._comparer:
-            self._comparer.jump(self._stages.killed)
+            self._comparer.jump()
 
     def _compare_saved_weights(self, saved: CopiedState) -> None:
         """Compare the weights that sampling opens with those of the state's average. All workers call."""

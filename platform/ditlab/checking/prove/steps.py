@@ -115,9 +115,9 @@ class StepComparer:
         self._previous = whole.after
         self._findings.step = 0
 
-    def jump(self, step: int) -> None:
-        """Take note that the next step is step `step` (from 0), from another state."""
-        self._num_updates, self._previous = step, {}
+    def jump(self, step: int | None = None) -> None:
+        """Take note that the next step begins with another state: after `step` updates, or as many as were counted."""
+        self._num_updates, self._previous = self._num_updates if step is None else step, {}
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
         """Compare the numbers that the loop reports of a step (from 1)."""
@@ -250,11 +250,13 @@ class StepComparer:
         self._findings.near("loss", "the same inputs and draws again", away, bound, "" if is_same else detail)
 
     def _bound(self, key: str, apart: float, size: float, is_exact: bool) -> float:
-        """Return what rounding explains: of two precisions, the distance that they have; else the largest so far."""
+        """Return what rounding explains: of two precisions, the distance that they have; else the largest so far, as
+        in float16, whose small values underflow or not as kernels happen to sum."""
         unit = UNITS[self._dtype]
-        if not is_exact:
+        if is_exact:
+            self._rounding[key] = max(self._rounding.get(key, 0.0), apart / max(size, 1e-300))
+        if not is_exact or self._dtype == torch.float16:
             return 2 * MARGIN * max(self._rounding.get(key, 0.0), unit) * size
-        self._rounding[key] = max(self._rounding.get(key, 0.0), apart / max(size, 1e-300))
         return MARGIN * max(apart, unit * size)
 
     def _compare_gradients(self, whole: WholeStep, best: ReferenceGradient, low: ReferenceGradient) -> None:

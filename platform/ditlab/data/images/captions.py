@@ -6,8 +6,6 @@ import numpy as np
 
 from ditlab.data.stores.manifest import Column
 
-CAPTION = "caption"
-"""Name of the column of captions."""
 LABEL = "label"
 """Name of the column of classes."""
 

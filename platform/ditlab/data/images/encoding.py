@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ditlab.data.images.captions import CAPTION, decode_captions
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_blocks import (
     BlockReceipt,
     InputBlock,
@@ -26,6 +26,7 @@ from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
 from ditlab.data.stores.receipt import read_list
+from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store

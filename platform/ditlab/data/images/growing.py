@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.images.captions import CAPTION, LABEL
+from ditlab.data.images.captions import LABEL
 from ditlab.data.named_stores import open_named_store, pointed_folder
 from ditlab.data.stores.bucketed_store import BucketedStore, holds_store
+from ditlab.data.stores.row_changes import CAPTION
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.importing import CAPTION_ORIGINS, ImagesOptions

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ditlab.data.images.annotations import Annotations
-from ditlab.data.images.captions import CAPTION, LABEL, caption_column, encode_captions
+from ditlab.data.images.captions import LABEL, caption_column, encode_captions
 from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, ImageSize, decode
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
 from ditlab.data.images.growing import all_classes, continued_options, kept_options, known_rows, row_digest
@@ -38,6 +38,7 @@ from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, class_warnings, make_receipt
+from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
@@ -74,9 +75,11 @@ def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
         try:
             written.append(_import_sizes(request, source, buckets, request.out / name))
         except RefusedSource as error:
+            if not several:
+                raise
             for each in (one.store.path for one in written if one.outcome == "written"):
                 shutil.rmtree(each)
-            raise RefusedSource(f"--resolution={buckets.resolution}: {error}" if several else str(error)) from None
+            raise RefusedSource(f"--resolution={buckets.resolution}: {error}") from None
     return written
 
 

@@ -95,7 +95,7 @@ class ImageSource:
     classes: Sequence[str]
     """Names of all classes in their order: a class's number is its place here."""
     files: ReceiptLevel
-    """What the source's files are used for. Of image files, `images` counts those that are tried."""
+    """Uses of the source's files. Of image files, `images` counts those that are tried."""
     files_left_out: Sequence[str] = ()
     """The first files that are left out, a line each."""
     num_lines: int = 0

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ditlab.data.loading.permutations import (
+from ditlab.data.permutations import (
     MOST_UNITS,
     Interleaving,
     WindowedShuffle,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.loading.permutations import keyed_permutation
+from ditlab.data.permutations import keyed_permutation
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 

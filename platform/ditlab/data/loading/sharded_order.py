@@ -10,7 +10,7 @@ import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
 from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, UpcomingRows, check_fills_a_batch, first_run
-from ditlab.data.loading.permutations import MOST_UNITS, Interleaving, WindowedShuffle
+from ditlab.data.permutations import MOST_UNITS, Interleaving, WindowedShuffle
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 

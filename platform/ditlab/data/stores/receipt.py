@@ -101,7 +101,7 @@ class LeftOutTally:
 
 
 class ReceiptLevel(ManifestRecord):
-    """What a source holds of one kind. Raises ValueError where used + left out is not found."""
+    """Counts of one kind of a source's records. Raises ValueError where used + left out is not found."""
 
     unit: str
     """`files`, `members`, `rows`, `documents`, `peaks`, `windows`."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ditlab.data.images.captions import CAPTION
-from ditlab.data.loading.permutations import hashed_keys, key_of
+from ditlab.data.permutations import hashed_keys, key_of
+
+CAPTION = "caption"
+"""Name of the column of captions."""
 
 IMAGE = "image"
 """Name of the column of images."""

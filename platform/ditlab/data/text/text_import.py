@@ -27,6 +27,7 @@ from ditlab.data.import_blocks import (
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
 from ditlab.data.sources.records import TEXT_KINDS, files_level, record_blocks, record_files
+from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
@@ -250,6 +251,8 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         sums = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
         if not sums["bytes"]:
             first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
+            if first and blocks[0].kind in ("arrow", "mds", "parquet"):
+                first = f"{first.removesuffix('.')} ({other_columns(blocks[0], options.column)})."
             raise RefusedSource(first or f"{origin} holds no text; name files that hold some.")
         if sums["tokens"] < length:
             raise RefusedSource(too_short("--length", length, origin, sums["tokens"]))

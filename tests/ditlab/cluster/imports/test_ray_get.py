@@ -84,7 +84,7 @@ class Import:
         )
 
     def receipts(self) -> int:
-        return len(list((self.folder / "stores").glob("set/.partial-*/receipts/*.json")))
+        return len(list((self.folder / "stores").glob(".importing/set/.partial-*/receipts/*.json")))
 
     def kill_and_end(self, kills: int, chance: random.Random, whole_group: bool) -> str:
         """Kill the import at random moments, each after one more block, then let it end; returns the fingerprint."""
@@ -104,7 +104,7 @@ class Import:
         running = self.start()
         printed, _ = running.communicate(timeout=300)
         assert running.returncode == 0
-        left = [path for path in (self.folder / "stores" / "set").iterdir() if path.name.startswith(".")]
+        left = [path.name for path in (self.folder / "stores").rglob("*") if path.name.startswith(".")]
         assert left == []
         return printed.split()[-1]
 

@@ -10,6 +10,7 @@ import pytest
 
 from ditlab.api.imports import encode_store
 from ditlab.cluster.node_report import probe_node
+from ditlab.data.named_stores import pointed_folder
 from ditlab.data.stores.bucketed_store import BucketedStore
 from support.clusters.nodes import RayNodes, ray_nodes
 from support.command import Said, run_process
@@ -93,7 +94,7 @@ def test_features_made_on_ray_are_those_made_here(cluster, expected, tmp_path):
     here = encode_store(expected.path, encode_images=encoder, name="here", out=tmp_path)
     said = ditlab(cluster, tmp_path, "encode", str(expected.path), "--encode-images", encoder, "--name", "there")
     assert said.code == 0, said.err
-    there = BucketedStore.open(tmp_path / "there")
+    there = BucketedStore.open(pointed_folder(tmp_path / "there"))
     assert there.fingerprint == here.store.fingerprint != expected.fingerprint
 
 

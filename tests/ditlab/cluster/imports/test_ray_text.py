@@ -64,4 +64,4 @@ def test_two_nodes_and_a_kill_give_the_store_of_one_process(tmp_path, monkeypatc
 
 def receipts(out: Path) -> int:
     """Number of blocks that are done."""
-    return len(list(out.glob("*/.*/receipts/*.json")))
+    return len(list(out.glob(".importing/*/.*/receipts/*.json")))

@@ -49,6 +49,7 @@ def test_no_long_paragraph_is_there_twice(corpus):
     assert len(long) - len(set(long)) == 0
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same(corpus):
     code = "import json; from ditlab.data.builtin import python_docs;print(json.dumps(python_docs()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -35,6 +35,7 @@ def imported(home: Path, kind: str, source: str, *options: str, **environment: s
     return run_process("data", "import", kind, "--source", source, *options, home=home, **environment)
 
 
+@pytest.mark.slow
 def test_images_and_texts_of_a_data_set(tmp_path, dataset):
     with hub_at_hand(dataset) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
@@ -60,6 +61,7 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         assert none.code == 2 and "shows no such data set or path; correct it, or set HF_TOKEN" in none.err
 
 
+@pytest.mark.slow
 def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset):
     with hub_at_hand(dataset, TOKEN) as endpoint:
         place = "hf://datasets/ann/pets/data/test-*.parquet"

@@ -45,7 +45,7 @@ def test_a_damaged_receipt_and_a_lost_shard_cost_their_blocks_alone(tmp_path):
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
-    (partial,) = (tmp_path / "stores" / "set").glob(".partial-*")
+    (partial,) = (tmp_path / "stores" / ".importing" / "set").glob(".partial-*")
     receipts = sorted((partial / "receipts").iterdir())
     receipts[2].write_bytes(receipts[2].read_bytes()[:-20])
     receipts[4].write_bytes(receipts[4].read_bytes().replace(b'"rows":', b'"Rows":'))

@@ -336,7 +336,7 @@ TEXTS = {
         "one"),
 }  # fmt: skip
 PICTURES = FOLDERS | ARCHIVES | TABLES
-TWICE = ("numbers of classes", "classes with names")
+TWICE = (pytest.param("numbers of classes", marks=pytest.mark.slow), "classes with names")
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -427,6 +427,14 @@ def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message)
         images(tmp_path, Case(build, "", options=options), source)
     assert "\n" not in str(caught.value) or "label" in message
     assert not (tmp_path / "stores").exists()
+
+
+def test_a_column_of_numbers_names_the_nearest(tmp_path):
+    source = table({"text": [1, 2], "Texts": ["one", "two"]})(tmp_path)
+    with pytest.raises(
+        UserError, match=r"'text' holds a int, not text; .* or give --column \(did you mean 'Texts'\?\)\.$"
+    ):
+        run_import("text", ImportRequest(tmp_path / "stores", tmp_path, TextOptions(source=source)))
 
 
 def test_a_store_for_each_resolution(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.permutations import key_of, mix, permuted
+from ditlab.data.permutations import key_of, mix, permuted
 
 keys = st.integers(0, 2**64 - 1)
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.order import CHUNK_BATCHES
-from ditlab.data.loading.permutations import GROUP, Interleaving, RoundRobin
+from ditlab.data.permutations import GROUP, Interleaving, RoundRobin
 
 lengths = st.lists(st.integers(0, 900), min_size=1, max_size=5).filter(any)
 

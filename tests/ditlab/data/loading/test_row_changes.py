@@ -37,7 +37,10 @@ def steps(view: View, workers: int, position: int = 0, num: int = 40, seed: int 
     """Global batches of a run of a number of workers, (num, 6, *shape) by column."""
     order, found = FullOrder(90, 6, seed=1), {"image": [], "caption": []}
     shares = [range(worker, 6, workers) for worker in range(workers)]
-    loaders = [Loader(WorkerBatches(view, ("image", "caption"), order, 1, share, seed), position) for share in shares]
+    loaders = [
+        Loader(WorkerBatches(view, ("image", "caption"), order, 1, share, seed), position, steps=num)
+        for share in shares
+    ]
     for _ in range(num):
         whole = {name: [None] * 6 for name in found}
         for loader, share in zip(loaders, shares, strict=True):

@@ -230,5 +230,5 @@ def test_texts_need_one_tokeniser_and_count_together(home):
 
 def test_a_part_that_cannot_be_opened_is_named(home):
     parts = {"a": ArrowData(path="nowhere")}
-    with pytest.raises(UserError, match=r"^data\.parts\.a: \S+nowhere holds no store"):
+    with pytest.raises(UserError, match=r"^data\.parts\.a\.path=nowhere: \S+nowhere holds no store"):
         open_data(MixtureData(parts=parts, weights={"a": 1.0}), home)

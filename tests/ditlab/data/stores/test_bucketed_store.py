@@ -68,7 +68,7 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
 
 
 def lost(line: str) -> dict[str, object]:
-    """What `write` is told of a source of one file that was left out."""
+    """Return arguments of `write` for a source of one file, which was left out."""
     group = LeftOutGroup(reason="too small", number=1)
     receipt, content = make_receipt([ReceiptLevel(unit="files", found=1, used={}, left_out=(group,))], [line])
     return {"receipt": receipt, "left_out": content}

@@ -119,9 +119,9 @@ def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkey
     """Its checkpoint is pruned between the check and the start."""
     import ditlab.runs.prepare as prepare
 
-    def gone(experiment, home_, run_id, hold=prepare.hold_start):
+    def gone(start, home_, run_id, hold=prepare.hold_start):
         shutil.rmtree(home.run(parent).checkpoints / "step-00000003")
-        hold(experiment, home_, run_id)
+        hold(start, home_, run_id)
 
     monkeypatch.setattr(prepare, "hold_start", gone)
     before = sorted(path.name for path in home.runs.iterdir())
