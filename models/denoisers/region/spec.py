@@ -5,8 +5,9 @@ Regions to impute are chosen by chance, or by coordinates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -144,6 +145,12 @@ class RegionObjectiveSpec(ObjectiveSpec):
     in noise: alpha_bar at the last timestep is at most 0.05."""
     weights: RegionWeights = RegionWeights()
     """Weight of each loss component."""
+
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return the corruption, whose task is another, and its noise; ratio and mean are fixed in held-out metrics."""
+        assert isinstance(model, RegionSpec)
+        noise = self.noise.model_dump(mode="json") if model.corruption == "ddpm" else None
+        return {"": {"corruption": model.corruption, "noise": noise}}
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
         """Return the median of the largest number of masked regions among `batch_size` windows without padding."""

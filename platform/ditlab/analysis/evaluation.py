@@ -33,6 +33,7 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
+from ditlab.tracking.history import metric_history
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part
 
@@ -52,7 +53,8 @@ class CheckpointEvaluation:
     num_samples: int
     """Held-out samples that were evaluated."""
     metrics: dict[str, float]
-    """Metrics by name: `held_out/...`, `assessed/...` of the family's evaluator, `quality/...` where requested."""
+    """Metrics by name: `eval/...` (`held_out/...` where it is another measurement than training's), `assessed/...` of
+    the family's evaluator, `quality/...` where requested."""
     tables: dict[str, dict[str, np.ndarray]]
     """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
@@ -64,7 +66,7 @@ class CheckpointEvaluation:
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
-    """Measurement behind each group of metrics: `held_out`, `assessed`, `quality`."""
+    """Measurement behind each group of metrics: `eval` or `held_out`, `assessed`, `quality`."""
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     files: list[Path] = field(default_factory=list)
@@ -140,8 +142,14 @@ def evaluate_run(
                 network, saved.objective(device, data.text), saved.experiment, data, inputs,
                 batch_size, num, rank, ControlChannel(rank), saved.progress,
             )  # fmt: skip
-        found.metrics.update({f"held_out/{name}": value for name, value in held_out.items()})
-        measurements["held_out"] = held_out_measurement(experiment, data, num, FLOAT, device.type, saved.home)
+        place = device.type, saved.home
+        measured = held_out_measurement(experiment, data, num, FLOAT, *place)
+        of_training = experiment.evaluation.limit, experiment.training.precision
+        # one name for one number: what training measures as well is `eval/...`
+        is_same = held_out_measurement(experiment, data, *of_training, *place) == measured
+        group = "eval" if is_same else "held_out"
+        found.metrics.update({f"{group}/{name}": value for name, value in held_out.items()})
+        measurements[group] = measured
         saved.progress("evaluating as the family does", 0, None, "")
         spec = saved.experiment
         if family := spec.family.build_evaluator(spec.objective, spec.model, data.text):
@@ -192,8 +200,12 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
         except OSError as error:
             raise UserError(f"{place} cannot be written ({error.strerror}); make room there.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")
+    known = metric_history(saved.folder)
+    new = {name: value for name, value in found.metrics.items()
+           if not (name.startswith("eval/") and name in known and saved.step in known[name].steps)}  # fmt: skip
     with logged_records(saved.tracker()) as tracker:
-        tracker.journal.log_metrics(saved.step, found.metrics)
+        if new:
+            tracker.journal.log_metrics(saved.step, new)
         of_all = {EVALUATION_TAG: evaluation.evaluation, EVALUATED_STEP_TAG: str(saved.step)}
         tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
         for file in files:

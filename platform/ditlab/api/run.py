@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -326,19 +327,20 @@ class FoundRuns(list[Run]):
         """A row a run, the newest first: at most 30."""
         rows: list[list[object]] = []
         for run in self[:MOST_RUNS]:
-            record, latest = run.record, recent_metrics(run.folder).latest
+            record, recent = run.record, recent_metrics(run.folder)
             weights: dict[str, float] = {}
             with suppress(UserError, OSError):
                 weights = run.spec.objective.weights.model_dump()
             heaviest = max(weights, key=lambda name: weights[name], default="")
-            value = latest.get(f"eval/{heaviest}")
+            value = recent.latest.get(f"eval/{heaviest}")
             held_out = f"{heaviest} {value:.4g}" if value is not None else ""
+            loss = None if math.isnan(recent.loss) else recent.loss
             rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
-                         latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
+                         loss, held_out, _moment(record.created)])  # fmt: skip
         left = len(self) - len(rows)
         caption = f"{len(self):,} run{'' if len(self) == 1 else 's'}"
         caption += f", {left:,} older ones not shown" if left else ""
-        columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
+        columns = ["name", "id", "family", "status", "step", "training loss", "held out", "created"]
         return card("Runs", caption, [table(columns, rows)] if rows else [])
 
 

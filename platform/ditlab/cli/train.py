@@ -12,7 +12,8 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
-from ditlab.home import Home, resolve_user_path
+from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
     from ditlab.api.training import TrainingResult
@@ -123,8 +124,8 @@ def _summary(result: TrainingResult) -> list[str]:
         end = f"interrupted at step {result.step} of {result.total_steps}"
         lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
     else:
-        loss = result.metrics.get("train/loss", float("nan"))
-        lines = [f"run {result.run_id} finished: {result.step} steps, loss {loss:.4f}"]
+        loss = recent_metrics(RunFolder(result.folder)).loss
+        lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         if pictures := sorted((result.folder / "media").glob("samples-*.png")):
             lines.append(f"  samples: {output.short_path(pictures[-1])}")
         page, database = result.folder / "report.html", Home.named_by_environment().mlflow_database
