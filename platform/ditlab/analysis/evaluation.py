@@ -33,7 +33,6 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
-from ditlab.tracking.history import metric_history
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import metrics_by_part
 
@@ -200,12 +199,8 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
         except OSError as error:
             raise UserError(f"{place} cannot be written ({error.strerror}); make room there.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")
-    known = metric_history(saved.folder)
-    new = {name: value for name, value in found.metrics.items()
-           if not (name.startswith("eval/") and name in known and saved.step in known[name].steps)}  # fmt: skip
     with logged_records(saved.tracker()) as tracker:
-        if new:
-            tracker.journal.log_metrics(saved.step, new)
+        tracker.journal.log_metrics(saved.step, found.metrics)
         of_all = {EVALUATION_TAG: evaluation.evaluation, EVALUATED_STEP_TAG: str(saved.step)}
         tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
         for file in files:
