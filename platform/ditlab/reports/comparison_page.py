@@ -292,7 +292,7 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
     if len(values) < 2:
         return f"only {winner} has a number {at}: {format_number(values[0])}" if winner else f"no run has a number {at}"
     has_many, error = len(comparison.evaluated) > 2, comparison.noise(budget)
-    noise = "" if error is None else f" (± {format_number(error)} over held-out draws, 95 %)"
+    noise = "" if error is None else f" (± {error:.2g} over held-out draws, 95 %)"
     lower, upper = map(format_number, values)
     if winner is None:
         who = "the two lowest" if has_many else "the runs"
