@@ -187,6 +187,7 @@ class MlflowServer:
 
     def __enter__(self) -> MlflowServer:
         environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+        environment["PYTHONSAFEPATH"] = "1"  # it starts in the home, whose files are no modules
         for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
                      "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
             environment.pop(name, None)  # a client's, or a setting that would weaken access
