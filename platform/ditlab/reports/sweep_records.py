@@ -46,7 +46,7 @@ class Trial:
     note: str = ""
     """A failure's class and message; in population-based training, the trial's takeovers."""
     measured: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """What the sweep's metrics are measured with: digests by group and part, such as (`eval`, `held-out samples`)."""
+    """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out samples`)."""
 
     @property
     def has_ended(self) -> bool:
