@@ -341,6 +341,8 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
             moment = f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}"
             output.print_line(f"{moment}  {escape_line(event.text)}", as_json)
     except OSError as error:
+        if not error.filename:  # a line that could not be printed
+            raise
         fault = f"{found.folder.journal} cannot be read ({first_line(error)})"
         raise UserError(f"{fault}; restore it from a copy.") from error
     if not shown:

@@ -17,7 +17,7 @@ from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
-from ditlab.reports.sweep_records import ENDED, Trial, best
+from ditlab.reports.sweep_records import ENDED, Trial, best, why_incomparable
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
@@ -104,6 +104,10 @@ def summary_lines(result: SweepResult) -> list[str]:
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
         lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
+    if reason := why_incomparable(summary):
+        from ditlab.reports.sweep_report import best_of_groups
+
+        lines += [f"  {sentence}" for sentence in (reason, *best_of_groups(summary))]
     lines.append(f"  report: {output.short_path(result.report)}")
     for trial in summary.trials:
         if trial.status == "failed":

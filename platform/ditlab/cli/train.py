@@ -128,10 +128,12 @@ def _summary(result: TrainingResult) -> list[str]:
         lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         if pictures := sorted((result.folder / "media").glob("samples-*.png")):
             lines.append(f"  samples: {output.short_path(pictures[-1])}")
-        page, database = result.folder / "report.html", Home.named_by_environment().mlflow_database
+        from ditlab.tracking.access import resolve_tracking_uri
+
+        page, home = result.folder / "report.html", Home.named_by_environment()
         tracked = result.tracking_uri
-        if tracked == f"sqlite:///{database}":
-            tracked = f"{output.short_path(database)} ({output.command_line('ui')})"
+        if tracked == resolve_tracking_uri(None, home):
+            tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
         lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}MLflow: {tracked}")
     with suppress(UserError):  # a journal that cannot be read costs the table alone
         if summary := result.run.time():

@@ -37,9 +37,10 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
     with tempfile.TemporaryDirectory() as folder:
+        # Its path, as torch reads a `file://` address without decoding it.
+        store = distributed.FileStore(f"{folder}/rendezvous", 1)  # type: ignore[attr-defined]
         distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1,
-            timeout=timedelta(seconds=timeout),
+            "nccl" if use_gpu else "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
         try:
             yield rank

@@ -29,11 +29,19 @@ from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
 from ditlab.spec.sweep import OptunaSearch, Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
-from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sweep, past_curves, summarize_sweep
+from ditlab.sweeps.results import (
+    ParentRun,
+    SweepResult,
+    count_ended,
+    finish_sweep,
+    past_curves,
+    read_results,
+    summarize_sweep,
+)
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
-from ditlab.tracking.history import final_values, metric_history
+from ditlab.tracking.history import final_values
 from ditlab.tracking.records import update_record
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
@@ -128,6 +136,7 @@ class SweepSession:
             done = [trial for trial in trials if trial.status == "finished"]
             done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
             best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
+            best = best if all(trial.measured == done[0].measured for trial in done) else None
             leader, num_trials = best.number if best else None, self._started.num_trials
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
             parent.log_progress(trials, best)
@@ -151,11 +160,13 @@ class SweepSession:
                     continue
                 progress = channel.get(f"progress/{number}") or {}
                 metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
+                measured: Mapping[tuple[str, str], str] = {}
                 if record.status in ENDED:
-                    metrics, step = final_values(metric_history(home.run(trial.run_id))), record.step
+                    history, measured = read_results(self._started.sweep, home.run(trial.run_id))
+                    metrics, step = final_values(history), record.step
                 self._trials[number] = replace(
                     trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,
-                    note=record.message,
+                    measured=measured, note=record.message,
                 )  # fmt: skip
         return [self._trials.get(trial.number, trial) for trial in planned]
 

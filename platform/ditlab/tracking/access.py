@@ -3,11 +3,12 @@
 import base64
 import configparser
 import os
+import re
 import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
@@ -17,7 +18,7 @@ from ditlab.tracking.backend import BACKENDS
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""
 _FORMS = (
-    "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path), "
+    "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path; %25 for % and %3F for ?), "
     "postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., databricks, or null for the database under DITLAB_HOME"
 )
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -33,10 +34,13 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     try:
         parts = urlsplit(uri)
         scheme, has_host = scheme_of(parts), bool(parts.hostname) and parts.port != 0
+        path = uri.partition("://")[2]
     except ValueError:  # whose message may show a piece of a password
         scheme = ""
     if scheme == "sqlite":
-        is_valid = not parts.netloc and parts.path not in ("", "/", "/:memory:")
+        # Another driver or a query, which SQLAlchemy would read, would have to be carried to every worker.
+        is_valid = parts.scheme in ("sqlite", "sqlite+pysqlite") and path.startswith("/") and "?" not in path
+        is_valid = is_valid and path not in ("/", "/:memory:")
     elif scheme in {"http", "https", "databricks", *DATABASE_PORTS}:
         is_valid = has_host and " " not in uri
     else:
@@ -69,16 +73,32 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
     """Resolve null to DITLAB_HOME's database and paths to absolute ones. Raises UserError for a malformed address."""
     if uri is None:
-        return f"sqlite:///{home.mlflow_database}"
-    parts = urlsplit(validate_tracking_uri(uri))
-    if scheme_of(parts) == "sqlite":
-        return f"{parts.scheme}:///{sqlite_path(uri)}"
+        return sqlite_address(home.mlflow_database)
+    if scheme_of(urlsplit(validate_tracking_uri(uri))) == "sqlite":
+        return sqlite_address(sqlite_path(uri))
     return uri.rstrip("/")
 
 
+def sqlite_address(path: Path) -> str:
+    """The address of a database file, from which SQLAlchemy, MLflow and `sqlite_path` read the same path."""
+    # Plain wherever that reads back as the path. Else slashes are encoded too: MLflow makes the folder of the text
+    # after `sqlite:///` as it stands, and would leave a folder `50%2525` beside `50%25`.
+    is_plain = "?" not in str(path) and unquote(str(path)) == str(path)
+    return f"sqlite:///{path if is_plain else quote(str(path), safe='')}"
+
+
 def sqlite_path(uri: str) -> Path:
-    """The database file of a `sqlite:///` address."""
-    return Path(urlsplit(uri).path[1:]).expanduser().absolute()
+    """The database file of a `sqlite:///` address, in which `#` is a character of the path."""
+    return Path(unquote(uri.partition(":///")[2].partition("?")[0])).expanduser().absolute()
+
+
+def artifact_address(folder: Path) -> str:
+    """The address of a folder of MLflow's artifacts: its path, or a `file://` URI where MLflow changes such a path.
+
+    MLflow decodes it, and puts it into SQL as it is, where a quote ends it and a colon begins a parameter.
+    """
+    text = str(folder)
+    return folder.as_uri() if re.search(r"[?#':\\]", text) or unquote(text) != text else text
 
 
 def is_server(uri: str) -> bool:

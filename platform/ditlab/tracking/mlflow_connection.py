@@ -19,7 +19,7 @@ from urllib.parse import quote
 from ditlab.errors import first_line
 from ditlab.home import Home
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
-from ditlab.tracking.access import is_server, sqlite_path
+from ditlab.tracking.access import artifact_address, is_server, sqlite_address, sqlite_path
 
 _SETTINGS = {
     # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
@@ -68,7 +68,7 @@ def connect(uri: str, home: Home) -> Any:
             if engine := getattr(SqlAlchemyStore, "_engine_map", {}).get(uri):
                 engine.dispose()
             _make_database(path, home)
-        SqlAlchemyStore(uri, str(home.artifacts))
+        SqlAlchemyStore(uri, artifact_address(home.artifacts))
     return mlflow.MlflowClient(uri)
 
 
@@ -87,7 +87,7 @@ def _make_database(path: Path, home: Home) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         whole = Path(folder, path.name)
-        SqlAlchemyStore(f"sqlite:///{whole}", str(home.artifacts)).engine.dispose()
+        SqlAlchemyStore(sqlite_address(whole), artifact_address(home.artifacts)).engine.dispose()
         whole.rename(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import access_fault, is_server, redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, artifact_address, is_server, redact, resolve_tracking_uri
 from ditlab.tracking.backend import RunGoneError
 from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
 from ditlab.tracking.names import VIEW, safe_folder
@@ -44,7 +44,7 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> s
                 raise
     if found:
         return str(found.experiment_id)
-    location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
+    location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
     tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value()}
     try:

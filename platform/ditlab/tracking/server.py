@@ -29,11 +29,13 @@ from ditlab.spec.uris import refuse_secret
 from ditlab.storage.plain_files import MIB, check_plain, open_for_append, read_plain
 from ditlab.tracking.access import (
     DATABASE_PORTS,
+    artifact_address,
     basic_authorization,
     check_reachable,
     probe_status,
     resolve_tracking_uri,
     scheme_of,
+    sqlite_address,
     sqlite_path,
     validate_tracking_uri,
 )
@@ -95,12 +97,12 @@ class Administrator:
     def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
         """Write basic-auth's settings into DITLAB_HOME; returns variables. Raises UserError for files others read."""
         _private_file(home.mlflow_users, None)
-        database = str(home.mlflow_users).replace("%", "%%")  # the file's format expands %
+        database = sqlite_address(home.mlflow_users).replace("%", "%%")  # the file's format expands %
         _private_file(
             home.mlflow_access,
             "[mlflow]\n"
             f"default_permission = {DEFAULT_PERMISSION}\n"
-            f"database_uri = sqlite:///{database}\n"
+            f"database_uri = {database}\n"
             "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
         )
         path, key = home.mlflow_key, "MLFLOW_FLASK_SERVER_SECRET_KEY"
@@ -185,6 +187,7 @@ class MlflowServer:
 
     def __enter__(self) -> MlflowServer:
         environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+        environment["PYTHONSAFEPATH"] = "1"  # it starts in the home, whose files are no modules
         for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
                      "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
             environment.pop(name, None)  # a client's, or a setting that would weaken access
@@ -218,7 +221,7 @@ class MlflowServer:
         """The command line, without secrets: other users of the machine see it."""
         command = [
             sys.executable, "-m", "mlflow", "server",
-            "--artifacts-destination", self.options.artifacts or str(self.home.artifacts),
+            "--artifacts-destination", self.options.artifacts or artifact_address(self.home.artifacts),
             "--host", self.host, "--port", str(self.port), "--workers", "1",
             "--allowed-hosts", ",".join(self._hosts),
             "--uvicorn-opts=--no-access-log",  # a line a request would fill the disk of a server that runs for months
@@ -227,7 +230,7 @@ class MlflowServer:
             command += ["--app-name", "basic-auth"]
         if self.options.administrator or self.options.database or self.options.artifacts:
             return [*command, "--serve-artifacts"]  # clients may be on other machines, without keys to the storage
-        return [*command, "--default-artifact-root", str(self.home.artifacts)]
+        return [*command, "--default-artifact-root", artifact_address(self.home.artifacts)]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """End the server; an interruption is the ordinary end, and is not raised again."""
@@ -325,12 +328,12 @@ def database_address(uri: str, typed: bool) -> str:
 
 
 def artifact_location(location: str) -> str:
-    """Return the absolute path of a folder, a URI as it is. Raises UserError for a URI that holds a key."""
+    """Return the address of a folder, a URI as it is. Raises UserError for a URI that holds a key."""
     try:
         refuse_secret("--artifacts", location)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return location if "://" in location else str(resolve_user_path(location))
+    return location if "://" in location else artifact_address(resolve_user_path(location))
 
 
 def _private_file(path: Path, text: str | None) -> None:
