@@ -22,7 +22,7 @@ from denoisers.contract import (
     Spec,
     Weight,
 )
-from denoisers.processes.specs import LinearBetas
+from denoisers.processes.specs import LinearBetas, quarter_names
 
 MaskRatio = Annotated[float, Field(gt=0, le=1)]
 Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
@@ -147,10 +147,14 @@ class RegionObjectiveSpec(ObjectiveSpec):
     """Weight of each loss component."""
 
     def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
-        """Return the corruption, whose task is another, and its noise; ratio and mean are fixed in held-out metrics."""
+        """Return the corruption, whose task is another, and the noise of errors that are means over its timesteps.
+
+        Predictions in one pass (`mse`, `r2`, `pearson`, `spread`) begin at pure noise, whatever the schedule; ratio and
+        reduction are fixed in held-out metrics.
+        """
         assert isinstance(model, RegionSpec)
-        noise = self.noise.model_dump(mode="json") if model.corruption == "ddpm" else None
-        return {"": {"corruption": model.corruption, "noise": noise}}
+        means = ("masked", "accessibility", *quarter_names("masked")) if model.corruption == "ddpm" else ()
+        return {"": {"corruption": model.corruption}, **dict.fromkeys(means, self.noise.model_dump(mode="json"))}
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
         """Return the median of the largest number of masked regions among `batch_size` windows without padding."""

@@ -200,12 +200,15 @@ class Measurement:
         return self.digest[:SHOWN]
 
 
+def concerns(part: str, metric: str) -> bool:
+    """Return True for a part of a measurement that a metric depends on, whose name has no group: `velocity`."""
+    return not part.startswith(SETTINGS) or part == f"{SETTINGS}{metric.rpartition('/')[2]}"
+
+
 def differing_parts(measurements: Iterable[Measurement], metric: str | None = None) -> list[str]:
     """Return the names of the parts in which measurements differ, sorted; with `metric` those that it depends on."""
     known = list(measurements)
-    names = sorted({name for each in known for name in each.parts})
-    if metric is not None:
-        names = [name for name in names if not name.startswith(SETTINGS) or name == f"{SETTINGS}{metric}"]
+    names = sorted({name for each in known for name in each.parts if metric is None or concerns(name, metric)})
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
 
 

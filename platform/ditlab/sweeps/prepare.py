@@ -17,7 +17,7 @@ from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.quality.measurement import held_out_measurement, quality_measurement
-from ditlab.receipts.records import SHOWN, Measurement
+from ditlab.receipts.records import ROUNDING, SHOWN, Measurement, concerns
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
@@ -216,10 +216,15 @@ def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) ->
     axis, the quality of samples is what it is chosen by.
     """
     found: dict[tuple[str, str], str] = {}
-    for group in filter(None, map(_group_of, sweep.metrics)):
+    for metric in filter(_group_of, sweep.metrics):
+        group = _group_of(metric)
         known = Measurement.parse(tags.get(group, ""))
         parts = known.parts if known else {"training data": training_data} if group == "train" else {}
-        found |= {(group, part): digest[:SHOWN] for part, digest in parts.items() if part != "sampler"}
+        found |= {
+            (group, part): digest[:SHOWN]
+            for part, digest in parts.items()
+            if part not in {"sampler", *ROUNDING} and concerns(part, metric)
+        }
     return found
 
 
