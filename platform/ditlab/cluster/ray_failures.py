@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ray import exceptions
 
@@ -54,63 +53,40 @@ def ray_failure(error: BaseException | None, heartbeats: Sequence[Heartbeat] = (
     text = ""
     with suppress(AttributeError, TypeError):  # some are formatted from attributes that they may lack
         text = str(error)
-    if shortage := MemoryShortage.from_message(text):
-        return shortage.failure(heartbeats)
+    if isinstance(error, exceptions.OutOfMemoryError) or "running low on memory" in text:
+        return node_memory_failure(text, heartbeats)
     what = ": ".join([type(error).__name__, *hide(text).strip().splitlines()[:1]])[:_LONGEST].rstrip(".")
-    if isinstance(error, exceptions.OutOfMemoryError):
-        return Failure(FailureKind.NODE_OUT_OF_MEMORY, what)
     for kind, remedy in FINAL.items():
         if isinstance(error, kind):
             return Failure(FailureKind.CANNOT_START, f"{what}; {remedy}")
     return Failure(FailureKind.LOST_NODE if isinstance(error, _LOST_NODES) else FailureKind.LOST_WORKER, what)
 
 
-@dataclass(frozen=True)
-class MemoryShortage:
-    """What Ray's memory monitor says when it ends processes of a node whose memory is nearly used up."""
+def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:
+    """Failure for what Ray's memory monitor says when it ends processes of a node whose memory is nearly used up.
 
-    used: str
-    """Used and all memory of the node, as `5.15 of 23.54 GiB`; empty where it is not said."""
-    threshold: str
-    """Share of the memory above which processes are ended, in per cent; empty where it is not said."""
-    node: str
-    """Ray's id of the node."""
-    users: Sequence[tuple[int, float, str]]
-    """Processes that use the most: number, GiB, command line."""
+    The run's own workers are the cause where they together use more than any other process.
+    """
 
-    @classmethod
-    def from_message(cls, text: str) -> MemoryShortage | None:
-        """Read a message; None for any other one."""
-        if "running low on memory" not in text:
-            return None
+    def found(pattern: str) -> str:
+        match = re.search(pattern, text)
+        return match[1] if match else ""
 
-        def found(pattern: str) -> str:
-            match = re.search(pattern, text)
-            return " of ".join(match.groups()) if match else ""
-
-        users = re.findall(r"^(\d+)\t([\d.]+)\t(.*)$", text.partition("memory users:")[2], re.MULTILINE)
-        return cls(
-            found(r"was ([\d.]+)GB used / ([\d.]+)GB limit"), found(r"\(([\d.]+)% of \d+B limit\)"),
-            found(r"\bID: ([0-9a-f]+)"), [(int(pid), float(size), command) for pid, size, command in users],
-        )  # fmt: skip
-
-    def failure(self, heartbeats: Sequence[Heartbeat]) -> Failure:
-        """The failure of a run with these workers: its own where they together use more than any other process."""
-        workers = {each.pid for each in heartbeats if each.node.startswith(self.node)}
-        own = sum(size for pid, size, _ in self.users if pid in workers)
-        other = max((user for user in self.users if user[0] not in workers), key=lambda user: user[1], default=None)
-        is_own = own > 0 and (other is None or own >= other[1])
-        used = f" ({self.used} GiB in use)" if self.used else ""
-        limit = f", where Ray ends processes above {self.threshold} %" if self.threshold else ""
-        who, remedy = "", "end other work there"
-        if is_own:
-            who = f"; this run's workers use the most, {own:g} GiB"
-            remedy = "lower batch.micro or the model's size, or take more or larger nodes"
-        elif other:
-            pid, size, command = other
-            who = f"; process {pid} uses the most, {size:g} GiB: {hide(command)[:_LONGEST_COMMAND].strip()}"
-        message = (
-            f"a node's memory is nearly used up{used}{limit}{who}; {remedy}, or raise RAY_memory_usage_threshold where "
-            "Ray is started"
-        )
-        return Failure(FailureKind.NODE_OUT_OF_MEMORY, message, is_own=is_own)
+    users = re.findall(r"^(\d+)\t([\d.]+)\t(.*)$", text.partition("memory users:")[2], re.MULTILINE)  # of ten processes
+    workers = {str(each.pid) for each in heartbeats if each.node.startswith(found(r"\bID: ([0-9a-f]+)"))}
+    own = sum(float(size) for pid, size, _ in users if pid in workers)
+    others = [(float(size), pid, command) for pid, size, command in users if pid not in workers]
+    is_own = own > 0 and own >= max(others, default=(0.0,))[0]
+    message, remedy = "a node's memory is nearly used up", "end other work there"
+    if used := found(r"was ([\d.]+GB used / [\d.]+GB limit)"):
+        message += f" ({used.replace('GB', ' GiB')})"
+    if threshold := found(r"\(([\d.]+)% of \d+B limit\)"):
+        message += f", where Ray ends processes above {threshold} %"
+    if is_own:
+        message += f"; this run's workers use the most, {own:g} GiB"
+        remedy = "lower batch.micro or the model's size, or take more or larger nodes"
+    elif others:
+        size, pid, command = max(others)
+        message += f"; process {pid} uses the most, {size:g} GiB: {hide(command)[:_LONGEST_COMMAND].strip()}"
+    message += f"; {remedy}, or raise RAY_memory_usage_threshold where Ray is started"
+    return Failure(FailureKind.NODE_OUT_OF_MEMORY, message, is_own=is_own)

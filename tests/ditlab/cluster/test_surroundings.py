@@ -1,5 +1,6 @@
 """What the user's environment is for does not reach the Ray instance and the processes that a run starts."""
 
+import json
 import os
 import re
 import subprocess
@@ -109,7 +110,7 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
     with (project / "large.bin").open("wb") as file:
         file.truncate(600 << 20)  # which Ray would refuse to pack
     spec = tmp_path / "spec.yaml"
-    spec.write_text(str(TINY))
+    spec.write_text(json.dumps(TINY))
     environment = {
         **os.environ, **MPI, "TMPDIR": str(folder), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://[::1]:9",
         "all_proxy": "http://127.0.0.1:9", "DITLAB_HOME": str(tmp_path / "home"), "SLURM_PROCID": "3", "PMI_RANK": "3",

@@ -1,5 +1,6 @@
 """A node whose memory is used up: Ray's own memory monitor ends the worker, and the run goes on."""
 
+import json
 import os
 import re
 import subprocess
@@ -23,7 +24,9 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, m
     home = databases.seed(tmp_path / "home", mlflow_template)
     spec = tmp_path / "spec.yaml"
     fault = {"kind": "host", "step": 5, "rank": 0, "above": 8, "mib": 5 << 10}
-    spec.write_text(str({**TINY, "model": {**TINY["model"], "family": "breaking"}, "objective": {"fault": fault}}))
+    spec.write_text(
+        json.dumps({**TINY, "model": {**TINY["model"], "family": "breaking"}, "objective": {"fault": fault}})
+    )
     memory = psutil.virtual_memory()
     environment = {
         **os.environ, "DITLAB_HOME": str(home), "PYTHONPATH": os.pathsep.join([str(PLUGINS), os.environ["PYTHONPATH"]]),

@@ -10,7 +10,7 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from ditlab.cluster.attempt import GroupState, diagnose
 from ditlab.cluster.channel import Heartbeat
-from ditlab.cluster.ray_failures import MemoryShortage, ray_failure
+from ditlab.cluster.ray_failures import ray_failure
 from ditlab.cluster.worker_body import record_failure
 from ditlab.errors import RunFailed
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
@@ -108,14 +108,15 @@ def worker(rank, pid, node=NODE):
     return Heartbeat(rank, pid, node, 1.0, 3, "training", 7, 5, 0.0)
 
 
-def test_rays_words_about_a_nodes_memory_are_read():
-    found = MemoryShortage.from_message(SHORTAGE)
-    assert (found.used, found.threshold, found.node) == ("5.15 of 23.54", "10.0", NODE)
-    assert found.users[0] == (
-        20094, 1.22, "python -m pytest -p no:cacheprovider -q -m slow -rfEs tests/ditlab/cli"
-    )  # fmt: skip
-    assert len(found.users) == 10
-    assert MemoryShortage.from_message("The actor died unexpectedly before finishing this task.") is None
+def test_words_of_another_ray_are_a_node_without_memory_all_the_same():
+    for text in ("", "Task was killed due to the node running low on memory.", SHORTAGE.partition("Top 10")[0]):
+        failure = ray_failure(exceptions.OutOfMemoryError(text), [worker(0, 20094)])
+        assert failure.kind is FailureKind.NODE_OUT_OF_MEMORY and not failure.is_own
+        assert (
+            failure.message.startswith("a node's memory is nearly used up") and "uses the most" not in failure.message
+        )
+    died = made(exceptions.ActorDiedError)
+    assert ray_failure(type("Died", (type(died),), {"__str__": lambda self: SHORTAGE})()).kind is failure.kind
 
 
 def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
@@ -124,8 +125,8 @@ def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
         failure = diagnose(None, group)
         assert failure.kind is FailureKind.NODE_OUT_OF_MEMORY and not failure.is_own
         assert failure.message.startswith(
-            "a node's memory is nearly used up (5.15 of 23.54 GiB in use), where Ray ends processes above 10.0 %; "
-            "process 20094 uses the most, 1.22 GiB: python -m pytest "
+            "a node's memory is nearly used up (5.15 GiB used / 23.54 GiB limit), where Ray ends processes above 10.0 "
+            "%; process 20094 uses the most, 1.22 GiB: python -m pytest "
         )
         assert failure.message.endswith(
             "; end other work there, or raise RAY_memory_usage_threshold where Ray is started"
