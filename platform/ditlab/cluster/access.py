@@ -32,7 +32,7 @@ def named(address: str) -> str:
 
 
 def leave_out(address: str) -> str:
-    """What a user does to name no cluster: `leave --address out` or `unset RAY_ADDRESS`."""
+    """Remedy that leaves the address away: `leave --address out` or `unset RAY_ADDRESS`."""
     return "unset RAY_ADDRESS" if named(address).startswith("RAY_ADDRESS") else "leave --address out"
 
 

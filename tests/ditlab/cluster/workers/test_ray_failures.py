@@ -2,14 +2,17 @@
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray import exceptions
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
+from ditlab.cluster import attempt
 from ditlab.cluster.attempt import GroupState, diagnose
 from ditlab.cluster.channel import Heartbeat
+from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.ray_failures import ray_failure
 from ditlab.cluster.worker_body import record_failure
 from ditlab.errors import RunFailed
@@ -152,3 +155,26 @@ def test_a_node_that_the_run_itself_fills_halves_the_micro_batch_once():
     assert second.message_for(again).endswith("going on from step 5 (1 of 3).")
     odd = Recovery(tiny(batch__size=15, batch__micro=15)).after(failure, 5)
     assert (odd.failures, odd.memory.halvings) == (1, 0), "micro-batches of 15 have no half"
+
+
+def test_a_launcher_or_a_sweeps_trial_that_loses_ray_itself_counts_and_names_it(monkeypatch):
+    """Both train by `train_with_retries`; nothing of Ray answers here."""
+
+    class Lost:
+        def assign(self, *_, **__):
+            raise exceptions.RpcError("failed to connect to all addresses")
+
+    monkeypatch.setattr(attempt, "alive_ids", lambda: {"a"})
+    monkeypatch.setattr(attempt.KeyValueChannel, "clear", lambda _: (_ for _ in ()).throw(exceptions.RpcError("gone")))
+    store, warned = SimpleNamespace(last_step=lambda: -1), []
+    launch = SimpleNamespace(
+        experiment=tiny(resources__max_failures=1), run_id="r", tags={}, checkpoints=lambda: store,
+        changed=lambda **_: launch,
+    )  # fmt: skip
+    pool = SimpleNamespace(idle_group=lambda _: Lost(), keep=False)
+    callbacks = SimpleNamespace(on_failure=lambda _: None, warn=warned.append)
+    with pytest.raises(RunFailed, match=r"lost worker: RpcError: failed to connect .*resources\.max_failures=1"):
+        train_with_retries(launch, pool, None, SimpleNamespace(count=0), callbacks)
+    assert warned == [
+        "lost worker: RpcError: failed to connect to all addresses; going on from the beginning (1 of 1)."
+    ]
