@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from ditlab.cluster.access import cluster_token, leave_out, named, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import quiet_deaths
+from ditlab.cluster.ray_internals import quiet_deaths, without_uv
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.tracking.access import exempt_from_proxies
 
@@ -109,7 +109,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as stack:
         if address is None:
-            stack.enter_context(own_token(own_variables(warn or _log.warning)))
+            stack.enter_context(own_token(socket_folder(warn or _log.warning)))
+            stack.enter_context(without_uv())
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
@@ -135,24 +136,22 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         yield ray
 
 
-def own_variables(warn: Callable[[str], None]) -> dict[str, str]:
-    """Variables of an instance on this machine that the user's surroundings must not decide.
+def socket_folder(warn: Callable[[str], None]) -> dict[str, str]:
+    """Variables that put the files of an instance on this machine where its sockets can be.
 
-    Below `uv run`, Ray would pack the working folder for its workers, which are here. Its sockets lie in a folder of
-    RAY_TMPDIR or TMPDIR, whose path may be too long for them: another one is taken, and `warn` told.
+    They lie in RAY_TMPDIR or TMPDIR, whose path may be too long: another folder is taken, and `warn` told.
 
     Raises UserError where there is no other one.
     """
-    variables = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     name = next((each for each in ("RAY_TMPDIR", "TMPDIR") if each in os.environ), None)
     given, most = os.environ.get(name or "", "/tmp"), MAX_SOCKET - len(_SOCKET)
     if given.startswith("/") and len(os.fsencode(given)) <= most:
-        return variables
-    fault = f"{name}={given} is too long for Ray's sockets ({most} bytes at most)"
+        return {}
+    fault = f"{name}={given} is no folder for Ray's sockets (an absolute path of {most} bytes at most)"
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         if os.access(folder, os.W_OK | os.X_OK):
             warn(f"{fault}: Ray's own files go to {folder}.")
-            return {**variables, "RAY_TMPDIR": folder}
+            return {"RAY_TMPDIR": folder}
     raise UserError(f"{fault}, and neither /tmp nor /var/tmp can be written; set RAY_TMPDIR to a shorter folder.")
 
 

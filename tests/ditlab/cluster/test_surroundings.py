@@ -11,7 +11,7 @@ import pytest
 from ray._private import node
 
 from ditlab.cluster import session
-from ditlab.cluster.session import MAX_SOCKET, check_address, own_variables
+from ditlab.cluster.session import MAX_SOCKET, check_address, socket_folder
 from ditlab.doctor import machine
 from ditlab.engine.distributed import current_rank
 from ditlab.errors import RunFailed, UserError
@@ -26,7 +26,7 @@ def folders(monkeypatch, **variables):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return own_variables(said.append).get("RAY_TMPDIR"), said
+    return socket_folder(said.append).get("RAY_TMPDIR"), said
 
 
 def test_a_folder_that_is_too_long_for_sockets_is_not_taken_and_said(monkeypatch):
@@ -123,5 +123,5 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
             text=True, timeout=280, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert f"TMPDIR={folder} is too long for Ray's sockets" in done.stderr + done.stdout
+        assert f"TMPDIR={folder} is no folder for Ray's sockets" in done.stderr + done.stdout
         assert "takes nothing" not in done.stderr and "crash" not in done.stderr
