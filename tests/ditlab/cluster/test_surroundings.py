@@ -97,6 +97,26 @@ sys.exit(subprocess.call([PYTHON, "-m", "ditlab", *sys.argv[1:]]))
 """
 
 
+ASKING = """
+from ray._private.worker import _maybe_modify_runtime_env
+from ditlab.cluster.ray_internals import without_uv
+print(sorted(_maybe_modify_runtime_env(None, False) or ()))
+with without_uv():
+    print(sorted(_maybe_modify_runtime_env(None, False) or ()))
+"""
+
+
+def test_ray_packs_no_folder_below_uv_run_though_it_was_imported_before(tmp_path):
+    """A process whose first arguments are `uv run` is what Ray looks for among a driver's parents."""
+    (tmp_path / "run").write_text(
+        f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', {ASKING!r}], check=True)"
+    )
+    done = subprocess.run(
+        ["uv", "run"], executable=sys.executable, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["['py_executable', 'working_dir']", "[]"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
@@ -117,7 +137,7 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
     }  # fmt: skip
     for name in ("no_proxy", "NO_PROXY", "RAY_ADDRESS", "RAY_TMPDIR"):
         environment.pop(name, None)
-    for command in (["train", str(spec), "--set", "resources.workers=1"], ["doctor"]):
+    for command in (["train", str(spec), "--set", "resources.workers=1"], ["doctor", "--json"]):
         done = subprocess.run(
             ["uv", "run", *command], executable=sys.executable, cwd=project, env=environment, capture_output=True,
             text=True, timeout=280, check=False,
