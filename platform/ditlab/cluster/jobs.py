@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ditlab.cluster.access import headers, token_refused, users_token
+from ditlab.cluster.access import headers, named, token_refused, users_token
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.spec.values import format_bytes
+from ditlab.tracking.access import exempt_from_proxies
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest package that a job server accepts, in bytes."""
@@ -103,10 +104,11 @@ def open_job_server(address: str) -> Iterator[JobServer]:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
-            f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
+            f"{named(address)} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
             f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
         )
     address = address.rstrip("/")
+    exempt_from_proxies()
     with users_token():
         check_job_server(address)
         try:
@@ -195,7 +197,7 @@ class JobServer:
             yield
         except _client_errors() as error_found:
             reason = first_line(error_found)
-            raise error(f"--address {self.address}: the job server {what} ({reason}).") from None
+            raise error(f"{named(self.address)}: the job server {what} ({reason}).") from None
 
 
 def check_job_server(address: str) -> None:
@@ -219,14 +221,14 @@ def check_job_server(address: str) -> None:
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise UserError(
-            f"--address {address}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
+            f"{named(address)}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
             "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
             "address."
         ) from None
     if needs_token:
         raise token_refused(address)
     if status != 200 or "ray_version" not in text:
-        raise UserError(f"--address {address}: the server there is no job server of Ray; correct the address.")
+        raise UserError(f"{named(address)}: the server there is no job server of Ray; correct the address.")
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

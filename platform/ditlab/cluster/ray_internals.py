@@ -7,7 +7,7 @@ one of them moves, and `ray_internal` says so in a sentence where a command meet
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -17,6 +17,7 @@ TESTED = "2.60"
 """Version of Ray whose internals these are."""
 INTERNALS = {
     "is_token_auth_enabled": "ray._private.authentication.authentication_utils",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "ray._private.ray_constants",
     "get_runtime_env_default_excludes": "ray._private.ray_constants",
     "_dir_travel": "ray._private.runtime_env.packaging",
     "_get_excludes": "ray._private.runtime_env.packaging",
@@ -62,15 +63,24 @@ def reload_token() -> None:
     ray_internal("AuthenticationTokenLoader").instance().reset_cache()
 
 
-@contextmanager
-def quiet_deaths() -> Iterator[None]:
+def quiet_deaths() -> AbstractContextManager[None]:
     """Leave out the paragraph that Ray prints on standard output for every process that dies."""
-    printer = vars(import_module("ray._private.worker"))
-    before, printer["print_to_stdstream"] = ray_internal("print_to_stdstream"), lambda *_, **__: None
+    return _replaced("print_to_stdstream", lambda *_, **__: None)
+
+
+def without_uv() -> AbstractContextManager[None]:
+    """Start Ray below `uv run` as anywhere else: it would pack the working folder for workers, and run uv in each."""
+    return _replaced("RAY_ENABLE_UV_RUN_RUNTIME_ENV", False)  # Ray reads the variable at its import alone
+
+
+@contextmanager
+def _replaced(name: str, value: Any) -> Iterator[None]:
+    module = vars(import_module(INTERNALS[name]))
+    before, module[name] = ray_internal(name), value
     try:
         yield
     finally:
-        printer["print_to_stdstream"] = before
+        module[name] = before
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

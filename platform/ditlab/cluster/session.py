@@ -19,9 +19,10 @@ from typing import Any
 
 import psutil
 
-from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import quiet_deaths
+from ditlab.cluster.access import cluster_token, leave_out, named, own_token, token_refused, users_token
+from ditlab.cluster.ray_internals import quiet_deaths, without_uv
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.tracking.access import exempt_from_proxies
 
 _log = logging.getLogger("ditlab")
 
@@ -37,6 +38,9 @@ SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
+MAX_SOCKET = 107
+"""Bytes of a socket's path on Linux."""
+_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 WAIT_VARIABLE = "DITLAB_RAY_WAIT"
 """Environment variable with the seconds for which a slow start is tried again; 0: once."""
 WAIT = 300.0  # seconds, where the variable is not set
@@ -64,20 +68,20 @@ def check_address(address: str, timeout: float = 5.0) -> None:
     """
     if address.startswith(("http://", "https://")):
         raise UserError(
-            f"--address {address} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
+            f"{named(address)} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
             "to train from here, write HOST:PORT (Ray's default port is 6379)."
         )
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
     if not (host and colon and port.isascii() and port.isdigit()):
-        raise UserError(f"--address {address} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
+        raise UserError(f"{named(address)} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"--address {address}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
-            "correct the address, or leave --address out to train on this machine alone."
+            f"{named(address)}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
+            f"correct the address, or {leave_out(address)} to train on this machine alone."
         ) from error
 
 
@@ -94,6 +98,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    exempt_from_proxies()
     if address is not None:
         check_address(address)
     import ray
@@ -104,7 +109,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as stack:
         if address is None:
-            stack.enter_context(own_token())
+            stack.enter_context(own_token(socket_folder(warn or _log.warning)))
+            stack.enter_context(without_uv())
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
@@ -122,12 +128,31 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
                 raise token_refused(address) from None
             except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
                 raise UserError(
-                    f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave "
-                    "--address out."
+                    f"{named(address)}: no Ray cluster answers there ({first_line(error)}); start one or "
+                    f"{leave_out(address)}."
                 ) from error
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
         stack.callback(ray.shutdown)
         yield ray
+
+
+def socket_folder(warn: Callable[[str], None]) -> dict[str, str]:
+    """Variables that put the files of an instance on this machine where its sockets can be.
+
+    They lie in RAY_TMPDIR or TMPDIR, whose path may be too long: another folder is taken, and `warn` told.
+
+    Raises UserError where there is no other one.
+    """
+    name = next((each for each in ("RAY_TMPDIR", "TMPDIR") if each in os.environ), None)
+    given, most = os.environ.get(name or "", "/tmp"), MAX_SOCKET - len(_SOCKET)
+    if given.startswith("/") and len(os.fsencode(given)) <= most:
+        return {}
+    fault = f"{name}={given} is no folder for Ray's sockets (an absolute path of {most} bytes at most)"
+    for folder in ("/tmp", "/var/tmp", "/dev/shm"):
+        if os.access(folder, os.W_OK | os.X_OK):
+            warn(f"{fault}: Ray's own files go to {folder}.")
+            return {"RAY_TMPDIR": folder}
+    raise UserError(f"{fault}, and neither /tmp nor /var/tmp can be written; set RAY_TMPDIR to a shorter folder.")
 
 
 def start_wait() -> float:

@@ -23,6 +23,7 @@ from torch import distributed
 
 from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, HeartbeatThread, KeyValueChannel
 from ditlab.cluster.nodes import node_name
+from ditlab.cluster.ray_failures import ray_failure
 from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
@@ -195,6 +196,8 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
         record |= {"kind": error.kind, "trace": ""}
     elif isinstance(error, OutOfMemory):
         record |= {"kind": "out_of_memory", "message": hide(error.message), "step": error.step}
+    elif lost := ray_failure(error):
+        record |= {"kind": lost.kind.value, "message": hide(f"worker {rank}: {lost.message}")}
     else:
         message = hide(f"{type(error).__name__}: {error}")
         record |= {"kind": "crash", "message": message, "trace": hide(traceback.format_exc())}

@@ -14,6 +14,9 @@ from torch import distributed
 
 from ditlab.engine.deepspeed_internals import release_process_group
 
+_MPI_VARIABLES = (*(f"OMPI_COMM_WORLD_{each}" for each in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "LOCAL_SIZE")
+"""Variables of an MPI launcher around the run, which DeepSpeed would take for the run's own, or refuse."""
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -58,6 +61,8 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, tim
     if chosen and chosen.get_accelerator().device_name() != kind:
         chosen.ds_accelerator = None
     os.environ["LOCAL_RANK"] = str(local_rank)
+    for name in _MPI_VARIABLES:
+        os.environ.pop(name, None)
     if not use_gpu:
         return Rank(rank, world_size, local_rank, torch.device("cpu"), timeout)
     # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.

@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.secrets import hide_in_urls
+from ditlab.secrets import hide, hide_in_urls
 from ditlab.tracking.backend import BACKENDS
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -27,6 +27,10 @@ _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of
 _OTHER_WAYS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 _TIMEOUT = 5.0
 """Seconds for an answer."""
+_LOOPBACK = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1", "[::1]")
+"""This machine, as urllib and requests each compare names."""
+_LONGEST_ANSWER = 300
+"""Characters of a refusal that are quoted."""
 
 
 def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
@@ -116,8 +120,19 @@ def redact(uri: str) -> str:
     return hide_in_urls(uri)
 
 
+def exempt_from_proxies(*hosts: str) -> None:
+    """Keep requests to this machine, and to further `hosts` of it, from the proxy that the environment names: no proxy
+    reaches them. For this process and those it starts."""
+    for name in ("no_proxy", "NO_PROXY"):
+        given = os.environ.get(name) or os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        present = [each.strip() for each in given.split(",") if each.strip()]
+        if "*" not in present:
+            os.environ[name] = ",".join(dict.fromkeys([*present, *_LOOPBACK, *hosts]))
+
+
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """Reason why nothing answers at `uri` in time; None for any answer, an error too. A SQLite file must exist."""
+    exempt_from_proxies()
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
     if uri == "databricks" or scheme == "databricks" or scheme in BACKENDS:
@@ -149,38 +164,45 @@ def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """A clause if the server at `uri` refuses this process's name or password; None if not, and for no server."""
     if urlsplit(uri).scheme not in ("http", "https") or any(os.environ.get(name) for name in _OTHER_WAYS):
         return None
-    return refusal_message(uri, probe_status(uri, _authorization(), timeout))
+    return refusal_message(uri, *probe(uri, _authorization(), timeout))
 
 
-def refusal_message(uri: str, status: int | None) -> str | None:
-    """A sentence, without its full stop, for an HTTP status that refuses credentials; None for any other status."""
+def refusal_message(uri: str, status: int | None, answer: str = "") -> str | None:
+    """A sentence, without its full stop, for an HTTP status that refuses a request; None for any other status.
+
+    It quotes the `answer`, and names the remedy where status or answer say what is wrong, and none where they do not.
+    """
     if status not in (401, 403):
         return None
-    what = "refuses the name or password" if _authorization() else "wants a name and password"
-    return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"
+    answer, host = " ".join(hide(answer).split())[:_LONGEST_ANSWER].rstrip("."), urlsplit(uri).netloc.rpartition("@")[2]
+    if status == 401:
+        what = "refuses the name or password" if _authorization() else "wants a name and password"
+        return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"
+    what = f"MLflow at {redact(uri)} refuses this ({status}{f': {answer}' if answer else ''})"
+    if "Invalid Host header" in answer:
+        return (
+            f"{what}; start that server with --allowed-hosts {host} among its names (`ditlab ui` and `mlflow server` "
+            "take it), or use a name that it answers to"
+        )
+    if "Permission denied" in answer:
+        return f"{what}; ask its administrator for the permission, or {_REMEDY}"
+    return f"{what}; its log, or that of a proxy before it, may say why"
 
 
-def probe_status(uri: str, authorization: str | None, timeout: float = _TIMEOUT) -> int | None:
-    """HTTP status of a search for experiments; None where nothing answers."""
+def probe(uri: str, authorization: str | None, timeout: float = _TIMEOUT) -> tuple[int | None, str]:
+    """HTTP status of a search for experiments, None where nothing answers, and the answer's text where it refuses."""
+    exempt_from_proxies()
     request = urllib.request.Request(f"{uri.rstrip('/')}{_PROBE}")
     if authorization:
         request.add_unredirected_header("Authorization", authorization)  # for this server and no other
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return int(answer.status)
+            return int(answer.status), ""
     except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
+        with error:
+            return error.code, error.read(10_000).decode(errors="replace")
     except (OSError, ValueError):
-        return None
-
-
-def outage_reason(error: Exception) -> str:
-    """First line of an error of MLflow's client that says what is wrong."""
-    reason = first_line(error)
-    if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
-        return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
-    return f"{reason}; the server's log says why" if "error responses" in reason else reason
+        return None, ""
 
 
 def basic_authorization(name: str, password: str) -> str:

@@ -32,14 +32,15 @@ from ditlab.tracking.access import (
     artifact_address,
     basic_authorization,
     check_reachable,
-    probe_status,
+    exempt_from_proxies,
+    probe,
     resolve_tracking_uri,
     scheme_of,
     sqlite_address,
     sqlite_path,
     validate_tracking_uri,
 )
-from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only
+from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only, schema_fault
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
 
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
@@ -143,6 +144,9 @@ class MlflowServer:
             home.check_place()
             if damage := database_damage(home.mlflow_database):
                 raise UserError(f"{damage}; {REFILL}.")
+        uri = resolve_tracking_uri(options.database, home)
+        if uri.startswith("sqlite:") and (fault := schema_fault(sqlite_path(uri))):
+            raise UserError(f"{sqlite_path(uri)}: {fault}.")
         if options.administrator and importlib.util.find_spec("flask_wtf") is None:
             raise UserError(
                 "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
@@ -186,6 +190,7 @@ class MlflowServer:
         return self._process.pid if self._process else None
 
     def __enter__(self) -> MlflowServer:
+        exempt_from_proxies(self.host)
         environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
         environment["PYTHONSAFEPATH"] = "1"  # it starts in the home, whose files are no modules
         for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
@@ -263,7 +268,7 @@ class MlflowServer:
             time.sleep(0.2)
         account = self.options.administrator
         # MLflow sets the password at its first start.
-        if account and probe_status(self.url, basic_authorization(account.name, account.password)) in (401, 403):
+        if account and probe(self.url, basic_authorization(account.name, account.password))[0] == 401:
             raise UserError(
                 f"{PASSWORD} is not the one that {NAME}={account.name} has in this server's accounts; give that one, "
                 "or change it by MLflow's update-password call."
