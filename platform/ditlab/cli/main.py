@@ -1,13 +1,11 @@
 """The command `ditlab`. Commands are imported when they are called; `--help` imports nothing heavy."""
 
-import atexit
 import errno
 import importlib
 import json
 import logging
 import os
 import re
-import signal
 import sys
 import warnings
 from typing import Any
@@ -17,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
+from ditlab.runs.signals import command_signals
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -199,12 +198,17 @@ def cli() -> None:
 def main() -> None:
     """Run the command line and exit with its code; errors that a person can correct are printed without a traceback."""
     hide_tracebacks()
-    # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
-    # would end the process by the signal, without its exit code.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     warnings.showwarning = _show_warning
     logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
     logger.addHandler(handler := _Sentences(logging.WARNING))
+    with command_signals():
+        try:
+            _run()
+        finally:
+            logger.removeHandler(handler)
+
+
+def _run() -> None:
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -227,8 +231,6 @@ def main() -> None:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
-    finally:
-        logger.removeHandler(handler)
 
 
 class _Sentences(logging.Handler):

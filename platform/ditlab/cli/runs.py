@@ -13,14 +13,16 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
-from ditlab.errors import UserError, first_line
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.formatting import facts_table, format_duration, terminal_table
+from ditlab.runs.locks import RunningState
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
+    from ditlab.tracking.records import RunRecord
 
 _MOST_METRICS = 24
 _ELSEWHERE = ("system/", "time/", "perf/")
@@ -50,7 +52,11 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
         loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
         names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
-        table.add_row(*names, status_text(row["status"]), step, age, loss)
+        status = status_text(row["status"])
+        if row["status"] == "lost":
+            status.append(f" {row['state']}")
+            step = ""  # it is told beside the status
+        table.add_row(*names, status, step, age, loss)
     if rows:
         output.console(as_json).print(table)
     else:
@@ -111,6 +117,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
 
 def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the newest runs, and sentences on what could not be read."""
+    from ditlab.runs.locks import running_state
     from ditlab.tracking.journal import damaged_lines, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
@@ -122,12 +129,31 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
         if recent.fault:
             faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
         names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
-        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(loss)}
+        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(loss), "state": ""}
+        if record.status == "running":
+            running = _with_job(record, running_state(home.run(record.run_id), record))
+            row |= {"status": running.state.replace("unseen", "running"), "state": running.text}
         rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
+
+
+def _with_job(record: RunRecord, running: RunningState) -> RunningState:
+    """What a cluster's job server says of a run that another host trains, where one answers."""
+    if running.state != "unseen" or not (job := record.process.get("job")):
+        return running
+    from ditlab.cluster.jobs import END_STATUSES, default_address, open_job_server
+
+    try:
+        with open_job_server(default_address()) as jobs:
+            status = jobs.state(job)[0]
+    except (UserError, RunFailed):
+        return running
+    if status in END_STATUSES:
+        return running._replace(state="lost", text=f"at step {record.step:,} or later: its Ray job {job} has ended")
+    return RunningState("running", f"its Ray job {job} is {status.lower()}")
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
@@ -167,9 +193,10 @@ def show(run: str, as_json: bool) -> None:
     for note in found.notes:
         output.say(note)
     output.emit(found.to_dict(), as_json)
+    is_lost = found.running is not None and found.running.state == "lost"
     if record.trials and record.status != "finished":
         output.hint(as_json, "tune", "--resume", record.run_id)
-    elif record.status in ("failed", "interrupted") and not record.trials:
+    elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
         output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
         output.hint(as_json, "runs log", record.run_id)
     elif found.unsent:
@@ -185,10 +212,10 @@ def _facts(found: RunDescription) -> dict[str, str]:
     record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
-    if found.is_locked:
-        status += "; a process trains it now"
-    elif record.status == "running":
-        status += "; no process trains it on this machine"
+    if found.running and found.running.state == "lost":
+        status = f"lost {found.running.text}: its process has ended without a word"
+    elif found.running:
+        status += f"; {_with_job(record, found.running).text}"
     of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
     steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
     checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"

@@ -22,11 +22,12 @@ from ditlab.cluster.channel import (
 )
 from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
 from ditlab.cluster.ray_internals import ray_internal
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.launch import Launch, RunCallbacks
-from ditlab.runs.local import StopRequests
+from ditlab.runs.signals import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
@@ -61,6 +62,8 @@ class Attempt:
         self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
         try:
             while not (self._workers.has_ended(POLL_INTERVAL) or (self._keeps_workers and self._workers.is_idle())):
+                if lost := lost_ray():
+                    return Failure(FailureKind.LOST_NODE, lost)
                 if stop.count and self._stop_reason != stop.reason:
                     self._request_stop(stop.reason)
                     if stop.message:
@@ -78,8 +81,13 @@ class Attempt:
                     self._check_group()
             self._read_messages()
             return self._end()
+        except ConnectionError:
+            if lost := lost_ray():
+                return Failure(FailureKind.LOST_NODE, lost)
+            raise
         finally:
-            self._control.clear()
+            with suppress(*CHANNEL_ERRORS):
+                self._control.clear()
 
     def _request_stop(self, reason: str) -> None:
         """Make the workers stop after a final checkpoint."""
@@ -123,8 +131,9 @@ class Attempt:
         outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
-            if self._stop_reason == PREEMPTED and outcome["status"] == "interrupted":
-                return Failure(FailureKind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
+            if self._stop_reason in ("", PREEMPTED) and outcome["status"] == "interrupted":
+                what = "a node was taken away" if self._stop_reason else "a worker was told to end (SIGTERM)"
+                return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()

@@ -5,11 +5,13 @@ An instance on this machine is tried again where other work keeps it from starti
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,8 +22,9 @@ from typing import Any
 import psutil
 
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import quiet_deaths
+from ditlab.cluster.ray_internals import instance_processes, own_sessions, quiet_deaths
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.runs.signals import end_process, is_ending
 
 _log = logging.getLogger("ditlab")
 
@@ -41,6 +44,9 @@ WAIT_VARIABLE = "DITLAB_RAY_WAIT"
 """Environment variable with the seconds for which a slow start is tried again; 0: once."""
 WAIT = 300.0  # seconds, where the variable is not set
 _PAUSE = 2.0  # seconds between two attempts
+_lost = ""  # see `lost_ray`
+_LOOK_INTERVAL = 0.5  # seconds between looks for Ray's death
+_LOST_TIMEOUT = 3.0  # seconds for a command whose Ray has died
 _KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
 # Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told apart by their words.
 _SLOW = re.compile(r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready", re.IGNORECASE)
@@ -109,15 +115,17 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             wait, before = start_wait(), set(psutil.Process().children())
-            start_with_patience(
-                partial(ray.init, **quiet), partial(end_attempt, ray, before), wait, warn or _log.warning
-            )
+            with own_sessions():
+                start_with_patience(
+                    partial(ray.init, **quiet), partial(end_attempt, ray, before), wait, warn or _log.warning
+                )
         else:
             # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
             is_rays = address in ("auto", "local") or address.startswith("ray://")
             stack.enter_context(users_token() if is_rays else cluster_token(address))
             try:
-                ray.init(address=address, **quiet)
+                with own_sessions():
+                    ray.init(address=address, **quiet)
             except ray.exceptions.AuthenticationError:
                 raise token_refused(address) from None
             except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
@@ -126,8 +134,81 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
                     "--address out."
                 ) from error
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
-        stack.callback(ray.shutdown)
+        stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
         yield ray
+
+
+def lost_ray() -> str:
+    """Sentence on the Ray that this process was connected to, where that has died; empty while it is there."""
+    return _lost
+
+
+@contextmanager
+def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
+    """Look for the `death` of Ray during the block, and end the connection after it, with all that Ray has started.
+
+    Where Ray has died, a call of it may wait for a minute, and then ends the process with a line of its own: a command
+    that is not over some seconds later ends before that.
+    """
+    global _lost
+    _lost, ended = "", threading.Event()
+
+    def watch() -> None:
+        global _lost
+        while not ended.wait(_LOOK_INTERVAL):
+            if _lost := death():
+                if not ended.wait(_LOST_TIMEOUT):
+                    end_process(f"{_lost}; the run stands at its last whole checkpoint.")
+                return
+
+    threading.Thread(target=watch, name="ditlab-ray-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        started = [*instance_processes().values()]
+        below = [child for each in started for child in _descendants(each.pid)]
+        for each in started:
+            each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
+        if _lost:
+            atexit.unregister(ray.shutdown)
+            for each in started:
+                each.kill()
+        else:
+            ray.shutdown()
+        for child in below:  # Ray's agents would look for their raylet for ten seconds more
+            with suppress(psutil.Error):
+                child.kill()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _dead_process() -> str:
+    """Sentence on a process of the own instance that has died."""
+    for name, process in instance_processes().items():
+        if name in ("gcs_server", "raylet") and process.poll() is not None:
+            return f"Ray on this machine has died (its process {name} ended with code {process.returncode})"
+    return ""
+
+
+def _unreachable_head() -> str:
+    """Sentence on a cluster whose head takes no connection any more, after a signal: a head may start again."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address if is_ending() else ""
+    for attempt in range(3 if address else 0):
+        try:
+            check_address(address)
+            break
+        except UserError:
+            if attempt == 2:
+                return f"the cluster's head at {address} has died"
+            time.sleep(_LOOK_INTERVAL)
+    return ""
 
 
 def start_wait() -> float:

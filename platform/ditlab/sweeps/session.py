@@ -25,8 +25,8 @@ from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
-from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
+from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
 from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sweep, past_curves, summarize_sweep
@@ -55,11 +55,12 @@ class SweepSession:
     """Runs the trials of a sweep that have not ended. Ray must be connected."""
 
     def __init__(
-        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None]
-    ) -> None:
+        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
+        grace: float = GRACE,
+    ) -> None:  # fmt: skip
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`."""
         self._started, self._folder = started, started.folder
-        self._on_progress, self._warn = on_progress, warn
+        self._on_progress, self._warn, self._grace = on_progress, warn, grace
         self._sweep_id = started.folder.sweep_id
         self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
         self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
@@ -81,7 +82,7 @@ class SweepSession:
             past = past_curves(started.sweep, summarize_sweep(started, self._elapsed()))
             tuner = TunerThread(started, self._channel, past)
             try:
-                with stop_signals() as requests:
+                with stop_signals(self._grace) as requests:
                     self._follow(tuner, requests, parent)
                 status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
                 if count_ended(started) >= num_trials:

@@ -236,12 +236,14 @@ class RecentMetrics(NamedTuple):
     """Damaged lines that were passed over."""
     fault: str = ""
     """Reason why the journal cannot be read; empty where there is none yet."""
+    step: int = 0
+    """Latest step."""
 
 
 def recent_metrics(folder: RunFolder) -> RecentMetrics:
     """Read the latest value of each metric among the last 64 KiB of a run's journal."""
     latest: dict[str, float] = {}
-    num_damaged = 0
+    num_damaged = step = 0
     try:
         with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
             begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
@@ -252,8 +254,9 @@ def recent_metrics(folder: RunFolder) -> RecentMetrics:
                 num_damaged += line.record is None and line.is_whole
                 if line.record is not None and line.record["kind"] == "metrics":
                     latest.update(all_metrics(line.record))
+                    step = max(step, line.record["step"])
     except FileNotFoundError:
         pass
     except OSError as error:
         return RecentMetrics({}, 0, first_line(error))
-    return RecentMetrics(latest, num_damaged)
+    return RecentMetrics(latest, num_damaged, step=step)
