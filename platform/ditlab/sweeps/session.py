@@ -21,6 +21,7 @@ from ray import tune
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
@@ -117,6 +118,10 @@ class SweepSession:
         is_stopping = False
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
+            if lost := lost_ray():
+                update_record(self._folder.folder, status="interrupted", message=lost)
+                more = f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on."
+                raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
             self._is_over_budget = sweep.time_budget is not None and self._elapsed() > sweep.time_budget
             if (requests.count or self._is_over_budget) and not is_stopping:
                 is_stopping = True
