@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -63,15 +62,10 @@ def run_inside(*arguments: object, home: Path, cwd: Path | None = None) -> Said:
 
 def _exit_code() -> int:
     from ditlab.cli.main import main
-    from ditlab.runs.signals import SIGNALS
 
     code: Any = 0
-    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         main()
     except SystemExit as end:
         code = end.code
-    finally:  # a command ignores them at its end
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return int(code or 0)

@@ -1,5 +1,6 @@
 """The command `ditlab`. Commands are imported when they are called; `--help` imports nothing heavy."""
 
+import atexit
 import errno
 import importlib
 import json
@@ -15,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
-from ditlab.runs.signals import command_signals
+from ditlab.runs.signals import command_signals, ignore_signals
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -198,6 +199,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line and exit with its code; errors that a person can correct are printed without a traceback."""
     hide_tracebacks()
+    atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
     logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
     logger.addHandler(handler := _Sentences(logging.WARNING))

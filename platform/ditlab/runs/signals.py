@@ -47,14 +47,11 @@ _command.timers = []
 
 @contextmanager
 def command_signals() -> Iterator[None]:
-    """Make a signal raise KeyboardInterrupt in the block; the next one, or no end in `GRACE`, ends the process.
-
-    After the block signals are ignored.
-    """
+    """Make a signal raise KeyboardInterrupt in the block; the next, or no end in `GRACE`, ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _handle(_interrupt)
+    before = _handle(_interrupt)
     _command.is_running, _command.last_signal = True, 0.0
     try:
         yield
@@ -62,8 +59,7 @@ def command_signals() -> Iterator[None]:
         _command.is_running = False
         while _command.timers:
             _command.timers.pop().cancel()
-        # Python takes its time to unload Ray and torch, and a signal would end the process without its exit code.
-        _handle(signal.SIG_IGN)
+        _restore(before)
 
 
 @contextmanager
@@ -133,6 +129,11 @@ def _interrupt_within(seconds: float) -> None:
     _handle(end)
     _call_later(seconds, end_process)
     raise KeyboardInterrupt
+
+
+def ignore_signals() -> None:
+    """Ignore them from now on: one more, while Ray and torch are unloaded, would take the process its exit code."""
+    _handle(signal.SIG_IGN)
 
 
 def _handle(handler: Any) -> dict[int, Any]:

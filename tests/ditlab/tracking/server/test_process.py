@@ -26,7 +26,9 @@ def invoke(*arguments: str) -> None:
 
 @pytest.mark.slow  # `test_access.py` starts one with accounts, and ends it by Ctrl-C
 @pytest.mark.usefixtures("store")
-def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_terminal(home: Home, tmp_path: Path) -> None:
+def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_terminal(
+    home: Home, tmp_path: Path
+) -> None:
     for experiment in ("first", "second"):
         tracker = RunTracker(create_run(home, "digits", family="dit", spec_hash=""), None, home)
         tracker.start("digits", experiment, "dit")
