@@ -5,7 +5,6 @@ An instance on this machine is tried again where other work keeps it from starti
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
@@ -24,7 +23,7 @@ import psutil
 from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
 from ditlab.cluster.ray_internals import instance_processes, own_sessions, quiet_deaths
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.runs.signals import end_process, is_ending
+from ditlab.runs.signals import abandon_exit, end_process, is_ending
 
 _log = logging.getLogger("ditlab")
 
@@ -115,10 +114,13 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             wait, before = start_wait(), set(psutil.Process().children())
+            clean = partial(end_attempt, ray, before)
             with own_sessions():
-                start_with_patience(
-                    partial(ray.init, **quiet), partial(end_attempt, ray, before), wait, warn or _log.warning
-                )
+                try:
+                    start_with_patience(partial(ray.init, **quiet), clean, wait, warn or _log.warning)
+                except KeyboardInterrupt:
+                    clean()
+                    raise
         else:
             # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
             is_rays = address in ("auto", "local") or address.startswith("ray://")
@@ -161,17 +163,19 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
                     end_process(f"{_lost}; the run stands at its last whole checkpoint.")
                 return
 
-    threading.Thread(target=watch, name="ditlab-ray-watch", daemon=True).start()
+    watcher = threading.Thread(target=watch, name="ditlab-ray-watch", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         ended.set()
+        watcher.join(_LOOK_INTERVAL)
         started = [*instance_processes().values()]
         below = [child for each in started for child in _descendants(each.pid)]
         for each in started:
             each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
         if _lost:
-            atexit.unregister(ray.shutdown)
+            abandon_exit()  # Ray's own end waits for what is gone
             for each in started:
                 each.kill()
         else:
@@ -179,6 +183,7 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
         for child in below:  # Ray's agents would look for their raylet for ten seconds more
             with suppress(psutil.Error):
                 child.kill()
+        _lost = ""
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -199,7 +204,7 @@ def _unreachable_head() -> str:
     """Sentence on a cluster whose head takes no connection any more, after a signal: a head may start again."""
     import ray
 
-    address = ray.get_runtime_context().gcs_address if is_ending() else ""
+    address = getattr(ray.get_runtime_context(), "gcs_address", "") if is_ending() else ""  # not by `ray://`
     for attempt in range(3 if address else 0):
         try:
             check_address(address)
@@ -259,11 +264,12 @@ def start_with_patience(
 def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
     ray.shutdown()
-    package, left = str(Path(ray.__file__).parent), []
+    package, left = str(Path(ray.__file__).parent), list[psutil.Process]()
     for child in set(psutil.Process().children()) - before:
         with suppress(psutil.Error):
             if any(part.startswith(package) for part in child.cmdline()):  # its program or script
-                child.terminate()
-                left.append(child)
-    for child in psutil.wait_procs(left, _KILL_TIMEOUT)[1]:
-        child.kill()
+                left += [child, *child.children(recursive=True)]
+    for child in left:
+        with suppress(psutil.Error):
+            child.kill()
+    psutil.wait_procs(left, _KILL_TIMEOUT)

@@ -38,6 +38,8 @@ class _Command:
     """False in a notebook or a script, whose process is not ours to end."""
     last_signal = 0.0
     """Monotonic time."""
+    skips_exit = False
+    """True where what libraries do at the process's end would wait."""
     timers: list[threading.Timer]
 
 
@@ -55,6 +57,12 @@ def command_signals() -> Iterator[None]:
     _command.is_running, _command.last_signal = True, 0.0
     try:
         yield
+    except SystemExit as end:
+        if _command.skips_exit:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 0)
+        raise
     finally:
         _command.is_running = False
         while _command.timers:
@@ -97,6 +105,11 @@ def stop_signals(grace: float = GRACE) -> Iterator[StopRequests]:
 def is_ending() -> bool:
     """Return True once a signal has asked this command to end."""
     return _command.last_signal > 0
+
+
+def abandon_exit() -> None:
+    """Make this command end without what libraries do at a process's end."""
+    _command.skips_exit = True
 
 
 def end_process(sentence: str = "interrupted.") -> None:
