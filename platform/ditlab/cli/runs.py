@@ -141,7 +141,7 @@ def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _with_job(record: RunRecord, running: RunningState) -> RunningState:
-    """What a cluster's job server says of a run that another host trains, where one answers."""
+    """Add what a cluster's job server says of a run that another host trains, where one answers."""
     if running.state != "unseen" or not (job := record.process.get("job")):
         return running
     from ditlab.cluster.jobs import END_STATUSES, default_address, open_job_server

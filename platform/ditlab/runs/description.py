@@ -47,7 +47,7 @@ class RunDescription:
     is_locked: bool
     """True if a process trains it now."""
     running: RunningState | None
-    """Whether its process is there; None where the record has its end."""
+    """State of its process; None where the record has its end."""
     tracking_uri: str
     """MLflow's address, without a password."""
     unsent: int | None

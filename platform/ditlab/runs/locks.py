@@ -24,7 +24,7 @@ Warn = Callable[[str], None]
 
 
 class RunningState(NamedTuple):
-    """What is known of a run whose record says `running`."""
+    """State of a run whose record says `running`, as far as it can be seen from here."""
 
     state: Literal["running", "lost", "unseen"]
     """Lost: its process ended without a word. Unseen: it is a process of another host."""

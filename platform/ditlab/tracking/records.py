@@ -181,7 +181,7 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
 
 
 def this_process() -> dict[str, str]:
-    """What tells this process from any other: `host`, its `boot`, `pid`, `begun`; `job` of a Ray cluster, if any."""
+    """Describe this process, unlike any other: `host`, its `boot`, `pid`, `begun`; `job` of a Ray cluster, if any."""
     found = {"host": socket.gethostname(), "boot": _boot(), "pid": str(os.getpid())}
     found["begun"] = f"{psutil.Process().create_time():.0f}"
     with suppress(ValueError, KeyError, TypeError):  # Ray's own description of the job that started this process
