@@ -2,15 +2,20 @@
 
 import ast
 import json
+import signal
 import subprocess
 import sys
+
+import pytest
 
 from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.main import COMMANDS
 from ditlab.cli.output import emit
 from ditlab.storage.files import stamped
+from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
+from support.trainings.endings import handles_sigterm
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")
 
@@ -134,3 +139,14 @@ main()
 def test_ctrl_c_while_the_process_ends_changes_no_exit_code(tmp_path):
     done = subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_any_command_without_a_traceback(number):
+    """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it reads a spec."""
+    command = [sys.executable, "-m", "ditlab", "validate", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: handles_sigterm(process.pid), 20, "a command that is ready")
+        process.send_signal(number)
+        assert process.stderr and process.stderr.read().strip() == "ditlab: interrupted."
+        assert process.wait(20) == 130

@@ -112,7 +112,7 @@ class Endings:
 
     def _wait_for(self, phase: str, home: Path, process: psutil.Process, terminal: int) -> None:
         signs: dict[str, Callable[[str], bool]] = {
-            "preparing": lambda _: _handles_sigterm(process.pid),
+            "preparing": lambda _: handles_sigterm(process.pid),
             "training": lambda journal: '"step":12,' in journal,
             "evaluating": lambda journal: f'"step":{EVALUATED - 1},' in journal,
             "saving": lambda _: any(not (each / "manifest.json").exists() for each in home.glob("*/*/checkpoints/s*")),
@@ -203,7 +203,7 @@ def _code(process: psutil.Process, seconds: float) -> int:
     raise psutil.TimeoutExpired(seconds)
 
 
-def _handles_sigterm(pid: int) -> bool:
+def handles_sigterm(pid: int) -> bool:
     with suppress(OSError):
         _, _, rest = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")
         return bool(int(rest.split()[0], 16) >> (signal.SIGTERM - 1) & 1)
