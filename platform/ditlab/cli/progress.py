@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
 
 
-STATUS_COLOURS = {
-    "finished": "green",
-    "running": "cyan",
-    "failed": "red",
-    "lost": "red",
-    "interrupted": "yellow",
-    "stopped": "blue",
-}
+STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
 _LEAST_RATE_TIME = 1.0
 """Seconds before a rate is shown: until then it is that of what is buffered."""
 NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}

@@ -41,7 +41,9 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
     if ctx.invoked_subcommand is not None:
         return
 
-    from ditlab.cli.progress import status_text
+    from rich.text import Text
+
+    from ditlab.cli.progress import STATUS_COLOURS, status_text
 
     home = Home.from_environment()
     rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
@@ -54,8 +56,7 @@ def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> N
         names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
         status = status_text(row["status"])
         if row["status"] == "lost":
-            status.append(f" {row['state']}")
-            step = ""  # it is told beside the status
+            status, step = Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), ""
         table.add_row(*names, status, step, age, loss)
     if rows:
         output.console(as_json).print(table)
