@@ -41,6 +41,10 @@ def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processe
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,)) as pool:
         try:
             yield from results_in_order(pool, _do, tasks, processes * WAITING_TASKS)
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():  # the pool's end would wait for their tasks
+                process.terminate()
+            raise
         except BrokenProcessPool as error:
             time.sleep(_SIGNAL_DELAY)
             raise UserError(
