@@ -53,7 +53,8 @@ def command_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = _handle(_interrupt)
+    before, hook = _handle(_interrupt), sys.unraisablehook
+    sys.unraisablehook = _show_unraisable
     _command.is_running, _command.last_signal = True, 0.0
     try:
         yield
@@ -64,7 +65,7 @@ def command_signals() -> Iterator[None]:
             os._exit(end.code if isinstance(end.code, int) else 0)
         raise
     finally:
-        _command.is_running = False
+        _command.is_running, sys.unraisablehook = False, hook
         while _command.timers:
             _command.timers.pop().cancel()
         _restore(before)
@@ -125,6 +126,12 @@ def end_process(sentence: str = "interrupted.") -> None:
         shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a cursor that a progress display hid
         os.write(2, f"{shown}ditlab: {sentence}\n".encode())
     os._exit(130 if is_ending() else 1)
+
+
+def _show_unraisable(unraisable: Any) -> None:
+    """Show an exception of a destructor, but for an interruption that came in one: the process ends in time anyhow."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: Any) -> None:
