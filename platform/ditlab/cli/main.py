@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
 import traceback
 import warnings
@@ -19,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
+from ditlab.runs.signals import command_signals, ignore_signals
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -204,12 +204,18 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`<&-`): the first files that are opened would take its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
-    # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
-    # would end the process by the signal, without its exit code.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
     logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
     logger.addHandler(handler := _Sentences(logging.WARNING))
+    with command_signals():
+        try:
+            _run()
+        finally:
+            logger.removeHandler(handler)
+
+
+def _run() -> None:
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
         click.echo(nl=False)  # flushes what others have printed
@@ -234,8 +240,6 @@ def main() -> None:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
-    finally:
-        logger.removeHandler(handler)
 
 
 def _failed_stream(error: OSError) -> str:

@@ -15,14 +15,16 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
-from ditlab.errors import UserError, first_line
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.formatting import facts_table, format_duration, terminal_table
+from ditlab.runs.locks import RunningState
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
+    from ditlab.tracking.records import RunRecord
 
 _MOST_METRICS = 24
 _ELSEWHERE = ("system/", "time/", "perf/")
@@ -43,7 +45,7 @@ def _lowest(value: float | None) -> float:
 @click.group(invoke_without_command=True)
 @click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs.")
 @click.option("--name", metavar="PATTERN", help="Runs of this name; * stands for any text.")
-@click.option("--status", help="Runs of this status: running, finished, failed, interrupted, stopped.")
+@click.option("--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped.")
 @click.option("--family", help="Runs of this family.")
 @click.option(
     "--sort", type=click.Choice(list(_SORTS)), default="created", show_default=True,
@@ -64,7 +66,9 @@ def runs(
     if ctx.invoked_subcommand is not None:
         return
 
-    from ditlab.cli.progress import status_text
+    from rich.text import Text
+
+    from ditlab.cli.progress import STATUS_COLOURS, status_text
 
     home = Home.from_environment()
     wanted = {"name": name, "status": status, "family": family}
@@ -77,7 +81,7 @@ def runs(
         rows = sorted(rows, key=_SORTS[sort])[:num]
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
     held_out = next(iter(mains)) if len(mains) == 1 else "held out"
-    columns = {"run": "id", "name": "text", "family": "id", "status": "id", "step": "number", "age": "number"}
+    columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
     table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
@@ -89,7 +93,10 @@ def runs(
             numbers[1] = f"{escape_line(row['main_metric'].removeprefix('eval/'))} {numbers[1]}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
         names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
-        table.add_row(*names, status_text(row["status"]), step, " ".join(age.split()[:2]), *numbers)
+        condition = status_text(row["status"])
+        if row["status"] == "lost":
+            condition, step = Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), ""
+        table.add_row(*names, condition, step, " ".join(age.split()[:2]), *numbers)
     if rows:
         output.console(as_json).print(table)
     else:
@@ -210,14 +217,23 @@ def _local_rows(
     home: Home, num: int | None, wanted: Mapping[str, str | None]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read."""
+    from ditlab.runs.locks import running_state
     from ditlab.tracking.history import SPEED
     from ditlab.tracking.journal import damaged_lines, main_metric, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows, damaged, runs = [], 0, scan_runs(home)
     faults: list[str] = []
-    records = [each for each in runs.records if _matches(vars(each), wanted)]
-    for record in records[:num]:
+    fixed = {key: value for key, value in wanted.items() if key != "status"}
+    for record in runs.records:
+        if len(rows) == num or not _matches(vars(record), fixed):
+            continue
+        running = None
+        if record.status == "running":  # its process or job may be gone
+            running = _with_job(record, running_state(home.run(record.run_id), record))
+        status = running.state.replace("unseen", "running") if running else record.status
+        if not _matches({"status": status}, {"status": wanted["status"]}):
+            continue
         recent = recent_metrics(home.run(record.run_id))
         damaged += recent.num_damaged
         if recent.fault:
@@ -228,12 +244,28 @@ def _local_rows(
         metrics = {name: output.finite(value) for name, value in recent.latest.items()}
         main = main_metric(home.run(record.run_id))
         row |= {"main_metric": main, "main_value": metrics.get(main), "metrics": metrics}
-        row["samples_per_second"] = metrics.get(SPEED)
+        row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
         rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
+
+
+def _with_job(record: RunRecord, running: RunningState) -> RunningState:
+    """Add what a cluster's job server says of a run that another host trains, where one answers."""
+    if running.state != "unseen" or not (job := record.process.get("job")):
+        return running
+    from ditlab.cluster.jobs import END_STATUSES, default_address, open_job_server
+
+    try:
+        with open_job_server(default_address()) as jobs:
+            status = jobs.state(job)[0]
+    except (UserError, RunFailed):
+        return running
+    if status in END_STATUSES:
+        return running._replace(state="lost", text=f"at step {record.step:,} or later: its Ray job {job} has ended")
+    return RunningState("running", f"its Ray job {job} is {status.lower()}")
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
@@ -273,9 +305,10 @@ def show(run: str, as_json: bool) -> None:
     for note in found.notes:
         output.say(note)
     output.emit(found.to_dict(), as_json)
+    is_lost = found.running is not None and found.running.state == "lost"
     if record.trials and record.status != "finished":
         output.hint(as_json, "tune", "--resume", record.run_id)
-    elif record.status in ("failed", "interrupted") and not record.trials:
+    elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
         output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
         output.hint(as_json, "runs log", record.run_id)
     elif found.unsent:
@@ -291,10 +324,10 @@ def _facts(found: RunDescription) -> dict[str, str]:
     record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
-    if found.is_locked:
-        status += "; a process trains it now"
-    elif record.status == "running":
-        status += "; no process trains it on this machine"
+    if found.running and found.running.state == "lost":
+        status = f"lost {found.running.text}: its process has ended without a word"
+    elif found.running:
+        status += f"; {_with_job(record, found.running).text}"
     of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
     steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
     checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"

@@ -42,11 +42,12 @@ MOST_RUNNING = 4  # running trials that a line of progress names
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )  # fmt: skip
 @options.start
+@options.grace
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @options.as_json
 def tune(
     sweep: Path | None, overrides: tuple[str, ...], quick: bool, address: str | None, resume: str | None,
-    start_from: str | None, weights_only: bool, dry_run: bool, as_json: bool,
+    start_from: str | None, weights_only: bool, grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
     overrides = (*options.start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
@@ -80,7 +81,7 @@ def tune(
         from ditlab.api import sweeps
 
         result = sweeps.tune(
-            source, overrides, address=address, resume=resume,
+            source, overrides, address=address, resume=resume, grace=grace,
             on_progress=table.update, say=table.say, warn=table.warn,
         )  # fmt: skip
     for line in summary_lines(result):

@@ -23,11 +23,12 @@ from ditlab.cluster.channel import (
 from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
 from ditlab.cluster.ray_failures import is_bug, ray_failure, unwrap
 from ditlab.cluster.ray_internals import ray_internal
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.launch import Launch, RunCallbacks
-from ditlab.runs.local import StopRequests
+from ditlab.runs.signals import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
@@ -62,6 +63,8 @@ class Attempt:
         try:
             self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
             while not (self._workers.has_ended(POLL_INTERVAL) or (self._keeps_workers and self._workers.is_idle())):
+                if lost := lost_ray():
+                    return Failure(FailureKind.LOST_NODE, lost)
                 if stop.count and self._stop_reason != stop.reason:
                     self._request_stop(stop.reason)
                     if stop.message:
@@ -79,8 +82,10 @@ class Attempt:
                     self._check_group()
             self._read_messages()
             return self._end()
-        except RayError as error:  # this process itself has lost Ray
-            if failure := ray_failure(error, self._heartbeats):
+        except (RayError, ConnectionError) as error:  # this process itself has lost Ray
+            if lost := lost_ray():
+                return Failure(FailureKind.LOST_NODE, lost)
+            if isinstance(error, RayError) and (failure := ray_failure(error, self._heartbeats)):
                 return failure
             raise
         finally:
@@ -129,8 +134,9 @@ class Attempt:
         outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
-            if self._stop_reason == PREEMPTED and outcome["status"] == "interrupted":
-                return Failure(FailureKind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
+            if self._stop_reason in ("", PREEMPTED) and outcome["status"] == "interrupted":
+                what = "a node was taken away" if self._stop_reason else "a worker was told to end (SIGTERM)"
+                return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()

@@ -32,6 +32,7 @@ MAX_BYTES = 512 * 2**20
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
+_STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
@@ -42,7 +43,25 @@ AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may b
 _TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
 _STARTING = "No available agent"  # a head's answer in its first seconds
 _SDKS = ("dashboard_sdk", "job.sdk")
-_END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
+END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def default_address() -> str:
+    """Address of the job server where no option names one."""
+    return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
+
+
+def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
+    """Warn where the Ray job that this process leads would be killed before `grace` seconds have passed."""
+    try:
+        wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
+    except ValueError:
+        return
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and wait < grace:
+        warn(
+            f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
+            f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
+        )
 
 
 def package_files(root: Path) -> dict[str, int]:
@@ -71,7 +90,7 @@ def package_files(root: Path) -> dict[str, int]:
 
 def runtime_env(root: Path) -> dict[str, Any]:
     """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
-    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)}
+    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - 10)}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "denoisers"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
@@ -177,7 +196,7 @@ class JobServer:
                     if fresh > seen:  # a new stream begins at the log's beginning
                         on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
                         seen = fresh
-                if (state := self.state(job))[0] in _END_STATUSES:
+                if (state := self.state(job))[0] in END_STATUSES:
                     return state
                 away = 0.0
             except _client_errors():

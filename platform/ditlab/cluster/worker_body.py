@@ -21,7 +21,15 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, HeartbeatThread, KeyValueChannel
+from ditlab.cluster.channel import (
+    CHANNEL_ERRORS,
+    PAUSED,
+    PREEMPTED,
+    STOPPED,
+    HeartbeatThread,
+    KeyValueChannel,
+    terminated,
+)
 from ditlab.cluster.nodes import node_name
 from ditlab.cluster.ray_failures import ray_failure
 from ditlab.cluster.survey import check_joining_node
@@ -68,7 +76,7 @@ def run_worker(config: dict[str, Any]) -> None:
             is_reusable = is_reusable and (not use_gpu or isinstance(error, UserError | RunFailed))
             if assignment["last"] or not is_reusable:
                 raise_hidden(error)  # Ray writes it into its logs
-        if assignment["last"]:
+        if assignment["last"] or terminated.is_set():
             return
         gc.collect()
         torch._dynamo.reset()  # compiled code of one run counts against the limits of the next

@@ -21,12 +21,13 @@ from ray import tune
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
-from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
+from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
 from ditlab.sweeps.results import (
@@ -63,11 +64,12 @@ class SweepSession:
     """Runs the trials of a sweep that have not ended. Ray must be connected."""
 
     def __init__(
-        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None]
-    ) -> None:
+        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
+        grace: float = GRACE,
+    ) -> None:  # fmt: skip
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`."""
         self._started, self._folder = started, started.folder
-        self._on_progress, self._warn = on_progress, warn
+        self._on_progress, self._warn, self._grace = on_progress, warn, grace
         self._sweep_id = started.folder.sweep_id
         self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
         self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
@@ -89,7 +91,7 @@ class SweepSession:
             past = past_curves(started.sweep, summarize_sweep(started, self._elapsed()))
             tuner = TunerThread(started, self._channel, past)
             try:
-                with stop_signals() as requests:
+                with stop_signals(self._grace) as requests:
                     self._follow(tuner, requests, parent)
                 status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
                 if count_ended(started) >= num_trials:
@@ -124,6 +126,10 @@ class SweepSession:
         is_stopping = False
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
+            if lost := lost_ray():
+                update_record(self._folder.folder, status="interrupted", message=lost)
+                more = f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on."
+                raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
             self._is_over_budget = sweep.time_budget is not None and self._elapsed() > sweep.time_budget
             if (requests.count or self._is_over_budget) and not is_stopping:
                 is_stopping = True

@@ -14,12 +14,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urlsplit
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -42,8 +41,6 @@ from ditlab.tracking.access import (
 )
 from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only, schema_fault
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
-
-_Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 _STOP_TIMEOUT = 10.0  # seconds
 _LONGEST_LOG = 256 * MIB
@@ -133,7 +130,7 @@ class ServerOptions:
 
 
 class MlflowServer:
-    """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
+    """A server that starts on entering the context and ends with it, also where that is KeyboardInterrupt."""
 
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
         """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
@@ -165,7 +162,6 @@ class MlflowServer:
                 f"--port {port} on {host} cannot be listened on ({error.strerror}); give another --port."
             ) from error
         self._process: subprocess.Popen[bytes] | None = None
-        self._previous: _Handler = signal.SIG_DFL
 
     @property
     def url(self) -> str:
@@ -199,19 +195,13 @@ class MlflowServer:
         environment["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
         if self.options.administrator:
             environment |= self.options.administrator.settings(self.home, os.environ)
-        # First, or a SIGTERM could leave the server behind.
-        self._previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
-            # order. The home as working directory: what MLflow drops beside itself stays there.
-            with self._open_log() as log:
-                self._process = subprocess.Popen(
-                    self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=log, start_new_session=True,
-                )  # fmt: skip
-        except BaseException:
-            signal.signal(signal.SIGTERM, self._previous)
-            raise
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
+        # The home as working directory: what MLflow drops beside itself stays there.
+        with self._open_log() as log:
+            self._process = subprocess.Popen(
+                self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
         return self
 
     def _open_log(self) -> IO[bytes]:
@@ -239,7 +229,6 @@ class MlflowServer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """End the server; an interruption is the ordinary end, and is not raised again."""
-        signal.signal(signal.SIGTERM, self._previous)
         assert self._process is not None
         for stop in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is not None:

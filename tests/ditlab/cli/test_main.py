@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -15,7 +16,9 @@ from ditlab.cli.main import COMMANDS
 from ditlab.cli.output import emit
 from ditlab.doctor import machine
 from ditlab.storage.files import stamped
+from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
+from support.trainings.endings import handles_sigterm
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")
 
@@ -189,3 +192,14 @@ def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")
     said = run_process("validate", finished.spec, home=finished.home, cwd=tmp_path)
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_any_command_without_a_traceback(number):
+    """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it reads a spec."""
+    command = [sys.executable, "-m", "ditlab", "validate", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: handles_sigterm(process.pid), 20, "a command that is ready")
+        process.send_signal(number)
+        assert process.stderr and process.stderr.read().strip() == "ditlab: interrupted."
+        assert process.wait(20) == 130
