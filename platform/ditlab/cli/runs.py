@@ -222,7 +222,8 @@ def _local_rows(
     from ditlab.tracking.journal import damaged_lines, main_metric, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
-    rows, damaged, runs = [], 0, scan_runs(home)
+    rows: list[dict[str, Any]] = []
+    damaged, runs = 0, scan_runs(home)
     faults: list[str] = []
     fixed = {key: value for key, value in wanted.items() if key != "status"}
     for record in runs.records:
