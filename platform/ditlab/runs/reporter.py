@@ -16,7 +16,7 @@ from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.launch import Launch
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
 from ditlab.tracking.names import flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
@@ -38,6 +38,13 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     """Largest number of nodes that may train a run, even after it lost some: system metrics are named by it."""
     workers = experiment.resources.workers
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
+
+
+def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
+    """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for each thread."""
+    gpus, price = workers * experiment.resources.gpus_per_worker, experiment.tracking.price
+    held = f"{gpus:g} GPU" if gpus else f"{workers * threads} core"
+    return held if price is None else f"{held} at {price:g}"
 
 
 class TrackedReporter(Reporter):
@@ -76,6 +83,7 @@ class TrackedReporter(Reporter):
         tags = {
             **launch.tags,
             "ditlab.workers": str(max(1, len(self._worker_nodes))),
+            DEVICES_TAG: held_devices(experiment, max(1, len(self._worker_nodes)), torch.get_num_threads()),
             "ditlab.numerics": str(NUMERICS_VERSION),
             "ditlab.threads": str(torch.get_num_threads()),  # on which the order of sums depends
             STATUS_TAG: "running",

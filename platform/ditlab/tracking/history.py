@@ -22,6 +22,10 @@ MAIN_TAG = "ditlab.main_metric"
 PROOF_TAG = "ditlab.proof"
 """Tag of a run that was proved before it began: verdict, engine, code, date."""
 
+DEVICES_TAG = "ditlab.devices"
+"""Tag with what an attempt holds: `2 GPU`, `4 core`, and the price of an hour of one where there is one:
+`2 GPU at 2.5`."""
+
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
 RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
@@ -50,9 +54,18 @@ class JournalFacts:
     status: str = "running"
     overview_steps: dict[str, int] = field(default_factory=dict)
     """Last step of each figure of the overview."""
+    seconds: float = 0.0
+    """Seconds of all attempts up to the latest record."""
+    device_hours: dict[str, float] = field(default_factory=dict)
+    """Hours of devices, those of several added, by kind: `GPU`, `core`."""
+    price: float = 0.0
+    """Price of these hours; 0 where none is set."""
+    _at: int = 0
+    """Time of the latest record of an attempt; 0 after its end."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next record that holds no metrics."""
+        self.count_time(record["time"], record["kind"])
         match record["kind"]:
             case "start":
                 self.name, self.family, self.status = record["name"], record["family"], "running"
@@ -70,6 +83,19 @@ class JournalFacts:
                 self.overview_steps |= dict.fromkeys(record["values"], record["step"])
             case "end":
                 self.status = record["status"]
+
+    def count_time(self, time: int, kind: str = "") -> None:
+        """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt and the next."""
+        if self._at and kind != "start":
+            elapsed = max(0, time - self._at) / 1000
+            self.seconds += elapsed
+            number, device, _, price = [*self.tags.get(DEVICES_TAG, "").split(), "", "", "", ""][:4]
+            if device:
+                hours = float(number) * elapsed / 3600
+                self.device_hours[device] = self.device_hours.get(device, 0.0) + hours
+                self.price += hours * float(price or 0)
+        if self._at or kind == "start":
+            self._at = 0 if kind == "end" else time
 
 
 class ResultPoint(NamedTuple):

@@ -21,8 +21,10 @@ STATUS_TAG = "ditlab.status"
 
 
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
-    """Write the run's note again, not over a person's; `status` is how the run ends, `message` why it failed."""
+    """Write the run's note again, not over a person's, and its cost so far; `status` is how the run ends, `message` why
+    it failed."""
     journal = tracker.journal
+    journal.log_cost()
     try:
         record = read_record(tracker.folder)
         step, total = record.step, record.total_steps
