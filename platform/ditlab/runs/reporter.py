@@ -12,11 +12,14 @@ from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter
+from ditlab.reports.formatting import shorten
 from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.launch import Launch
+from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
@@ -38,6 +41,10 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     """Largest number of nodes that may train a run, even after it lost some: system metrics are named by it."""
     workers = experiment.resources.workers
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
+
+
+_LONGEST_TITLE = 120
+"""Characters of a trial's name in MLflow, with its values."""
 
 
 def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
@@ -93,7 +100,11 @@ class TrackedReporter(Reporter):
         names = metric_names(experiment, launch.data, launch.model.objective)
         if main := next((name for name in names if name.startswith("eval/")), None):
             tags[MAIN_TAG] = main
-        tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        tags["ditlab.data"] = f"{launch.data.name} {launch.data.fingerprint[:8]}"
+        title = experiment.name
+        if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
+            title = shorten(f"{title}: {values}", _LONGEST_TITLE)
+        tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not launch.resumed:
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)

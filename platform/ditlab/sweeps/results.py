@@ -23,9 +23,9 @@ from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import final_values, metric_history
+from ditlab.tracking.history import MAIN_TAG, final_values, metric_history
 from ditlab.tracking.names import flatten
-from ditlab.tracking.notes import SweepNote, number
+from ditlab.tracking.notes import SweepNote
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import STATUS_TAG, end_run
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
@@ -149,7 +149,7 @@ class ParentRun:
         parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seed", "fixed")})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
-        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running"}
+        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running", MAIN_TAG: sweep.metrics[0]}
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
         tracker.log_artifact(self._started.folder.spec)
         self._log_note("running")
@@ -170,8 +170,6 @@ class ParentRun:
         final = leader.metrics if leader else {}
         values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
-        if (first := values.get(f"best/{self._metrics[0]}")) is not None:
-            self._tracker.journal.log_overview(len(ended), {"run/best_eval": float(number(first))})
 
     def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
         """Log the ranking, the best trial and the report's files, and end the run."""
