@@ -43,8 +43,8 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
-_LONGEST_TITLE = 120
-"""Characters of a trial's name in MLflow, with its values."""
+_LONGEST_VALUES = 120
+"""Characters of a trial's values, with which its name in MLflow begins."""
 
 
 def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
@@ -103,7 +103,7 @@ class TrackedReporter(Reporter):
         tags["ditlab.data"] = f"{launch.data.name} {launch.data.fingerprint[:8]}"
         title = experiment.name
         if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
-            title = shorten(f"{title}: {values}", _LONGEST_TITLE)
+            title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
         tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not launch.resumed:
             copy_tokenizer(launch.data.train.store, self._folder.path)

@@ -102,15 +102,15 @@ def _view_value(metric: str, present: str | None = None) -> str | None:
     Given the one that is there, None where that is a person's, or has the metric's columns already.
     """
     own = [f"metrics.`{name}`" for name in ((f"best/{metric}", metric) if metric else ())]
-    columns = ["attributes.`Models`", *own, *_COLUMNS]
+    columns = [*own, *_COLUMNS]
     if present is not None:
         try:
             view = json.loads(present)
             before = json.loads(view["state"])["selectedColumns"]
-            columns = [columns[0], *(column for column in own if column not in before), *before[1:]]
+            columns = [*(column for column in own if column not in before), *before]
         except (ValueError, KeyError, TypeError):
             return None
-        if view.get("updatedAt") or before[:1] != columns[:1] or len(columns) == len(before):
+        if view.get("updatedAt") or _COLUMNS[-1] not in before or len(columns) == len(before):
             return None
     cards = [
         {

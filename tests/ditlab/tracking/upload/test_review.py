@@ -248,17 +248,17 @@ def test_the_list_of_runs_has_columns_that_answer(home: Home, new_run: NewRun) -
         view = json.loads(client_of(tracker).get_experiment(experiment).tags[VIEW_TAG])
         return json.loads(view["state"])["selectedColumns"]
 
-    assert columns()[:3] == ["attributes.`Models`", "metrics.`best/eval/velocity`", "metrics.`eval/velocity`"]
+    assert columns()[:2] == ["metrics.`best/eval/velocity`", "metrics.`eval/velocity`"]
     assert {"metrics.`run/gpu_hours`", "tags.`ditlab.changed`", "tags.`ditlab.status`"} <= set(columns())
     before = len(columns())
     for metric in ("eval/bound", "eval/bound", "eval/velocity"):  # a family whose metric has another name
         other = RunTracker(new_run(), None, home)
         other.start("small", "digits", "dlm", {}, {MAIN_TAG: metric})
         assert other.close(30) == 0
-    assert columns()[1:3] == ["metrics.`best/eval/bound`", "metrics.`eval/bound`"] and len(columns()) == before + 2
+    assert columns()[:2] == ["metrics.`best/eval/bound`", "metrics.`eval/bound`"] and len(columns()) == before + 2
 
     view = json.loads(client_of(tracker).get_experiment(experiment).tags[VIEW_TAG])
-    state = json.dumps({**json.loads(view["state"]), "selectedColumns": ["attributes.`Models`"]})
+    state = json.dumps({**json.loads(view["state"]), "selectedColumns": ["tags.`ditlab.run`"]})
     for persons in ("mine", json.dumps({**view, "updatedAt": 7, "state": state}), "[]", '{"state": "{}"}'):
         client_of(tracker).set_experiment_tag(experiment, VIEW_TAG, persons)
         tracker = open_run(new_run(), home)
