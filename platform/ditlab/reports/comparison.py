@@ -86,6 +86,8 @@ class ComparedRun:
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
     measurement: Measurement | None = None
     """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
+    cost: str = ""
+    """Hours of devices, and their price; empty where they were not counted."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
 

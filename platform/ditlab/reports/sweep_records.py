@@ -45,6 +45,8 @@ class Trial:
     """Curves of the sweep's metrics and of `train/loss`."""
     note: str = ""
     """A failure's class and message; in population-based training, the trial's takeovers."""
+    device_hours: Mapping[str, float] = field(default_factory=dict)
+    """Hours of devices, those of several added, by kind: `GPU`, `core`."""
 
     @property
     def has_ended(self) -> bool:

@@ -138,9 +138,7 @@ class RunContent:
                 "No process on this machine trains the run, and its record has no end: it was killed, or runs "
                 "elsewhere."
             )
-        self.metrics, self.facts, now = series_of(journal), JournalFacts(), int(time.time() * 1000)
-        for each in journal.events:
-            self.facts.add(each)
+        self.metrics, self.facts, now = series_of(journal), JournalFacts.of(journal), int(time.time() * 1000)
         if self.is_live:
             self.facts.count_time(now)
         self.results = RunResults()
@@ -310,6 +308,7 @@ def _commands(run: RunContent) -> str:
     name = shlex.quote(run.folder.run_id)
     commands = {
         "draw samples": f"ditlab sample {name} --num 16",
+        "whether its records can be relied on": f"ditlab verify {name}",
         "measure on held-out data": f"ditlab evaluate {name}",
         "figures of the family": f"ditlab figures {name}",
         "weights as safetensors": f"ditlab export {name} --out export-{name}",
@@ -346,7 +345,7 @@ def _result(run: RunContent) -> html.Section:
         num = len(run.attempts)
         facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
     for device, hours in run.facts.device_hours.items():
-        price = f"price {run.facts.price:,.2f}" if run.facts.price else ""
+        price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
         facts.append(html.Fact(f"{device} hours", format_number(hours), price))
     if run.checkpoints:
         facts.append(html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import MAIN_TAG, final_values, metric_history
+from ditlab.tracking.history import MAIN_TAG, JournalFacts, final_values, series_of
+from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.notes import SweepNote
 from ditlab.tracking.records import update_record
@@ -101,7 +103,10 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     folder, record = home.run(planned.run_id), find_record(home, planned)
     if record is None:
         return planned
-    history = metric_history(folder)
+    content = JournalContent()
+    with suppress(OSError):
+        content = read_content(folder.journal)
+    history = series_of(content)
     takeovers, seconds = read_takeovers(folder), 0.0
     if history:  # the time between points, without pauses between sessions
         intervals = np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
@@ -115,6 +120,7 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
         step=record.step,
         total_steps=record.total_steps,
         seconds=seconds,
+        device_hours=JournalFacts.of(content).device_hours,
         metrics=final_values(history),
         curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
         note=failure or "; ".join(takeover.sentence() for takeover in takeovers),
@@ -280,7 +286,9 @@ def finish_sweep(
     files = []
     try:
         spec = best_spec(started.sweep, summary)
-        files = write_sweep_report(summary, folder.report, spec, f"ditlab tune --resume {summary.sweep_id}")
+        drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
+        resume = f"ditlab tune --resume {summary.sweep_id}"
+        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it

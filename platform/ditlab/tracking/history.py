@@ -63,6 +63,14 @@ class JournalFacts:
     _at: int = 0
     """Time of the latest record of an attempt; 0 after its end."""
 
+    @classmethod
+    def of(cls, content: JournalContent) -> JournalFacts:
+        """Facts of a journal."""
+        facts = cls()
+        for record in content.events:
+            facts.add(record)
+        return facts
+
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next record that holds no metrics."""
         self.count_time(record["time"], record["kind"])
@@ -83,6 +91,12 @@ class JournalFacts:
                 self.overview_steps |= dict.fromkeys(record["values"], record["step"])
             case "end":
                 self.status = record["status"]
+
+    @property
+    def cost(self) -> str:
+        """Hours of devices and their price: `1.25 GPU hours, price 3.12`; empty where they were not counted."""
+        texts = [f"{hours:.3g} {device} hours" for device, hours in self.device_hours.items()]
+        return ", ".join(texts + [f"price {self.price:.3g}"] * bool(self.price))
 
     def count_time(self, time: int, kind: str = "") -> None:
         """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt and the next."""

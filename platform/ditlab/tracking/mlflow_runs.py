@@ -24,8 +24,7 @@ LATEST, STEPS = "latest", "steps"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
     "metrics.`run/parameters`", "metrics.`run/gpu_hours`", "metrics.`run/core_hours`", "metrics.`quality/frechet`",
-    "metrics.`quality/agreement`", "tags.`ditlab.changed`", "tags.`ditlab.status`", "tags.`ditlab.family`",
-    "tags.`ditlab.run`",
+    "metrics.`quality/agreement`", "tags.`ditlab.changed`", "tags.`ditlab.status`", "tags.`ditlab.run`",
 )  # fmt: skip
 _IMAGE_SECTION = "ditlab-images"
 

@@ -122,9 +122,10 @@ class RunNote:
         data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
         count = facts.dataset.get("counts", {}).get("train")
         rows = f" ({count:,} samples)" if count else ""
+        cost = f", {facts.cost}" if facts.cost else ""
         parts = [
             f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
-            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}."
+            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}{cost}."
         ]
         main = facts.tags.get(MAIN_TAG, "")
         if span := self.results.get(main):  # where MLflow shows it before the note is unfolded
