@@ -11,7 +11,10 @@ from ditlab.engine.phase_clock import PhaseClock
 from ditlab.training.timing import PhaseLog
 from support.trainings.workers import Recorder, tiny
 
-TIMINGS = ("train/samples_per_second", "train/data_wait", "time/", "perf/", "run/speed", "system/")
+TIMINGS = (
+    "train/samples_per_second", "train/data_wait", "time/", "perf/", "run/speed", "run/seconds", "run/core_hours",
+    "run/gpu_hours", "run/price", "system/",
+)  # fmt: skip
 """Prefixes of their names."""
 
 
