@@ -37,7 +37,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
+from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.notes import baselines, untrained
@@ -345,8 +345,9 @@ def _result(run: RunContent) -> html.Section:
         num = len(run.attempts)
         facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
     for device, hours in run.facts.device_hours.items():
-        price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
-        facts.append(html.Fact(f"{device} hours", format_number(hours), price))
+        notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
+        notes += [f"price {format_number(run.facts.price)}"] if run.facts.price else []
+        facts.append(html.Fact(f"{device} hours", format_number(hours), ", ".join(notes)))
     if run.checkpoints:
         facts.append(html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))
     if run.num_bad_steps:

@@ -18,7 +18,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
@@ -75,6 +75,8 @@ class TrackedReporter(Reporter):
         self._tracker = RunTracker(
             self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
+        known = self._tracker.journal.results.get(ENERGY)
+        self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
@@ -145,6 +147,8 @@ class TrackedReporter(Reporter):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
+        if ENERGY in values:  # of this process, to which that of earlier attempts is added
+            values = {**values, ENERGY: values[ENERGY] + self._energy_before}
         self._tracker.journal.log_metrics(step, values)
         if step:
             self._tracker.begin_upload()

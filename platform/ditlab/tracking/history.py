@@ -31,6 +31,8 @@ STRAGGLER_TAG = "ditlab.straggler"
 RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
 """Metrics of evaluations, in training and after it."""
 SPEED = "train/samples_per_second"
+ENERGY = "perf/energy"
+"""Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""
 PACE = ("time/", "perf/")
 """Beginnings of the names of metrics of a run's speed."""
 
@@ -146,7 +148,7 @@ class RunResults(dict[str, MetricSpan]):
         """Add a point; metrics that are no results are left out."""
         if span := self.get(name):
             span.add(point)
-        elif name.startswith((*RESULT_PREFIXES, SPEED)):
+        elif name.startswith((*RESULT_PREFIXES, SPEED, ENERGY)):
             self[name] = MetricSpan(point, point, point, point)
 
     def load(self, content: JournalContent) -> None:
@@ -155,7 +157,7 @@ class RunResults(dict[str, MetricSpan]):
             if name.startswith(RESULT_PREFIXES):
                 for row, value in zip(points.rows, points.values, strict=True):
                     self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
-            elif name == SPEED:  # it has a point for each step, and nobody asks for its extremes
+            elif name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
                 row = points.rows[-1]
                 self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
 
