@@ -60,7 +60,7 @@ _TAKEN = {
     "trained": " It took over its trained weights.",
 }
 _NEXT = {"report": "its page, with figures and timeline", "verify": "whether its records can be relied on"}
-"""What can be asked of each run, by command."""
+"""Answers of commands that take a run, by command."""
 _COUNTING = (
     "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
     "time is its own alone."
