@@ -215,7 +215,7 @@ def _without_beginning(points: ThinCurve) -> ThinCurve:
     if len(steps) - first < 2:
         return points
     kept = {name: getattr(points, name)[first:] for name in ("steps", "values", "low", "high")}
-    return replace(points, **kept)
+    return replace(points, **kept, num_points=points.num_points if points.is_thinned else len(steps) - first)
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:
