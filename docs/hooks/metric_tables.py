@@ -63,7 +63,8 @@ QUALITY = {
     AGREEMENT_CHANCE: "the same of samples that ignore captions",
 }
 OTHERS = {
-    "held_out/...": "what `eval/...` is, of all held-out rows and of the finished weights: `ditlab evaluate`",
+    "held_out/...": "what `eval/...` is, where `ditlab evaluate` measures something else than training: all held-out "
+    "rows of more than `evaluation.limit`, or weights in float32 after training in another precision",
     "assessed/...": "the family's own measurements by `ditlab evaluate`, beside baselines: see the families' guides",
     "best/...": "of a sweep: the best value so far, by number of trials",
     "pbt/...": "of a trial of a population: the values it trains with, by step",

@@ -127,6 +127,14 @@ class ObjectiveSpec(Spec):
         """
         return {}
 
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return by held-out metric the settings that its values depend on beside network and samples; "": all metrics.
+
+        Runs are compared, and trials ranked, where these are equal. Unless a family says less, they are all but the
+        weights.
+        """
+        return {"": self.model_dump(mode="json", exclude={"weights"})}
+
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if this loss does not fit the model, as far as the specs show."""
 
@@ -284,8 +292,11 @@ class Objective(Protocol):
         ...
 
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Return held-out metrics by name, each a mean over the batch: every loss component, whatever its weight, and
-        more."""
+        """Return held-out metrics by name: every loss component, whatever its weight, and more.
+
+        Each is a value a sample, (B,), whose mean counts, and from which the noise of held-out draws is known; or a
+        mean over the batch, a scalar.
+        """
         ...
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:

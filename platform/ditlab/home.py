@@ -236,6 +236,8 @@ class RunFolder:
     """Receipts of the steps, 40 bytes each (`ditlab.receipts.records`)."""
     receipt_attempts = Below("receipts/attempts.jsonl")
     """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
+    evaluations = Below("evaluations")
+    """Loss components of each evaluation by held-out sample: `00000200.npz`, an array a component."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
     checkpoints = Below("checkpoints")

@@ -29,7 +29,7 @@ SMALL = {
     "step/step_time": ["--rounds", "2", "--block", "1"],
     "step/workers_step": ["--rounds", "2", "--block", "1"],
     "tracking/journal_cost": ["--seconds", "2"],
-    "tracking/long_journal": ["--steps", "30000", "--runs", "50", "--rounds", "1"],
+    "tracking/long_journal": ["--steps", "30000", "--runs", "50", "--points", "6000", "--rounds", "1"],
     "tracking/long_run_in_mlflow": ["--steps", "2000", "--rounds", "1"],
     "tracking/tracking_outage": ["--rounds", "1", "--block", "3"],
 }

@@ -94,7 +94,7 @@ def test_samples_are_drawn_and_the_run_evaluated_and_compared(reader):
     reader.runs(*COMMANDS[4].split())
     assert load_file(reader.folder / "samples" / "samples.safetensors")["values"].shape == (4, 1, 8, 8)
     metrics = reader.runs(*COMMANDS[5].split(), "--json").json["metrics"]
-    assert {"held_out/velocity", "held_out/roughness"} <= set(metrics)
+    assert {"eval/velocity", "eval/roughness"} <= set(metrics)
     reader.runs(*COMMANDS[6].split())
 
 

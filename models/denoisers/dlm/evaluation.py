@@ -16,9 +16,9 @@ from denoisers.contract import EvaluationResult, RowSet, TextCodec
 from denoisers.dlm.objective import QUARTERS, DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figures import Curve, Figure, Lines
-from denoisers.processes.draws import NUM_QUARTERS
+from denoisers.processes.draws import batch_means
 from denoisers.processes.score_entropy import LossTargets, TokenLosses
-from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.specs import NUM_QUARTERS, TokenNoiseSchedule
 from denoisers.processes.uniform_graph import kl_from_uniform
 
 NUM_TIMES = 16
@@ -65,8 +65,9 @@ class DLMEvaluator:
 
         for part in held_out.batches(batch_size):
             tokens: Tensor = part.batch["tokens"]
-            for name, value in objective.metrics(cast(nn.Module, record), part.batch, part.noise).items():
-                sums[name] = sums.get(name, 0.0) + len(tokens) * float(value)
+            means = batch_means(objective.metrics(cast(nn.Module, record), part.batch, part.noise))
+            for name, value in means.items():
+                sums[name] = sums.get(name, 0.0) + len(tokens) * value
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
         exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}

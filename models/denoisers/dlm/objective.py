@@ -30,8 +30,8 @@ from denoisers.dlm.figures import figure_makers
 from denoisers.dlm.network import NoiseLevels, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
-from denoisers.processes.draws import NUM_QUARTERS, quarter_names
 from denoisers.processes.score_entropy import TokenLosses
+from denoisers.processes.specs import NUM_QUARTERS, quarter_names
 from denoisers.processes.uniform_graph import kl_from_uniform
 
 QUARTERS = quarter_names("score_entropy")
@@ -77,9 +77,9 @@ class DLMObjective(FigureDrawer):
             pair = []
             for side, u in enumerate((uniform, 1 - uniform)):
                 levels = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
-                losses = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{side}")
-                by_time = losses.per_token * by_token(levels.weight / levels.rate, x0)
-                pair.append(torch.stack((losses.total, by_time.mean())))
+                per_token = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{side}").per_token
+                weights = (by_token(each, x0) for each in (levels.weight, levels.weight / levels.rate))
+                pair.append(torch.stack([(per_token * weight).mean(1) for weight in weights]))
             quarters.append(torch.stack(pair).mean(0))
         weighted, unweighted = torch.stack(quarters).mean(0)
         by_quarter = {name: values[0] for name, values in zip(QUARTERS, quarters, strict=True)}

@@ -20,7 +20,7 @@ from denoisers.contract import (
     SamplingSpec,
     Spec,
 )
-from denoisers.processes.specs import TokenNoiseSchedule
+from denoisers.processes.specs import TokenNoiseSchedule, quarter_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -172,6 +172,16 @@ class DLMObjectiveSpec(ObjectiveSpec):
     """Must be false: scaling of the output by the noise level, which is for the absorbing process alone."""
     weights: DLMWeights = DLMWeights()
     """Weight of each loss component."""
+
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return what each metric is a mean over: the noise levels of the integral, the whole schedule, or neither.
+
+        `bound` and what follows from it hold the ends' part, so they compare whatever the noise.
+        """
+        noise = self.noise.model_dump(mode="json")
+        ends = {name: noise[name] for name in ("sigma_min", "sigma_max")}
+        by_time = dict.fromkeys(("unweighted", *quarter_names("score_entropy")), noise)
+        return {"": {"score": self.score}, "score_entropy": ends, **by_time}
 
     @field_validator("scale_by_sigma")
     @classmethod

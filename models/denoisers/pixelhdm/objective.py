@@ -16,10 +16,10 @@ from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer
 from denoisers.pixelhdm.figures import figure_makers
 from denoisers.pixelhdm.spec import IMAGE_FEATURES, PixelHDMObjectiveSpec, PixelHDMSpec, PixelHDMWeights
-from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
-from denoisers.processes.flow import interpolate, point_velocity, velocity_target
+from denoisers.processes.draws import draw_times, mean_over_quarters
+from denoisers.processes.flow import interpolate, point_velocity, velocity_errors, velocity_target
 from denoisers.processes.frequency_loss import frequency_error, frequency_weights
-from denoisers.processes.specs import DCT_BLOCK
+from denoisers.processes.specs import DCT_BLOCK, quarter_names
 
 EVALUATION_EPS = 0.05
 """Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
@@ -75,7 +75,7 @@ class PixelHDMObjective(FigureDrawer):
         def errors(quarter: int) -> dict[str, Tensor]:
             t = EVALUATION_EPS + (1 - 2 * EVALUATION_EPS) * draw_times(noise_source, quarter, len(image))
             noise = noise_source.normal(f"noise_t{quarter}", image.shape)
-            return self._errors(network, batch, t, noise, None, self._measured())
+            return self._errors(network, batch, t, noise, None, self._measured(), by_sample=True)
 
         return mean_over_quarters(errors, "velocity")
 
@@ -100,6 +100,7 @@ class PixelHDMObjective(FigureDrawer):
         noise: Tensor,
         keep: Tensor | None,
         names: Iterable[str],
+        by_sample: bool = False,
     ) -> dict[str, Tensor]:
         """Compute the network's errors at z_t by name, in float32 or better whatever the parameters' dtype."""
         self._spec.check_shapes(self._model, {name: tuple(values.shape[1:]) for name, values in batch.items()})
@@ -114,13 +115,13 @@ class PixelHDMObjective(FigureDrawer):
         target = velocity_target(batch["image"], noise, noise_at=0).to(velocity.dtype)
         errors = {}
         if "velocity" in names:
-            errors["velocity"] = functional.mse_loss(velocity, target)
+            errors["velocity"] = (velocity_errors if by_sample else functional.mse_loss)(velocity, target)
         if "frequency" in names:
-            errors["frequency"] = frequency_error(velocity, target, self._frequency_weights)
+            errors["frequency"] = frequency_error(velocity, target, self._frequency_weights, by_sample)
         if aligns:
             assert self.modules is not None
             num_rows = target.shape[2] // self._model.patch_size
-            errors["alignment"] = self.modules(predicted[1], batch[IMAGE_FEATURES], num_rows)
+            errors["alignment"] = self.modules(predicted[1], batch[IMAGE_FEATURES], num_rows, by_sample)
         errors |= {name: component(velocity, target) for name, component in self._others.items() if name in names}
         return errors
 
@@ -132,8 +133,8 @@ class Alignment(nn.Module):
         super().__init__()
         self.projection = nn.Conv2d(width, target_width, kernel_size=3, padding=1)
 
-    def forward(self, tokens: Tensor, features: Tensor, num_rows: int) -> Tensor:
-        """Compute 1 - mean cosine of projected tokens and normalised features, in float32 or better.
+    def forward(self, tokens: Tensor, features: Tensor, num_rows: int, by_sample: bool = False) -> Tensor:
+        """Compute 1 - mean cosine of projected tokens and normalised features, in float32 or better: () or (B,).
 
         tokens (B, N, width), features (B, N, target_width), of images `num_rows` patches high.
         """
@@ -141,7 +142,8 @@ class Alignment(nn.Module):
         projected = self.projection(grid.to(self.projection.weight.dtype)).flatten(2).mT  # (B, N, target_width)
         dtype = torch.promote_types(torch.promote_types(projected.dtype, features.dtype), torch.float32)
         targets = normalise_features(features.to(dtype))
-        return 1 - functional.cosine_similarity(projected.to(dtype), targets, dim=-1).mean()
+        cosines = functional.cosine_similarity(projected.to(dtype), targets, dim=-1)
+        return 1 - (cosines.mean(1) if by_sample else cosines.mean())
 
 
 def normalise_features(features: Tensor) -> Tensor:

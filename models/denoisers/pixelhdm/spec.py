@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -247,6 +247,10 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
                 "objective.time to {kind: logit_normal, eps: 0.05}, or objective.prediction to velocity."
             )
         return self
+
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return the settings of the frequency error; held-out times are uniform whatever `time` is."""
+        return {"frequency": self.frequency.model_dump(mode="json")}
 
     def batch_fields(self, model: ModelSpec) -> tuple[BatchField, ...]:
         """The image encoder's features, where they are aligned with: a row a patch, patches row by row."""

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource, Samples
-
-NUM_QUARTERS = 4
+from denoisers.processes.specs import NUM_QUARTERS, quarter_names
 
 
 def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
@@ -70,22 +69,22 @@ class SampleDraws:
         return torch.stack(draws).to(self._device)
 
 
-def quarter_names(component: str) -> tuple[str, ...]:
-    """Metric names of a component by quarter: `velocity_t0` to `velocity_t3`."""
-    return tuple(f"{component}_t{quarter}" for quarter in range(NUM_QUARTERS))
-
-
 def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
     """Draw times (num,), uniform in a quarter of [0, 1), under the name `time_t0` to `time_t3`."""
     return (quarter + noise_source.uniform(f"time_t{quarter}", (num,))) / NUM_QUARTERS
 
 
 def mean_over_quarters(measure: Callable[[int], dict[str, Tensor]], component: str) -> dict[str, Tensor]:
-    """Return the mean of each of `measure`'s scalar metrics over the quarters 0 to 3, and one component by quarter."""
+    """Return the mean of each of `measure`'s metrics over the quarters 0 to 3, and one component by quarter."""
     quarters = [measure(quarter) for quarter in range(NUM_QUARTERS)]
-    means = {name: torch.stack([metrics[name] for metrics in quarters]).mean() for name in quarters[0]}
+    means = {name: torch.stack([metrics[name] for metrics in quarters]).mean(0) for name in quarters[0]}
     by_quarter = zip(quarter_names(component), quarters, strict=True)
     return means | {name: metrics[component] for name, metrics in by_quarter}
+
+
+def batch_means(metrics: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return metrics of a batch as means: of a value a sample, (B,), or as they are, ()."""
+    return {name: float(value.mean()) for name, value in metrics.items()}
 
 
 def draw_samples(

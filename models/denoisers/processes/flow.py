@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -16,14 +16,14 @@ from denoisers.contract import NoiseSource
 from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.layers.embeddings import drop_labels
-from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
-from denoisers.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights
+from denoisers.processes.draws import draw_times, mean_over_quarters
+from denoisers.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights, quarter_names
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
 NoiseAt = Literal[0, 1]
 ErrorFunction = Callable[[Tensor, Tensor], Tensor]
-"""(predicted, target) -> a mean over the batch."""
+"""(predicted, target) -> a mean over the batch, a scalar, or its value for each sample, (B,)."""
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
@@ -69,18 +69,29 @@ def velocity_error(predicted: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(predicted, target)
 
 
-def direction_error(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
-    """Mean over images of 1 - cos(predicted, target), each image one vector (FasterDiT, arXiv:2410.10356).
+def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error per pixel of each sample, (B,)."""
+    return functional.mse_loss(predicted, target, reduction="none").flatten(1).mean(1)
+
+
+def direction_errors(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
+    """1 - cos(predicted, target) of each image, (B,), as one vector (FasterDiT, arXiv:2410.10356).
 
     `floor`, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
     finite.
     """
     predicted, target = predicted.flatten(1), target.flatten(1)
     length = (predicted.square().mean(1) + floor**2).sqrt() * target.square().mean(1).sqrt()
-    return (1 - (predicted * target).mean(1) / length).mean()
+    return 1 - (predicted * target).mean(1) / length
+
+
+def direction_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean of `direction_errors` over images, a scalar."""
+    return direction_errors(predicted, target).mean()
 
 
 COMPONENTS: dict[str, ErrorFunction] = {"velocity": velocity_error, "direction": direction_error}
+BY_SAMPLE: dict[str, ErrorFunction] = {"velocity": velocity_errors, "direction": direction_errors}
 
 
 class VelocityObjective(FigureDrawer):
@@ -89,7 +100,9 @@ class VelocityObjective(FigureDrawer):
     def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
         self.weights: dict[str, float] = spec.weights.model_dump()
         self.modules: nn.Module | None = None
-        self._components: dict[str, ErrorFunction] = {**COMPONENTS, **components_of(spec.weights, VelocityWeights)}
+        others = components_of(spec.weights, VelocityWeights)
+        self._components: dict[str, ErrorFunction] = {**COMPONENTS, **others}
+        self._measured: dict[str, ErrorFunction] = {**BY_SAMPLE, **others}
         self._active = [name for name, weight in self.weights.items() if weight > 0]
         self._time = spec.time
         self._null_label = model.num_classes
@@ -106,7 +119,8 @@ class VelocityObjective(FigureDrawer):
         if label is not None and self._null_label is not None and self._label_dropout > 0:
             uniform = noise_source.uniform("label_dropout", label.shape)
             label = drop_labels(label, uniform, self._label_dropout, self._null_label)
-        return self._errors(network, image, noise, t, label, self._active)
+        components = {name: self._components[name] for name in self._active}
+        return self._errors(network, image, noise, t, label, components)
 
     @torch.no_grad()
     def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
@@ -120,7 +134,7 @@ class VelocityObjective(FigureDrawer):
         def errors(quarter: int) -> dict[str, Tensor]:
             t = draw_times(noise_source, quarter, len(image))
             noise = noise_source.normal(f"noise_t{quarter}", image.shape)
-            return self._errors(network, image, noise, t, label, self._components)
+            return self._errors(network, image, noise, t, label, self._measured)
 
         return mean_over_quarters(errors, "velocity")
 
@@ -132,11 +146,12 @@ class VelocityObjective(FigureDrawer):
         return None if self._null_label is None else batch["label"]
 
     def _errors(
-        self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None, names: Iterable[str]
-    ) -> dict[str, Tensor]:
+        self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None,
+        components: Mapping[str, ErrorFunction],
+    ) -> dict[str, Tensor]:  # fmt: skip
         """Compute errors of the network's velocity at x_t, in float32 or better whatever the parameters' dtype."""
         x_t = interpolate(image, noise, t).to(next(network.parameters()).dtype)
         predicted = network(x_t, t) if label is None else network(x_t, t, label)
         predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
         target = velocity_target(image, noise).to(predicted.dtype)
-        return {name: self._components[name](predicted, target) for name in names}
+        return {name: component(predicted, target) for name, component in components.items()}

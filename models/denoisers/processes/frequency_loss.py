@@ -76,8 +76,8 @@ def dct_blocks(images: Tensor) -> Tensor:
     return dct @ blocks @ dct.T
 
 
-def frequency_error(predicted: Tensor, target: Tensor, weights: Constant) -> Tensor:
-    """Mean over images, Y, Cb and Cr, blocks and frequencies of the weighted squared difference: a scalar.
+def frequency_error(predicted: Tensor, target: Tensor, weights: Constant, by_sample: bool = False) -> Tensor:
+    """Mean over images (`by_sample`: of each, (B,)), Y, Cb and Cr, blocks, frequencies of the weighted squared error.
 
     predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In float32 or better, under autocast
     too.
@@ -85,4 +85,5 @@ def frequency_error(predicted: Tensor, target: Tensor, weights: Constant) -> Ten
     dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
     with without_autocast(predicted):
         coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))  # (B, 3, H / 8, W / 8, 8, 8)
-        return (weights.like(coefficients)[:, None, None] * coefficients.square()).mean()
+        squared = weights.like(coefficients)[:, None, None] * coefficients.square()
+        return squared.flatten(1).mean(1) if by_sample else squared.mean()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,6 +32,14 @@ SolverName = Literal["euler", "heun", "midpoint", "rk4"]
 Beta = Annotated[float, Field(gt=0, lt=1)]
 MOST_SIGNAL = 0.05
 """Largest alpha_bar at the last timestep that passes for noise."""
+
+
+NUM_QUARTERS = 4
+
+
+def quarter_names(component: str) -> tuple[str, ...]:
+    """Metric names of a component by quarter of time: `velocity_t0` to `velocity_t3`."""
+    return tuple(f"{component}_t{quarter}" for quarter in range(NUM_QUARTERS))
 
 
 class UniformTime(TimeDensity):
@@ -126,6 +135,10 @@ class VelocitySpec(ObjectiveSpec):
     """Distribution of training times. Held-out metrics always use uniform times."""
     weights: VelocityWeights = VelocityWeights()
     """Weight of each loss component."""
+
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return {}: held-out errors are those of any network's velocity at uniform times."""
+        return {}
 
 
 class FlowSamplingSpec(SamplingSpec):

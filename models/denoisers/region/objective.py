@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer
-from denoisers.processes.draws import draw_times, mean_over_quarters, quarter_names
+from denoisers.processes.draws import draw_times, mean_over_quarters
 from denoisers.processes.gaussian import linear_schedule
+from denoisers.processes.specs import quarter_names
 from denoisers.region.figures import figure_makers
 from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
 from denoisers.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
@@ -79,10 +80,10 @@ class RegionObjective(FigureDrawer):
                 partial(noise_source.normal, f"noise_t{quarter}"),
             )
             at_time = self._predict(network, target, mask, present, rows, time, noise)
-            return errors(at_time, batch, rows, COMPONENTS, "masked_mean")
+            return errors_by_window(at_time, batch, rows, COMPONENTS)
 
         if self._model.corruption == "mask":
-            metrics = errors(prediction, batch, rows, COMPONENTS, "masked_mean")
+            metrics = errors_by_window(prediction, batch, rows, COMPONENTS)
         else:
             metrics = mean_over_quarters(measure, "masked")
         metrics["spread"] = spread(prediction, rows)
@@ -139,13 +140,26 @@ def errors(
 
     A window without a masked region counts as 0, in `entry_mean` not at all.
     """
-    squared = (prediction - take_rows(batch["regions"], rows.index).to(prediction.dtype)).square()
-    by_region = {"masked": squared.mean(-1), "accessibility": squared[..., -1]}  # (B, Q)
-    sums = {name: (by_region[name] * rows.valid).sum(1) for name in names}  # (B,)
+    sums = _sums(prediction, batch, rows, names)
     num = rows.valid.sum(1) if reduction != "zeroed_mean" else batch["present"].sum(1)
     if reduction == "entry_mean":
         return {name: each.sum() / num.sum().clamp(min=1) for name, each in sums.items()}
     return {name: each.div(num.clamp(min=1)).mean() for name, each in sums.items()}
+
+
+def errors_by_window(
+    prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Mean squared errors of each window's masked regions, (B,); 0 without any. prediction (B, Q, F)."""
+    num = rows.valid.sum(1).clamp(min=1)
+    return {name: each / num for name, each in _sums(prediction, batch, rows, names).items()}
+
+
+def _sums(prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
+    """Sum a window's squared errors over its masked regions, (B,)."""
+    squared = (prediction - take_rows(batch["regions"], rows.index).to(prediction.dtype)).square()
+    by_region = {"masked": squared.mean(-1), "accessibility": squared[..., -1]}  # (B, Q)
+    return {name: (by_region[name] * rows.valid).sum(1) for name in names}
 
 
 def spread(prediction: Tensor, rows: Rows) -> Tensor:

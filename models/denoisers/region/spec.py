@@ -5,8 +5,9 @@ Regions to impute are chosen by chance, or by coordinates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,7 +22,7 @@ from denoisers.contract import (
     Spec,
     Weight,
 )
-from denoisers.processes.specs import LinearBetas
+from denoisers.processes.specs import LinearBetas, quarter_names
 
 MaskRatio = Annotated[float, Field(gt=0, le=1)]
 Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
@@ -144,6 +145,16 @@ class RegionObjectiveSpec(ObjectiveSpec):
     in noise: alpha_bar at the last timestep is at most 0.05."""
     weights: RegionWeights = RegionWeights()
     """Weight of each loss component."""
+
+    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+        """Return the corruption, whose task is another, and the noise of errors that are means over its timesteps.
+
+        Predictions in one pass (`mse`, `r2`, `pearson`, `spread`) begin at pure noise, whatever the schedule; ratio and
+        reduction are fixed in held-out metrics.
+        """
+        assert isinstance(model, RegionSpec)
+        means = ("masked", "accessibility", *quarter_names("masked")) if model.corruption == "ddpm" else ()
+        return {"": {"corruption": model.corruption}, **dict.fromkeys(means, self.noise.model_dump(mode="json"))}
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
         """Return the median of the largest number of masked regions among `batch_size` windows without padding."""

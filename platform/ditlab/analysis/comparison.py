@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_training_run, list_runs
+from ditlab.training.evaluation import read_by_sample
 
 FEWEST_SAMPLES = 100
 """Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
@@ -174,6 +176,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
         cost=facts.cost,
+        by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
     )
 

@@ -52,7 +52,8 @@ class CheckpointEvaluation:
     num_samples: int
     """Held-out samples that were evaluated."""
     metrics: dict[str, float]
-    """Metrics by name: `held_out/...`, `assessed/...` of the family's evaluator, `quality/...` where requested."""
+    """Metrics by name: `eval/...` (`held_out/...` where it is another measurement than training's), `assessed/...` of
+    the family's evaluator, `quality/...` where requested."""
     tables: dict[str, dict[str, np.ndarray]]
     """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
@@ -64,7 +65,7 @@ class CheckpointEvaluation:
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
-    """Measurement behind each group of metrics: `held_out`, `assessed`, `quality`."""
+    """Measurement behind each group of metrics: `eval` or `held_out`, `assessed`, `quality`."""
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     files: list[Path] = field(default_factory=list)
@@ -140,8 +141,14 @@ def evaluate_run(
                 network, saved.objective(device, data.text), saved.experiment, data, inputs,
                 batch_size, num, rank, ControlChannel(rank), saved.progress,
             )  # fmt: skip
-        found.metrics.update({f"held_out/{name}": value for name, value in held_out.items()})
-        measurements["held_out"] = held_out_measurement(experiment, data, num, FLOAT, device.type, saved.home)
+        place = device.type, saved.home
+        measured = held_out_measurement(experiment, data, num, FLOAT, *place)
+        of_training = experiment.evaluation.limit, experiment.training.precision
+        # one name for one number: what training measures as well is `eval/...`
+        is_same = held_out_measurement(experiment, data, *of_training, *place) == measured
+        group = "eval" if is_same else "held_out"
+        found.metrics.update({f"{group}/{name}": value for name, value in held_out.items()})
+        measurements[group] = measured
         saved.progress("evaluating as the family does", 0, None, "")
         spec = saved.experiment
         if family := spec.family.build_evaluator(spec.objective, spec.model, data.text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,13 +23,15 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.description import run_time
 from ditlab.runs.locks import is_locked
 from ditlab.spec.cards import differing_fields
-from ditlab.spec.experiment import Experiment
+from ditlab.spec.experiment import Experiment, check_name
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
+from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.history import Series, metric_history
 from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
-from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record
+from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record, update_record
+from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 if TYPE_CHECKING:
     from ditlab.analysis.drawing import SampleSet
@@ -90,7 +93,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The spec's `name`."""
+        """The spec's `name`, or the one that `rename` gave."""
         return self.record.name
 
     @property
@@ -112,6 +115,24 @@ class Run:
     def refresh(self) -> Run:
         """The run with its record as it is now. Raises UserError where the record is gone."""
         return replace(self, record=read_record(self.folder))
+
+    def rename(self, name: str) -> Run:
+        """The run under another name, in its record and in MLflow; its spec keeps the name that it was trained under.
+
+        Raises UserError for a name that a spec could not have, and while a process trains the run.
+        """
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if is_locked(self.folder):
+            raise UserError(f"run {self.id} is in use by another process; wait for its end, then rename it.")
+        renamed = replace(self, record=update_record(self.folder, name=name))
+        address = resolve_tracking_uri(self.record.tracking_uri or None, self.home)
+        tracker = RunTracker(self.folder, address, self.home, warn=self.warn)
+        tracker.set_tags({"mlflow.runName": name})
+        tracker.close(CATCH_UP_TIMEOUT)
+        return renamed
 
     def metrics(self, *names: str) -> pa.Table:
         """Metrics from the run's journal, one row a step, ascending; with `names`, these and the steps that have one.
@@ -326,19 +347,20 @@ class FoundRuns(list[Run]):
         """A row a run, the newest first: at most 30."""
         rows: list[list[object]] = []
         for run in self[:MOST_RUNS]:
-            record, latest = run.record, recent_metrics(run.folder).latest
+            record, recent = run.record, recent_metrics(run.folder)
             weights: dict[str, float] = {}
             with suppress(UserError, OSError):
                 weights = run.spec.objective.weights.model_dump()
             heaviest = max(weights, key=lambda name: weights[name], default="")
-            value = latest.get(f"eval/{heaviest}")
+            value = recent.latest.get(f"eval/{heaviest}")
             held_out = f"{heaviest} {value:.4g}" if value is not None else ""
+            loss = None if math.isnan(recent.loss) else recent.loss
             rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
-                         latest.get("train/loss"), held_out, _moment(record.created)])  # fmt: skip
+                         loss, held_out, _moment(record.created)])  # fmt: skip
         left = len(self) - len(rows)
         caption = f"{len(self):,} run{'' if len(self) == 1 else 's'}"
         caption += f", {left:,} older ones not shown" if left else ""
-        columns = ["name", "id", "family", "status", "step", "train/loss", "held out", "created"]
+        columns = ["name", "id", "family", "status", "step", "training loss", "held out", "created"]
         return card("Runs", caption, [table(columns, rows)] if rows else [])
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
+from ditlab.runs.signals import GRACE
 from ditlab.spec.files import spec_name
 from ditlab.spec.sweep import Sweep, load_sweep
 
@@ -47,6 +49,7 @@ def tune(
     *,
     address: str | None = None,
     resume: str | None = None,
+    grace: float = GRACE,
     on_progress: "Callable[[SweepProgress], None] | None" = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -62,6 +65,7 @@ def tune(
         address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
         resume: id or name of a sweep to resume, whose ended trials are not run again; `auto`: the newest unfinished
             sweep with this content, if there is one.
+        grace: seconds from the first Ctrl-C or SIGTERM to the end; what is not saved by then is lost.
         on_progress: receives the trials' state twice a second.
         say: receives lines that describe the sweep at its start.
         warn: receives warnings; None: the logger `ditlab`.
@@ -71,7 +75,8 @@ def tune(
         RunFailed: no trial has a value of the metric, or Ray Tune failed.
     """
     source, given = _loaded(sweep, overrides, resume)
-    address, say = cluster_address(address), say or ignore
+    address, say, warn = cluster_address(address), say or ignore, warn or _log.warning
+    check_stop_wait(grace, warn)
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.sweeps.start import create_sweep, resume_sweep
@@ -82,7 +87,7 @@ def tune(
         with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
 
-            return SweepSession(started, on_progress or ignore, warn or _log.warning).run()
+            return SweepSession(started, on_progress or ignore, warn, grace).run()
 
 
 def plan_sweep(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
+from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
@@ -18,6 +19,7 @@ from ditlab.runs.launch import RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
+from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.tracking.access import redact
@@ -95,6 +97,7 @@ def train(
     weights_only: bool = False,
     metrics_port: int | None = None,
     prove: bool = False,
+    grace: float = GRACE,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -114,6 +117,7 @@ def train(
         weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
+        grace: seconds from the first Ctrl-C or SIGTERM to the end; what is not saved by then is lost.
         on_progress: receives step, metrics and speed, a few times a second.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
@@ -141,6 +145,7 @@ def train(
             from ditlab.cluster.launch import cluster_connection
 
             stack.enter_context(cluster_connection(experiment, address, say))
+        check_stop_wait(grace, warn)
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         if prove:
             from ditlab.api import checks
@@ -168,7 +173,7 @@ def train(
         with lock_run(launch.folder, timeout, warn):
             lifecycle.start(launch.plan.total_steps)
             with lifecycle.recording_failure():
-                outcome = run_training(launch, callbacks)
+                outcome = run_training(launch, callbacks, grace)
             lifecycle.end(outcome)
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,

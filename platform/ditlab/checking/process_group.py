@@ -138,9 +138,11 @@ def _run_worker(
         if threads is not None:
             torch.set_num_threads(threads)
         own = current_rank(use_gpu, rank, world_size, local_rank=rank, timeout=timeout)
+        # Its path, as torch reads a `file://` address without decoding it.
+        store = distributed.FileStore(f"{folder}/rendezvous", world_size)  # type: ignore[attr-defined]
         distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", init_method=Path(folder, "rendezvous").as_uri(), rank=rank,
-            world_size=world_size, timeout=timedelta(seconds=timeout),
+            "nccl" if use_gpu else "gloo", store=store, rank=rank, world_size=world_size,
+            timeout=timedelta(seconds=timeout),
         )  # fmt: skip
         # Pickled here, so that a result that does not travel is an error of this worker's.
         report = ForkingPickler.dumps(("result", body(own, *arguments)))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.checkpoints.manifest import (
     HOLD,
@@ -22,7 +21,7 @@ from ditlab.errors import UserError
 from ditlab.home import resolve_user_path
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.remote import RemoteFiles
+from ditlab.storage.remote import RemoteFiles, split_uri
 
 _OPTION = "checkpoint.storage"
 
@@ -182,9 +181,9 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
     """Open the checkpoint at a path or URI that ends with `step-...`. Raises UserError where there is none."""
     text = str(location)
     if is_uri(text):
-        parts = urlsplit(text)
-        parent, _, name = parts.path.rstrip("/").rpartition("/")
-        above = urlunsplit(parts._replace(path=parent))
+        head, path, query = split_uri(text)
+        parent, _, name = path.rstrip("/").rpartition("/")
+        above = f"{head}{parent}{query}"
     else:
         above, name = str(Path(text).parent), Path(text).name
     if not is_step(name):

@@ -111,7 +111,9 @@ def evaluate(
     run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
     anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run as `held_out/...`.
+    """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run.
+
+    They are named `eval/...` where training measures the same, else (fewer samples, another precision) `held_out/...`.
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
     figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under

@@ -7,9 +7,10 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
+import traceback
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
+from ditlab.runs.signals import command_signals, ignore_signals
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -199,14 +201,24 @@ def cli() -> None:
 def main() -> None:
     """Run the command line and exit with its code; errors that a person can correct are printed without a traceback."""
     hide_tracebacks()
-    # At its end Python gives the signal back to the system: one Ctrl-C more, while Ray and torch are being unloaded,
-    # would end the process by the signal, without its exit code.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`<&-`): the first files that are opened would take its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
+    atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
     logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
     logger.addHandler(handler := _Sentences(logging.WARNING))
+    with command_signals():
+        try:
+            _run()
+        finally:
+            logger.removeHandler(handler)
+
+
+def _run() -> None:
     try:
         code = cli.main(prog_name="ditlab", standalone_mode=False)
+        click.echo(nl=False)  # flushes what others have printed
         sys.exit(code if isinstance(code, int) else 0)
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code)
@@ -219,16 +231,30 @@ def main() -> None:
         _fail(f"{error.format_message()}{see}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130)
-    except BrokenPipeError:  # `ditlab show ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
+        if stream := _failed_stream(error):
+            if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
+                sys.exit(1)
+            _fail(f"{stream} cannot be written ({error.strerror}); send it to another file, or make room there.", 1)
         if error.errno not in REFUSALS:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
-    finally:
-        logger.removeHandler(handler)
+
+
+def _failed_stream(error: OSError) -> str:
+    """The standard stream that an error is about, which goes nowhere from now on; empty for an error of another file.
+
+    An unbuffered stream that has failed does not fail at a flush: what wrote last, click or rich, tells its file.
+    """
+    frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    file = frame.f_locals.get("file") or getattr(frame.f_locals.get("self"), "file", None)
+    for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr)):
+        with suppress(OSError, ValueError):  # ValueError: a stream of another program's, without a number
+            if error.filename is None and file is not None and file.fileno() == stream.fileno():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                return name
+    return ""
 
 
 class _Sentences(logging.Handler):
@@ -250,7 +276,9 @@ def _show_warning(
 
 def _fail(message: str, code: int) -> None:
     message = hide(message)
-    click.echo(f"ditlab: {escape_for_terminal(message)}", err=True)
+    with suppress(OSError):  # whoever reads standard error is gone
+        click.echo(f"ditlab: {escape_for_terminal(message)}", err=True)
     if "--json" in sys.argv:
-        click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
+        with suppress(OSError):
+            click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
     sys.exit(code)

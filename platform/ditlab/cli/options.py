@@ -68,6 +68,10 @@ quick: Decorator = click.option(
     help="Shorten it to about a minute: few steps, small batches, few evaluated samples. Prints what it changes; "
     "fields of --set stay.",
 )
+grace: Decorator = click.option(
+    "--grace", type=click.FloatRange(min=1.0), default=25.0, show_default=True, metavar="S", envvar="DITLAB_GRACE",
+    help="Seconds from Ctrl-C, SIGTERM or a closed terminal to the end: what is not saved by then is lost.",
+)  # fmt: skip
 spec: Decorator = click.argument("spec", type=click.Path(path_type=Path))
 run: Decorator = click.argument("run", shell_complete=complete_run)
 ema: Decorator = click.option(

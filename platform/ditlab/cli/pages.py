@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -107,13 +106,10 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
             opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote
         if opens:
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
         try:
             page.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             output.say("ended.")
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
 @click.command()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,53 +15,151 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
-from ditlab.errors import UserError, first_line
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.formatting import facts_table, format_duration, terminal_table
+from ditlab.runs.locks import RunningState
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
+    from ditlab.tracking.records import RunRecord
 
 _MOST_METRICS = 24
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
 
+_SORTS = {
+    "created": lambda row: row["created"], "name": lambda row: row["name"], "step": lambda row: -row.get("step", 0),
+    "loss": lambda row: _lowest(row["train_loss"]), "held-out": lambda row: _lowest(row.get("main_value")),
+    "speed": lambda row: -(row.get("samples_per_second") or 0),
+}  # fmt: skip
+
+
+def _lowest(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
 @click.group(invoke_without_command=True)
+@click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs.")
+@click.option("--name", metavar="PATTERN", help="Runs of this name; * stands for any text.")
+@click.option("--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped.")
+@click.option("--family", help="Runs of this family.")
 @click.option(
-    "--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs, the newest first."
-)
+    "--sort", type=click.Choice(list(_SORTS)), default="created", show_default=True,
+    help="Order: the newest, the name, the furthest, the lowest loss or held-out metric, or the fastest first.",
+)  # fmt: skip
 @click.option("--tracking", metavar="URI", help="List the runs of this MLflow server instead of DITLAB_HOME's.")
 @options.as_json
 @click.pass_context
-def runs(ctx: click.Context, num: int, tracking: str | None, as_json: bool) -> None:
-    """List recent runs, the newest first; the commands below show, delete and sync them."""
+def runs(
+    ctx: click.Context, num: int, name: str | None, status: str | None, family: str | None, sort: str,
+    tracking: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """List recent runs, the newest first; the commands below show, query, rename, delete and sync them.
+
+    The training loss is the median of the last 2 % of the steps, as far as the journal's last 64 KiB hold them; held
+    out is a run's main metric at its last evaluation.
+    """
     if ctx.invoked_subcommand is not None:
         return
 
-    from ditlab.cli.progress import status_text
+    from rich.text import Text
+
+    from ditlab.cli.progress import STATUS_COLOURS, status_text
 
     home = Home.from_environment()
-    rows, remarks = (_remote_rows(tracking, home, num), []) if tracking else _local_rows(home, num)
-    texts = {"run": "id", "name": "text", "family": "text", "status": "text"}
-    table = terminal_table(texts | {"step": "number", "age": "number", "train loss": "number"})
+    wanted = {"name": name, "status": status, "family": family}
+    if tracking:
+        rows, remarks = _remote_rows(tracking, home, num), list[str]()
+        rows = [row for row in rows if _matches(row, wanted)]
+    else:
+        rows, remarks = _local_rows(home, None if sort != "created" else num, wanted)
+    if sort != "created":
+        rows = sorted(rows, key=_SORTS[sort])[:num]
+    mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
+    held_out = next(iter(mains)) if len(mains) == 1 else "held out"
+    columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
+    table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
-        loss = "" if row["train_loss"] is None else f"{row['train_loss']:.4g}"
+        numbers = [
+            "" if row.get(key) is None else f"{row[key]:.4g}"
+            for key in ("train_loss", "main_value", "samples_per_second")
+        ]
+        if numbers[1] and len(mains) > 1:
+            numbers[1] = f"{escape_line(row['main_metric'].removeprefix('eval/'))} {numbers[1]}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
         names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
-        table.add_row(*names, status_text(row["status"]), step, age, loss)
+        condition = status_text(row["status"])
+        if row["status"] == "lost":
+            condition, step = Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), ""
+        table.add_row(*names, condition, step, " ".join(age.split()[:2]), *numbers)
     if rows:
         output.console(as_json).print(table)
     else:
-        output.print_line(f"no runs under {tracking or home.root}", as_json)
+        which = "runs like these" if any(wanted.values()) else "runs"
+        output.print_line(f"no {which} under {tracking or home.root}", as_json)
     for remark in remarks:
         output.say(remark)
     output.emit({"runs": rows}, as_json)
     if rows and not tracking:
         output.hint(as_json, "runs show", rows[0]["run_id"])
+
+
+@runs.command()
+@options.run
+@click.argument("name")
+@options.as_json
+def rename(run: str, name: str, as_json: bool) -> None:
+    """Give RUN another NAME, here and in MLflow. Its spec keeps the name that it was trained under.
+
+    `--resume auto` finds runs by their spec's name, so a renamed run is resumed by its id or its new name.
+    """
+    from ditlab.api.run import open_run
+
+    found = open_run(run, warn=output.say)
+    before, renamed = found.name, found.rename(name)
+    output.print_line(f"run {renamed.id}: {before} is now {renamed.name}", as_json)
+    output.emit({"run_id": renamed.id, "name": renamed.name, "before": before}, as_json)
+    output.hint(as_json, "runs show", renamed.id)
+
+
+@runs.command()
+@click.argument("sql", metavar="SQL", required=False)
+@click.option("--schema", is_flag=True, help="Print the tables and their columns.")
+@options.as_json
+def query(sql: str | None, schema: bool, as_json: bool) -> None:
+    """Answer SQL, one SELECT over the tables runs, metrics and specs of all runs in DITLAB_HOME.
+
+    The three best runs of last week below two million parameters: "SELECT run, name, main_value FROM runs WHERE
+    created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value LIMIT 3". SQLite reads it, in memory;
+    it can write nothing.
+    """
+    from ditlab.runs.query import as_records, query_runs, schema_lines, shown
+
+    if sql is None or schema:
+        if not schema:
+            raise UserError("SQL is missing; write a SELECT in quotes, or --schema for the tables and their columns.")
+        for line in schema_lines():
+            output.print_line(line, as_json)
+        output.emit({"schema": list(schema_lines())}, as_json)
+        return
+    answer = query_runs(Home.from_environment(), sql)
+    numbers = [
+        all(isinstance(row[place], int | float | None) for row in answer.rows) for place in range(len(answer.columns))
+    ]
+    kinds = {name: "number" if is_number else "text" for name, is_number in zip(answer.columns, numbers, strict=True)}
+    cells = ([escape_line(shown(value)) for value in row] for row in answer.rows)
+    if len(kinds) == len(answer.columns):
+        output.console(as_json).print(terminal_table(kinds, cells))
+    else:
+        raise UserError(f"SQL gives two columns of one name ({', '.join(answer.columns)}); name them apart with AS.")
+    for note in answer.notes:
+        output.say(note)
+    output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
 
 
 @runs.command()
@@ -109,25 +209,63 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     output.emit({"synced": synced, "refilled": asdict(filled) if filled else None}, as_json)
 
 
-def _local_rows(home: Home, num: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of the newest runs, and sentences on what could not be read."""
-    from ditlab.tracking.journal import damaged_lines, recent_metrics
+def _matches(row: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
+    return all(value is None or fnmatchcase(str(row.get(key, "")), value) for key, value in wanted.items())
+
+
+def _local_rows(
+    home: Home, num: int | None, wanted: Mapping[str, str | None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read."""
+    from ditlab.runs.locks import running_state
+    from ditlab.tracking.history import SPEED
+    from ditlab.tracking.journal import damaged_lines, main_metric, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows, damaged, runs = [], 0, scan_runs(home)
     faults: list[str] = []
-    for record in runs.records[:num]:
+    fixed = {key: value for key, value in wanted.items() if key != "status"}
+    for record in runs.records:
+        if len(rows) == num or not _matches(vars(record), fixed):
+            continue
+        running = None
+        if record.status == "running":  # its process or job may be gone
+            running = _with_job(record, running_state(home.run(record.run_id), record))
+        status = running.state.replace("unseen", "running") if running else record.status
+        if not _matches({"status": status}, {"status": wanted["status"]}):
+            continue
         recent = recent_metrics(home.run(record.run_id))
-        loss, damaged = recent.latest.get("train/loss"), damaged + recent.num_damaged
+        damaged += recent.num_damaged
         if recent.fault:
             faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
         names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
-        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(loss)}
+        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(recent.loss)}
+        row["step"] = max(record.step, recent.step)
+        metrics = {name: output.finite(value) for name, value in recent.latest.items()}
+        main = main_metric(home.run(record.run_id))
+        row |= {"main_metric": main, "main_value": metrics.get(main), "metrics": metrics}
+        row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
         rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
+
+
+def _with_job(record: RunRecord, running: RunningState) -> RunningState:
+    """Add what a cluster's job server says of a run that another host trains, where one answers."""
+    if running.state != "unseen" or not (job := record.process.get("job")):
+        return running
+    from ditlab.cluster.jobs import END_STATUSES, default_address, open_job_server
+
+    try:
+        with open_job_server(default_address()) as jobs:
+            status = jobs.state(job)[0]
+    except (UserError, RunFailed):
+        return running
+    if status in END_STATUSES:
+        return running._replace(state="lost", text=f"at step {record.step:,} or later: its Ray job {job} has ended")
+    return RunningState("running", f"its Ray job {job} is {status.lower()}")
 
 
 def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
@@ -167,9 +305,10 @@ def show(run: str, as_json: bool) -> None:
     for note in found.notes:
         output.say(note)
     output.emit(found.to_dict(), as_json)
+    is_lost = found.running is not None and found.running.state == "lost"
     if record.trials and record.status != "finished":
         output.hint(as_json, "tune", "--resume", record.run_id)
-    elif record.status in ("failed", "interrupted") and not record.trials:
+    elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
         output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
         output.hint(as_json, "runs log", record.run_id)
     elif found.unsent:
@@ -185,10 +324,10 @@ def _facts(found: RunDescription) -> dict[str, str]:
     record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
-    if found.is_locked:
-        status += "; a process trains it now"
-    elif record.status == "running":
-        status += "; no process trains it on this machine"
+    if found.running and found.running.state == "lost":
+        status = f"lost {found.running.text}: its process has ended without a word"
+    elif found.running:
+        status += f"; {_with_job(record, found.running).text}"
     of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
     steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
     checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"
@@ -235,6 +374,8 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
             moment = f"{datetime.fromtimestamp(event.time / 1000):%Y-%m-%d %H:%M:%S}"
             output.print_line(f"{moment}  {escape_line(event.text)}", as_json)
     except OSError as error:
+        if not error.filename:  # a line that could not be printed
+            raise
         fault = f"{found.folder.journal} cannot be read ({first_line(error)})"
         raise UserError(f"{fault}; restore it from a copy.") from error
     if not shown:

@@ -17,7 +17,7 @@ from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
-from ditlab.reports.sweep_records import ENDED, Trial, best
+from ditlab.reports.sweep_records import ENDED, Trial, best, why_incomparable
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
@@ -42,11 +42,12 @@ MOST_RUNNING = 4  # running trials that a line of progress names
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )  # fmt: skip
 @options.start
+@options.grace
 @click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
 @options.as_json
 def tune(
     sweep: Path | None, overrides: tuple[str, ...], quick: bool, address: str | None, resume: str | None,
-    start_from: str | None, weights_only: bool, dry_run: bool, as_json: bool,
+    start_from: str | None, weights_only: bool, grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
     overrides = (*options.start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
@@ -80,7 +81,7 @@ def tune(
         from ditlab.api import sweeps
 
         result = sweeps.tune(
-            source, overrides, address=address, resume=resume,
+            source, overrides, address=address, resume=resume, grace=grace,
             on_progress=table.update, say=table.say, warn=table.warn,
         )  # fmt: skip
     for line in summary_lines(result):
@@ -104,6 +105,10 @@ def summary_lines(result: SweepResult) -> list[str]:
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
         lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
+    if reason := why_incomparable(summary):
+        from ditlab.reports.sweep_report import best_of_groups
+
+        lines += [f"  {sentence}" for sentence in (reason, *best_of_groups(summary))]
     lines.append(f"  report: {output.short_path(result.report)}")
     for trial in summary.trials:
         if trial.status == "failed":

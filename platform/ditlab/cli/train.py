@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
-from ditlab.home import Home, resolve_user_path
+from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
     from ditlab.api.training import TrainingResult
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     "--prove", is_flag=True,
     help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
 )  # fmt: skip
+@options.grace
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
     start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None, prove: bool,
-    dry_run: bool, as_json: bool,
+    grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
     from ditlab.cli.progress import ProgressBars, ProgressLine
@@ -85,7 +86,7 @@ def train(
         try:
             result = training.train(
                 experiment, local=local, address=address, resume=resume, metrics_port=metrics_port, prove=prove,
-                on_progress=line.update, say=line.say, warn=line.warn,
+                grace=grace, on_progress=line.update, say=line.say, warn=line.warn,
             )  # fmt: skip
         except training.ProofFailed as error:
             from ditlab.checking.prove.findings import proof_lines
@@ -123,14 +124,16 @@ def _summary(result: TrainingResult) -> list[str]:
         end = f"interrupted at step {result.step} of {result.total_steps}"
         lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
     else:
-        loss = result.metrics.get("train/loss", float("nan"))
-        lines = [f"run {result.run_id} finished: {result.step} steps, loss {loss:.4f}"]
+        loss = recent_metrics(RunFolder(result.folder)).loss
+        lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         if pictures := sorted((result.folder / "media").glob("samples-*.png")):
             lines.append(f"  samples: {output.short_path(pictures[-1])}")
-        page, database = result.folder / "report.html", Home.named_by_environment().mlflow_database
+        from ditlab.tracking.access import resolve_tracking_uri
+
+        page, home = result.folder / "report.html", Home.named_by_environment()
         tracked = result.tracking_uri
-        if tracked == f"sqlite:///{database}":
-            tracked = f"{output.short_path(database)} ({output.command_line('ui')})"
+        if tracked == resolve_tracking_uri(None, home):
+            tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
         lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}MLflow: {tracked}")
     with suppress(UserError):  # a journal that cannot be read costs the table alone
         if summary := result.run.time():
@@ -165,7 +168,7 @@ def submit(
     running; `ray job stop` ends it after a final checkpoint.
     """
     from ditlab.cli.progress import ProgressBars
-    from ditlab.cluster.jobs import DEFAULT_ADDRESS, open_job_server, package_files
+    from ditlab.cluster.jobs import default_address, open_job_server, package_files
     from ditlab.spec.files import STANDARD_INPUT, is_sweep, load_experiment, spec_files
     from ditlab.spec.start import parse_start
     from ditlab.spec.sweep import load_sweep
@@ -192,7 +195,7 @@ def submit(
         command += [option, value] if value else []
     command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
     package_files(root)
-    with open_job_server(address or os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS) as jobs:
+    with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, root)
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")

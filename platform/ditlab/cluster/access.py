@@ -18,12 +18,22 @@ REMEDY = (
 )
 
 
-def own_token() -> AbstractContextManager[None]:
+def own_token(more: Mapping[str, str] | None = None) -> AbstractContextManager[None]:
     """Make a Ray instance that the block starts require a new token, whatever the environment says.
 
-    Without one, any process of the machine could run code as this user.
+    Without one, any process of the machine could run code as this user. `more` has further variables of the instance.
     """
-    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None})
+    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None, **(more or {})})
+
+
+def named(address: str) -> str:
+    """The address with what names it: `--address HOST:PORT`, or `RAY_ADDRESS=HOST:PORT` where the environment does."""
+    return f"{'RAY_ADDRESS=' if os.environ.get('RAY_ADDRESS') == address else '--address '}{address}"
+
+
+def leave_out(address: str) -> str:
+    """Remedy that leaves the address away: `leave --address out` or `unset RAY_ADDRESS`."""
+    return "unset RAY_ADDRESS" if named(address).startswith("RAY_ADDRESS") else "leave --address out"
 
 
 @contextmanager
@@ -81,7 +91,7 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
         return None
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:  # nor does Ray take a proxy
         service, request = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel), gcs_service_pb2.GetClusterIdRequest()
         try:
             service.GetClusterId(request, timeout=5.0, metadata=list(credentials.items()))
@@ -93,12 +103,12 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
 def token_refused(address: str) -> UserError:
     """UserError for a cluster that refuses this process: its token is wrong, held back, or missing."""
     if headers():
-        return UserError(f"--address {address}: the cluster refuses this token; {REMEDY}.")
+        return UserError(f"{named(address)}: the cluster refuses this token; {REMEDY}.")
     if (mode := os.environ.get(MODE)) and mode.lower() != "token":
         return UserError(
-            f"--address {address}: the cluster requires a token, and {MODE}={mode} holds it back; unset {MODE}."
+            f"{named(address)}: the cluster requires a token, and {MODE}={mode} holds it back; unset {MODE}."
         )
-    return UserError(f"--address {address}: the cluster requires a token, and there is none here; {REMEDY}.")
+    return UserError(f"{named(address)}: the cluster requires a token, and there is none here; {REMEDY}.")
 
 
 @contextmanager

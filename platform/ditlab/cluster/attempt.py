@@ -6,9 +6,9 @@ import secrets
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.train import WorkerGroupError
 
 from ditlab.cluster.channel import (
@@ -21,12 +21,14 @@ from ditlab.cluster.channel import (
     read_heartbeats,
 )
 from ditlab.cluster.nodes import alive_ids, answering_ids, kill_processes
+from ditlab.cluster.ray_failures import is_bug, ray_failure, unwrap
 from ditlab.cluster.ray_internals import ray_internal
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerGroup
 from ditlab.errors import first_line
 from ditlab.runs.failures import Failure, FailureKind, failure_from_record
 from ditlab.runs.launch import Launch, RunCallbacks
-from ditlab.runs.local import StopRequests
+from ditlab.runs.signals import StopRequests
 from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
@@ -58,9 +60,11 @@ class Attempt:
 
     def run(self, stop: StopRequests) -> RunOutcome | Failure:
         """Assign the run to the workers and follow them to its end. A stop request leads to a final checkpoint."""
-        self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
         try:
+            self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
             while not (self._workers.has_ended(POLL_INTERVAL) or (self._keeps_workers and self._workers.is_idle())):
+                if lost := lost_ray():
+                    return Failure(FailureKind.LOST_NODE, lost)
                 if stop.count and self._stop_reason != stop.reason:
                     self._request_stop(stop.reason)
                     if stop.message:
@@ -78,8 +82,15 @@ class Attempt:
                     self._check_group()
             self._read_messages()
             return self._end()
+        except (RayError, ConnectionError) as error:  # this process itself has lost Ray
+            if lost := lost_ray():
+                return Failure(FailureKind.LOST_NODE, lost)
+            if isinstance(error, RayError) and (failure := ray_failure(error, self._heartbeats)):
+                return failure
+            raise
         finally:
-            self._control.clear()
+            with suppress(*CHANNEL_ERRORS):
+                self._control.clear()
 
     def _request_stop(self, reason: str) -> None:
         """Make the workers stop after a final checkpoint."""
@@ -123,8 +134,9 @@ class Attempt:
         outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
-            if self._stop_reason == PREEMPTED and outcome["status"] == "interrupted":
-                return Failure(FailureKind.PREEMPTED, f"a node was taken away at step {outcome['step']}")
+            if self._stop_reason in ("", PREEMPTED) and outcome["status"] == "interrupted":
+                what = "a node was taken away" if self._stop_reason else "a worker was told to end (SIGTERM)"
+                return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()
@@ -158,8 +170,10 @@ def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
     A worker that crashed while another one died did so because of it.
     """
     failures = state.error.worker_failures if isinstance(state.error, WorkerGroupError) else {}
-    causes = {rank: getattr(one, "health_check_failure", one) for rank, one in failures.items()}  # Ray wraps deaths
-    dead = {rank: one for rank, one in causes.items() if isinstance(one, RayActorError | WorkerHealthCheckTimeoutError)}
+    causes = {rank: unwrap(one) for rank, one in failures.items()}
+    lost = {rank: found for rank, one in causes.items() if (found := ray_failure(one, state.heartbeats))}
+    timed_out = {rank for rank, one in causes.items() if isinstance(one, WorkerHealthCheckTimeoutError)}
+    dead = {rank: causes[rank] for rank in {*lost, *timed_out}}
     if state.hung and (dead or not recorded):
         sentences = [
             f"worker {each.rank} (process {each.pid}) gave no sign of progress at step {each.step} ({each.activity})"
@@ -168,16 +182,21 @@ def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
         return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
     if recorded and not (dead and recorded.kind is FailureKind.CRASH):
         return recorded
+    inner = unwrap(state.error)
+    led = ray_failure(inner, state.heartbeats)
+    for found in (*lost.values(), *([led] if led else [])):
+        if found.kind in (FailureKind.NODE_OUT_OF_MEMORY, FailureKind.CANNOT_START):
+            return found
     places = {each.rank: f"worker {each.rank} (process {each.pid}, at step {each.step})" for each in state.heartbeats}
     gone = {each.rank for each in state.heartbeats if each.node not in state.alive}
     if dead:
         where = ", ".join(places.get(rank, f"worker {rank}") for rank in sorted(dead))
         if any(getattr(death, "preempted", False) for death in dead.values()):
             return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
-        if gone & dead.keys():
+        if gone & dead.keys() or FailureKind.LOST_NODE in {found.kind for found in lost.values()}:
             return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-        return Failure(FailureKind.LOST_WORKER, f"{where} died")
-    inner = getattr(state.error, "controller_failure", state.error)
+        reasons = {found.message for rank, found in lost.items() if not isinstance(dead[rank], RayActorError)}
+        return Failure(FailureKind.LOST_WORKER, f"{where} was lost ({min(reasons)})" if reasons else f"{where} died")
     if isinstance(inner, WorkerGroupStartupTimeoutError):
         return Failure(FailureKind.NO_RESOURCES, "the cluster has no room for the workers yet")
     if isinstance(inner, WorkerGroupStartupFailedError):
@@ -186,6 +205,10 @@ def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
         return Failure(FailureKind.LOST_WORKER, "a worker died while it was started")
     if isinstance(inner, RayActorError):
         return Failure(FailureKind.LOST_WORKER, "the process that leads the workers died")
+    if led:
+        return replace(led, kind=FailureKind.LOST_NODE if state.is_node_lost else led.kind)
+    if bug := next((one for one in failures.values() if is_bug(one)), None):
+        return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)
     if failures or state.peer_loss:
         if gone:
             where = ", ".join(places[rank] for rank in sorted(gone))

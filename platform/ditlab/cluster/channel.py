@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import psutil
 import ray
 
 from ditlab.cluster.ray_internals import key_value
+from ditlab.cluster.session import lost_ray
 from ditlab.training.reporting import ProgressMarker
 
 CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
@@ -28,6 +30,16 @@ CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
 STOP_POLL_INTERVAL = 0.5  # seconds between looks for requests to stop
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
+
+
+terminated = threading.Event()
+"""Set once this worker was sent SIGTERM: by whoever ends its node, or every process of a Slurm step or a service."""
+
+
+def heed_sigterm() -> None:
+    """Take SIGTERM as a request to save. Called in a worker's main thread, where Ray waits for calls."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
 
 
 class KeyValueChannel:
@@ -63,6 +75,8 @@ class KeyValueChannel:
         return KeyValueChannel(f"{self.name}/{name}")
 
     def _key(self, topic: str) -> bytes:
+        if lost := lost_ray():  # a call would wait for a minute
+            raise ConnectionError(lost)
         assert ray.is_initialized()
         return f"{self.name}/{topic}".encode()
 
@@ -120,7 +134,9 @@ class HeartbeatThread(threading.Thread):
                 return
 
     def should_stop(self) -> bool:
-        """Return True once the worker shall stop."""
+        """Return True once the worker shall stop: on request, or because its process was sent SIGTERM."""
+        if terminated.is_set():
+            self.stop_reason = self.stop_reason or PREEMPTED
         return bool(self.stop_reason)
 
     def end(self) -> None:

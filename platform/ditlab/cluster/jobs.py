@@ -21,16 +21,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ditlab.cluster.access import headers, token_refused, users_token
+from ditlab.cluster.access import headers, named, token_refused, users_token
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.spec.values import format_bytes
+from ditlab.tracking.access import exempt_from_proxies
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest package that a job server accepts, in bytes."""
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
+_STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
@@ -41,7 +43,25 @@ AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may b
 _TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
 _STARTING = "No available agent"  # a head's answer in its first seconds
 _SDKS = ("dashboard_sdk", "job.sdk")
-_END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
+END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def default_address() -> str:
+    """Address of the job server where no option names one."""
+    return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
+
+
+def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
+    """Warn where the Ray job that this process leads would be killed before `grace` seconds have passed."""
+    try:
+        wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
+    except ValueError:
+        return
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and wait < grace:
+        warn(
+            f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
+            f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
+        )
 
 
 def package_files(root: Path) -> dict[str, int]:
@@ -70,7 +90,7 @@ def package_files(root: Path) -> dict[str, int]:
 
 def runtime_env(root: Path) -> dict[str, Any]:
     """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
-    variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_TIMEOUT)}
+    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - 10)}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "denoisers"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
@@ -103,10 +123,11 @@ def open_job_server(address: str) -> Iterator[JobServer]:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
-            f"--address {address} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
+            f"{named(address)} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
             f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
         )
     address = address.rstrip("/")
+    exempt_from_proxies()
     with users_token():
         check_job_server(address)
         try:
@@ -175,7 +196,7 @@ class JobServer:
                     if fresh > seen:  # a new stream begins at the log's beginning
                         on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
                         seen = fresh
-                if (state := self.state(job))[0] in _END_STATUSES:
+                if (state := self.state(job))[0] in END_STATUSES:
                     return state
                 away = 0.0
             except _client_errors():
@@ -195,7 +216,7 @@ class JobServer:
             yield
         except _client_errors() as error_found:
             reason = first_line(error_found)
-            raise error(f"--address {self.address}: the job server {what} ({reason}).") from None
+            raise error(f"{named(self.address)}: the job server {what} ({reason}).") from None
 
 
 def check_job_server(address: str) -> None:
@@ -219,14 +240,14 @@ def check_job_server(address: str) -> None:
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise UserError(
-            f"--address {address}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
+            f"{named(address)}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
             "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
             "address."
         ) from None
     if needs_token:
         raise token_refused(address)
     if status != 200 or "ray_version" not in text:
-        raise UserError(f"--address {address}: the server there is no job server of Ray; correct the address.")
+        raise UserError(f"{named(address)}: the server there is no job server of Ray; correct the address.")
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

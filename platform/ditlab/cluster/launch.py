@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.capacity import check_capacity, cluster_nodes, cpu_share, waiting_message
 from ditlab.cluster.node_report import versions
-from ditlab.cluster.session import is_connected, ray_session
-from ditlab.errors import Unreachable
+from ditlab.cluster.session import is_connected, lost_ray, ray_session
+from ditlab.errors import RunFailed, Unreachable
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
-from ditlab.runs.local import StopRequests, stop_signals
+from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.reporting import RunOutcome
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from ditlab.cluster.workers import GroupSpec, WorkerPool
 
 
-def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
+def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) -> RunOutcome:
     """Train a run on the cluster that this process is connected to, else on a Ray instance of its own.
 
-    SIGINT or SIGTERM makes the workers save a final checkpoint; a second one ends them at once.
+    A signal makes the workers save a final checkpoint; a second one, or `grace` seconds, ends them at once.
 
     Raises UserError where a worker found the input to be wrong, and RunFailed where the run failed and another attempt
     would fail as well.
@@ -32,7 +33,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
-    with ray_session(None, needed, callbacks.warn), stop_signals() as stop:
+    with ray_session(None, needed, callbacks.warn), stop_signals(grace) as stop:
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
         nodes, growth = cluster_nodes()
@@ -43,9 +44,15 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks) -> RunOutcome:
         if is_on_cluster:
             launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
         try:
-            return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
-        finally:
+            outcome = train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
+        except KeyboardInterrupt:
+            pool.shut_down(timeout=0.0)
+            raise
+        except BaseException:
             pool.shut_down()
+            raise
+        pool.shut_down()
+        return outcome
 
 
 def train_with_retries(
@@ -71,15 +78,24 @@ def train_with_retries(
             callbacks.on_failure(tags)
         with suppress(Unreachable):  # an unknown step counts as no progress
             saved = store.last_step()
+        if lost := lost_ray():
+            if not stop.count:
+                raise RunFailed(f"{lost}; `ditlab train SPEC --resume {launch.run_id}` goes on.", kind="lost_node")
+            callbacks.warn(f"{lost}, before the workers had saved: the last checkpoint is of step {max(saved, 0)}.")
+            return _interrupted(store, saved)
         recovery = recovery.after(ended, saved)
         if stop.count:  # before it could save, or between two attempts
-            last = store.location_of(saved) if saved >= 0 else None
-            return RunOutcome("interrupted", max(saved, 0), {}, last)
+            return _interrupted(store, saved)
         if not (ended.kind is FailureKind.NO_RESOURCES and before is FailureKind.NO_RESOURCES):  # one warning a wait
             callbacks.warn(recovery.message_for(ended))
         before = ended.kind
         # The tags go along for a first worker that dies before it can keep a journal.
         launch = launch.changed(resumed=True, memory=recovery.memory, tags={**launch.tags, **tags})
+
+
+def _interrupted(store: CheckpointStore, saved: int) -> RunOutcome:
+    """Outcome of a run that ended without a final checkpoint; `saved` is the step of its last one, -1 for none."""
+    return RunOutcome("interrupted", max(saved, 0), {}, store.location_of(saved) if saved >= 0 else None)
 
 
 @contextmanager

@@ -6,8 +6,11 @@ one of them moves, and `ray_internal` says so in a sentence where a command meet
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -16,7 +19,10 @@ from typing import Any
 TESTED = "2.60"
 """Version of Ray whose internals these are."""
 INTERNALS = {
+    "set_kill_on_parent_death_linux": "ray._private.utils",
+    "set_sigterm_handler": "ray._private.utils",
     "is_token_auth_enabled": "ray._private.authentication.authentication_utils",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "ray._private.ray_constants",
     "get_runtime_env_default_excludes": "ray._private.ray_constants",
     "_dir_travel": "ray._private.runtime_env.packaging",
     "_get_excludes": "ray._private.runtime_env.packaging",
@@ -62,15 +68,52 @@ def reload_token() -> None:
     ray_internal("AuthenticationTokenLoader").instance().reset_cache()
 
 
-@contextmanager
-def quiet_deaths() -> Iterator[None]:
+def quiet_deaths() -> AbstractContextManager[None]:
     """Leave out the paragraph that Ray prints on standard output for every process that dies."""
-    printer = vars(import_module("ray._private.worker"))
-    before, printer["print_to_stdstream"] = ray_internal("print_to_stdstream"), lambda *_, **__: None
+    return _replaced("print_to_stdstream", lambda *_, **__: None)
+
+
+def without_uv() -> AbstractContextManager[None]:
+    """Start Ray below `uv run` as anywhere else: it would pack the working folder for workers, and run uv in each."""
+    return _replaced("RAY_ENABLE_UV_RUN_RUNTIME_ENV", False)  # Ray reads the variable at its import alone
+
+
+@contextmanager
+def _replaced(name: str, value: Any) -> Iterator[None]:
+    module = vars(import_module(INTERNALS[name]))
+    before, module[name] = ray_internal(name), value
     try:
         yield
     finally:
-        printer["print_to_stdstream"] = before
+        module[name] = before
+
+
+@contextmanager
+def own_sessions() -> Iterator[None]:
+    """Make each process that Ray starts in the block lead a session of its own, deaf to SIGTERM and SIGHUP.
+
+    A signal to the launcher's group, or to every process of its control group, then leaves Ray to the launcher, which
+    needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours.
+    """
+    utils = vars(import_module("ray._private.utils"))
+    die_with_parent, set_handler = ray_internal("set_kill_on_parent_death_linux"), ray_internal("set_sigterm_handler")
+
+    def prepare() -> None:  # in the new process, before its program
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        die_with_parent()
+
+    utils |= {"set_kill_on_parent_death_linux": prepare, "set_sigterm_handler": lambda _: None}
+    try:
+        yield
+    finally:
+        utils |= {"set_kill_on_parent_death_linux": die_with_parent, "set_sigterm_handler": set_handler}
+
+
+def instance_processes() -> dict[str, subprocess.Popen[bytes]]:
+    """Processes that this one has started for its Ray instance, by Ray's names such as `raylet`."""
+    node = ray_internal("_global_node")
+    return {name: each.process for name, all_of in node.all_processes.items() for each in all_of} if node else {}
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,9 +20,11 @@ from typing import Any
 
 import psutil
 
-from ditlab.cluster.access import cluster_token, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import quiet_deaths
+from ditlab.cluster.access import cluster_token, leave_out, named, own_token, token_refused, users_token
+from ditlab.cluster.ray_internals import instance_processes, own_sessions, quiet_deaths, without_uv
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.runs.signals import abandon_exit, end_process, is_ending
+from ditlab.tracking.access import exempt_from_proxies
 
 _log = logging.getLogger("ditlab")
 
@@ -37,10 +40,16 @@ SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
+MAX_SOCKET = 107
+"""Bytes of a socket's path on Linux."""
+_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 WAIT_VARIABLE = "DITLAB_RAY_WAIT"
 """Environment variable with the seconds for which a slow start is tried again; 0: once."""
 WAIT = 300.0  # seconds, where the variable is not set
 _PAUSE = 2.0  # seconds between two attempts
+_lost = ""  # see `lost_ray`
+_LOOK_INTERVAL = 0.5  # seconds between looks for Ray's death
+_LOST_TIMEOUT = 3.0  # seconds for a command whose Ray has died
 _KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
 # Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told apart by their words.
 _SLOW = re.compile(r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready", re.IGNORECASE)
@@ -64,20 +73,20 @@ def check_address(address: str, timeout: float = 5.0) -> None:
     """
     if address.startswith(("http://", "https://")):
         raise UserError(
-            f"--address {address} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
+            f"{named(address)} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
             "to train from here, write HOST:PORT (Ray's default port is 6379)."
         )
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
     if not (host and colon and port.isascii() and port.isdigit()):
-        raise UserError(f"--address {address} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
+        raise UserError(f"{named(address)} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"--address {address}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
-            "correct the address, or leave --address out to train on this machine alone."
+            f"{named(address)}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
+            f"correct the address, or {leave_out(address)} to train on this machine alone."
         ) from error
 
 
@@ -94,6 +103,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    exempt_from_proxies()
     if address is not None:
         check_address(address)
     import ray
@@ -104,30 +114,131 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as stack:
         if address is None:
-            stack.enter_context(own_token())
+            stack.enter_context(own_token(socket_folder(warn or _log.warning)))
+            stack.enter_context(without_uv())
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             wait, before = start_wait(), set(psutil.Process().children())
-            start_with_patience(
-                partial(ray.init, **quiet), partial(end_attempt, ray, before), wait, warn or _log.warning
-            )
+            clean = partial(end_attempt, ray, before)
+            with own_sessions():
+                try:
+                    start_with_patience(partial(ray.init, **quiet), clean, wait, warn or _log.warning)
+                except KeyboardInterrupt:
+                    clean()
+                    raise
         else:
             # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
             is_rays = address in ("auto", "local") or address.startswith("ray://")
             stack.enter_context(users_token() if is_rays else cluster_token(address))
             try:
-                ray.init(address=address, **quiet)
+                with own_sessions():
+                    ray.init(address=address, **quiet)
             except ray.exceptions.AuthenticationError:
                 raise token_refused(address) from None
             except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
                 raise UserError(
-                    f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one or leave "
-                    "--address out."
+                    f"{named(address)}: no Ray cluster answers there ({first_line(error)}); start one or "
+                    f"{leave_out(address)}."
                 ) from error
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
-        stack.callback(ray.shutdown)
+        stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
         yield ray
+
+
+def socket_folder(warn: Callable[[str], None]) -> dict[str, str]:
+    """Variables that put the files of an instance on this machine where its sockets can be.
+
+    They lie in RAY_TMPDIR or TMPDIR, whose path may be too long: another folder is taken, and `warn` told.
+
+    Raises UserError where there is no other one.
+    """
+    name = next((each for each in ("RAY_TMPDIR", "TMPDIR") if each in os.environ), None)
+    given, most = os.environ.get(name or "", "/tmp"), MAX_SOCKET - len(_SOCKET)
+    if given.startswith("/") and len(os.fsencode(given)) <= most:
+        return {}
+    fault = f"{name}={given} is no folder for Ray's sockets (an absolute path of {most} bytes at most)"
+    for folder in ("/tmp", "/var/tmp", "/dev/shm"):
+        if os.access(folder, os.W_OK | os.X_OK):
+            warn(f"{fault}: Ray's own files go to {folder}.")
+            return {"RAY_TMPDIR": folder}
+    raise UserError(f"{fault}, and neither /tmp nor /var/tmp can be written; set RAY_TMPDIR to a shorter folder.")
+
+
+def lost_ray() -> str:
+    """Sentence on the Ray that this process was connected to, where that has died; empty while it is there."""
+    return _lost
+
+
+@contextmanager
+def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
+    """Look for the `death` of Ray during the block, and end the connection after it, with all that Ray has started.
+
+    Where Ray has died, a call of it may wait for a minute, and then ends the process with a line of its own: a command
+    that is not over some seconds later ends before that.
+    """
+    global _lost
+    _lost, ended = "", threading.Event()
+
+    def watch() -> None:
+        global _lost
+        while not ended.wait(_LOOK_INTERVAL):
+            if _lost := death():
+                if not ended.wait(_LOST_TIMEOUT):
+                    end_process(f"{_lost}; the run stands at its last whole checkpoint.")
+                return
+
+    watcher = threading.Thread(target=watch, name="ditlab-ray-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join(_LOOK_INTERVAL)
+        started = [*instance_processes().values()]
+        below = [child for each in started for child in _descendants(each.pid)]
+        for each in started:
+            each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
+        if _lost:
+            abandon_exit()  # Ray's own end waits for what is gone
+            for each in started:
+                each.kill()
+        else:
+            ray.shutdown()
+        for child in below:  # Ray's agents would look for their raylet for ten seconds more
+            with suppress(psutil.Error):
+                child.kill()
+        _lost = ""
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _dead_process() -> str:
+    """Sentence on a process of the own instance that has died."""
+    for name, process in instance_processes().items():
+        if name in ("gcs_server", "raylet") and process.poll() is not None:
+            return f"Ray on this machine has died (its process {name} ended with code {process.returncode})"
+    return ""
+
+
+def _unreachable_head() -> str:
+    """Sentence on a cluster whose head takes no connection any more, after a signal: a head may start again."""
+    import ray
+
+    address = getattr(ray.get_runtime_context(), "gcs_address", "") if is_ending() else ""  # not by `ray://`
+    for attempt in range(3 if address else 0):
+        try:
+            check_address(address)
+            break
+        except UserError:
+            if attempt == 2:
+                return f"the cluster's head at {address} has died"
+            time.sleep(_LOOK_INTERVAL)
+    return ""
 
 
 def start_wait() -> float:
@@ -178,11 +289,12 @@ def start_with_patience(
 def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
     ray.shutdown()
-    package, left = str(Path(ray.__file__).parent), []
+    package, left = str(Path(ray.__file__).parent), list[psutil.Process]()
     for child in set(psutil.Process().children()) - before:
         with suppress(psutil.Error):
             if any(part.startswith(package) for part in child.cmdline()):  # its program or script
-                child.terminate()
-                left.append(child)
-    for child in psutil.wait_procs(left, _KILL_TIMEOUT)[1]:
-        child.kill()
+                left += [child, *child.children(recursive=True)]
+    for child in left:
+        with suppress(psutil.Error):
+            child.kill()
+    psutil.wait_procs(left, _KILL_TIMEOUT)

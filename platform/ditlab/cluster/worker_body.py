@@ -21,8 +21,17 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.channel import CHANNEL_ERRORS, PAUSED, PREEMPTED, STOPPED, HeartbeatThread, KeyValueChannel
+from ditlab.cluster.channel import (
+    CHANNEL_ERRORS,
+    PAUSED,
+    PREEMPTED,
+    STOPPED,
+    HeartbeatThread,
+    KeyValueChannel,
+    terminated,
+)
 from ditlab.cluster.nodes import node_name
+from ditlab.cluster.ray_failures import ray_failure
 from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
@@ -67,7 +76,7 @@ def run_worker(config: dict[str, Any]) -> None:
             is_reusable = is_reusable and (not use_gpu or isinstance(error, UserError | RunFailed))
             if assignment["last"] or not is_reusable:
                 raise_hidden(error)  # Ray writes it into its logs
-        if assignment["last"]:
+        if assignment["last"] or terminated.is_set():
             return
         gc.collect()
         torch._dynamo.reset()  # compiled code of one run counts against the limits of the next
@@ -195,6 +204,8 @@ def record_failure(error: Exception, rank: int, resumed: bool, group: KeyValueCh
         record |= {"kind": error.kind, "trace": ""}
     elif isinstance(error, OutOfMemory):
         record |= {"kind": "out_of_memory", "message": hide(error.message), "step": error.step}
+    elif lost := ray_failure(error):
+        record |= {"kind": lost.kind.value, "message": hide(f"worker {rank}: {lost.message}")}
     else:
         message = hide(f"{type(error).__name__}: {error}")
         record |= {"kind": "crash", "message": message, "trace": hide(traceback.format_exc())}

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -16,6 +17,7 @@ BYTES_A_PROCESS = 2**21
 """Bytes of input that make one more process worth its start (about half a second)."""
 WAITING_TASKS = 3
 """Tasks of each process that wait or are done and not yet taken: the bound on memory."""
+_SIGNAL_DELAY = 0.5  # seconds in which a signal for every process, which has ended the pool's, reaches this one
 _work: Callable[[Any], Any]
 """Work of this process, where it is one of a pool."""
 
@@ -39,7 +41,12 @@ def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processe
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,)) as pool:
         try:
             yield from results_in_order(pool, _do, tasks, processes * WAITING_TASKS)
+        except KeyboardInterrupt:
+            for process in multiprocessing.active_children():  # the pool's end would wait for their tasks
+                process.terminate()
+            raise
         except BrokenProcessPool as error:
+            time.sleep(_SIGNAL_DELAY)
             raise UserError(
                 f"a process that {verb} was killed (--processes={processes}), as happens where memory runs out; "
                 "lower --processes."

@@ -15,11 +15,11 @@ from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit, urlunsplit
 
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
+from ditlab.storage.remote import HUB, RemoteFiles, split_uri
 
 ZIP = ".zip"
 """Ending of archives whose members are listed as files."""
@@ -180,9 +180,9 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     """
     base, pattern = (source, "") if whole or Path(source).exists() else _parts(source)
     if is_uri(source):
-        parts = urlsplit(source.replace("#", "%23"))
-        base, pattern = (parts.path, "") if whole else _parts(parts.path)
-        files = _list_uri(source, urlunsplit(parts._replace(path=base or "/")), beside, whole)
+        head, inside, query = split_uri(source)
+        base, pattern = (inside, "") if whole else _parts(inside)
+        files = _list_uri(source, f"{head}{base or '/'}{query}", beside, whole)
     elif Path(base).is_dir() or pattern:
         files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
     elif not os.path.lexists(source):
@@ -209,7 +209,7 @@ def source_name(source: str) -> str:
     """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
     if source.startswith("hf://datasets/") and source.count("/") > 3:
         return source.split("/")[4].partition("@")[0]  # that of the data set
-    path = urlsplit(source).path if is_uri(source) else source
+    path = split_uri(source)[1] if is_uri(source) else source
     if not is_uri(source) and (Path(source).exists() or not _PATTERN.search(source)):
         return Path(os.path.realpath(source)).name  # without links, as far as they lead somewhere
     return PurePosixPath(_parts(path)[0]).name
@@ -284,8 +284,6 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
     """List the files at the URI `root`, a file or a folder."""
     from pyarrow.fs import FileSelector, FileType
 
-    from ditlab.storage.remote import HUB, RemoteFiles
-
     files = RemoteFiles.open("--source", root)
     with files.translating_errors("cannot be listed", _ACCESS):
         system, above = files.filesystem, files.path
@@ -297,8 +295,8 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
         elif whole:
             raise UserError(f"--source={source}{_NO_FOLDER}")
         else:
-            parts = urlsplit(root)
-            root = urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0] or "/"))
+            head, path, query = split_uri(root)
+            root = f"{head}{path.rstrip('/').rpartition('/')[0] or '/'}{query}"
             above, stem = info.path.rpartition("/")[0], info.path.rpartition(".")[0]
             infos = system.get_file_info(
                 [info.path, *(f"{stem}{suffix}" for suffix in {*beside} - {f".{info.extension}"})]
@@ -408,8 +406,6 @@ def read_part(file: SourceFile, start: int, length: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _files(root: str) -> Any:
-    from ditlab.storage.remote import RemoteFiles
-
     return RemoteFiles.open("--source", root)
 
 

@@ -40,7 +40,14 @@ from ditlab.home import Home, writable_folder
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
 from ditlab.storage.remote import RemoteFiles
-from ditlab.tracking.access import check_access, check_reachable, launch_address, redact, resolve_tracking_uri
+from ditlab.tracking.access import (
+    check_access,
+    check_reachable,
+    launch_address,
+    redact,
+    resolve_tracking_uri,
+    sqlite_path,
+)
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 SLOW_STORAGE = 100e6
@@ -181,7 +188,7 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where it accepts it."""
     if address.startswith("sqlite"):
         remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
-        return [Finding("note", "MLflow", f"the database {address.removeprefix('sqlite:///')}", remedy)]
+        return [Finding("note", "MLflow", f"the database {sqlite_path(address)}", remedy)]
     if wrong := [f"{address} from {node}: {problem}" for node, problem in problems.items() if problem]:
         return [Finding("missing", "MLflow", text, "correct the server's or that node's environment") for text in wrong]
     return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
@@ -251,8 +258,9 @@ def probe_job_server(address: str) -> tuple[int | None, list[str]]:
     listening = {
         each.laddr.ip for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
     }
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a server of this node
     try:
-        with urllib.request.urlopen(f"http://{address}/api/jobs/", timeout=10) as answer:
+        with direct.open(f"http://{address}/api/jobs/", timeout=10) as answer:
             return answer.status, sorted(listening)
     except urllib.error.HTTPError as error:
         return error.code, sorted(listening)

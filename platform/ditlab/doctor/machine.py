@@ -6,11 +6,12 @@ import importlib.metadata
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ditlab.errors import UserError
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 
@@ -24,6 +25,8 @@ MIN_VERSIONS = {
     "pydantic": (2, 10),
 }
 MIN_FREE_BYTES = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
+
+_WORKER_TIMEOUT = 120.0  # seconds for a process to start and import torch, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ def last_sentence(findings: Sequence[Finding]) -> str:
 
 
 def check_machine() -> list[Finding]:
-    """Findings of every check, in order; none raises."""
-    return [*_libraries(), *_devices(), *_rest()]
+    """Findings of every check, in order; none raises. What `ditlab train` starts is started, as that starts it."""
+    return [*_libraries(), *_devices(), *_rest(), *check_tracking(), *check_ray()]
 
 
 def _libraries() -> Iterator[Finding]:
@@ -99,3 +102,56 @@ def _rest() -> Iterator[Finding]:
         yield Finding("ok", "model families", ", ".join(families()))
     except (ImportError, AttributeError, AssertionError, UserError) as error:
         yield Finding("missing", "model families", str(error), "fix or remove that family's folder")
+
+
+def check_tracking() -> Iterator[Finding]:
+    """Findings on MLflow where runs launched here are tracked: its library, and the database or server."""
+    from ditlab.tracking.access import access_fault, launch_address, redact, resolve_tracking_uri, sqlite_path
+    from ditlab.tracking.mlflow_connection import REFILL, database_damage, load_mlflow, schema_fault
+
+    try:
+        home = Home.from_environment()
+        uri = resolve_tracking_uri(launch_address(None, home), home)
+        load_mlflow()
+    except Exception as error:  # as much as an import may raise
+        yield Finding(
+            "missing", "MLflow", first_line(error), "correct that; runs go on, and MLflow shows nothing of them"
+        )
+        return
+    if not uri.startswith("sqlite:"):
+        fault = access_fault(uri, "start that server")
+    elif damage := database_damage(sqlite_path(uri)):
+        fault = f"{damage}; {REFILL}"
+    else:
+        fault = schema_fault(sqlite_path(uri))
+    found, _, remedy = fault.rstrip(".").partition("; ")
+    yield Finding("missing" if fault else "ok", "MLflow", found or redact(uri), remedy)
+
+
+def check_ray() -> Iterator[Finding]:
+    """Finding on the Ray instance or cluster that a training here would use, and on a worker's imports there."""
+    from ditlab.cluster.session import cluster_address, ray_session
+
+    said, began, address = list[str](), time.monotonic(), cluster_address(None)
+    try:
+        with ray_session(address, 1, said.append):
+            from ditlab.cluster.nodes import alive_nodes, run_on_nodes
+
+            results = run_on_nodes(alive_nodes(), import_worker, timeout=_WORKER_TIMEOUT)
+    except (UserError, RunFailed) as error:
+        reason = first_line(error.__cause__ if isinstance(error, RunFailed) and error.__cause__ else error)
+        yield Finding("missing", "Ray workers", reason, "correct that; `ditlab train --local` trains without Ray")
+        return
+    for result in results:
+        if result.problem:
+            remedy = "a worker has to import DiTLab as this process does: look at PYTHONPATH and the installation"
+            yield Finding("missing", f"Ray workers on {result.name}", result.problem, remedy)
+    if not any(result.problem for result in results):
+        where = f"of RAY_ADDRESS={address}" if address else "of an instance on this machine"
+        text = f"started and ready in {time.monotonic() - began:.0f} s, {where}"
+        yield Finding("note" if said else "ok", "Ray workers", text, " ".join(said))
+
+
+def import_worker() -> None:
+    """Import what a worker imports."""
+    import ditlab.cluster.worker_body  # noqa: F401

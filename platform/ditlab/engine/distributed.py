@@ -14,6 +14,9 @@ from torch import distributed
 
 from ditlab.engine.deepspeed_internals import release_process_group
 
+_MPI_VARIABLES = (*(f"OMPI_COMM_WORLD_{each}" for each in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "LOCAL_SIZE")
+"""Variables of an MPI launcher around the run, which DeepSpeed would take for the run's own, or refuse."""
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -37,9 +40,10 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
     with tempfile.TemporaryDirectory() as folder:
+        # Its path, as torch reads a `file://` address without decoding it.
+        store = distributed.FileStore(f"{folder}/rendezvous", 1)  # type: ignore[attr-defined]
         distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1,
-            timeout=timedelta(seconds=timeout),
+            "nccl" if use_gpu else "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=timeout),
         )  # fmt: skip
         try:
             yield rank
@@ -57,6 +61,8 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, tim
     if chosen and chosen.get_accelerator().device_name() != kind:
         chosen.ds_accelerator = None
     os.environ["LOCAL_RANK"] = str(local_rank)
+    for name in _MPI_VARIABLES:
+        os.environ.pop(name, None)
     if not use_gpu:
         return Rank(rank, world_size, local_rank, torch.device("cpu"), timeout)
     # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.

@@ -12,7 +12,7 @@ from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.home import Home
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.receipts.records import Measurement
+from ditlab.receipts.records import SETTINGS, Measurement
 from ditlab.spec.experiment import Experiment
 
 FLOAT = "fp32"
@@ -75,13 +75,16 @@ def _held_out_parts(
     experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
 ) -> dict[str, Any]:
     encoders, downloads = experiment.encoders, home.caches / "encoders"
+    settings = experiment.objective.metric_settings(experiment.model)
     held_out: Any = _rows(data.held_out, num)
     if data.mixture is not None:
         measured = data.mixture.measured(len(data.held_out) if num is None else num)
         held_out = {name: _rows(data.mixture.parts[name].held_out, part) for name, part in measured.items()}
     return {
         "held-out samples": held_out,
-        "objective": experiment.to_dict()["objective"],
+        "objective": settings.get("", {}),
+        **{f"{SETTINGS}{name}": value for name, value in settings.items() if name},
+        "shapes": [[each.name, each.shape] for each in experiment.model.batch_fields() if each.name != "label"],
         "text encoder": encoder_digest(encoders.text, encoders.precision, downloads),
         "image encoder": encoder_digest(encoders.image, encoders.precision, downloads),
         "packing": data.text.packing if data.text else "",

@@ -35,6 +35,10 @@ Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 16)]
 SHOWN = 12
 """Digits of a digest that people are shown, and that tags hold of each part."""
+SETTINGS = "settings of "
+"""Beginning of the name of a part that one metric alone depends on: `settings of frequency`."""
+ROUNDING = frozenset({"precision", "numerics"})
+"""Parts by which figures differ in rounding alone."""
 TAG_PREFIX = "ditlab.measurement."
 """Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
 EVALUATION_TAG = "ditlab.evaluation"
@@ -196,10 +200,15 @@ class Measurement:
         return self.digest[:SHOWN]
 
 
-def differing_parts(measurements: Iterable[Measurement]) -> list[str]:
-    """Return the names of the parts in which measurements differ, sorted."""
+def concerns(part: str, metric: str) -> bool:
+    """Return True for a part of a measurement that a metric depends on, whose name has no group: `velocity`."""
+    return not part.startswith(SETTINGS) or part == f"{SETTINGS}{metric.rpartition('/')[2]}"
+
+
+def differing_parts(measurements: Iterable[Measurement], metric: str | None = None) -> list[str]:
+    """Return the names of the parts in which measurements differ, sorted; with `metric` those that it depends on."""
     known = list(measurements)
-    names = sorted({name for each in known for name in each.parts})
+    names = sorted({name for each in known for name in each.parts if metric is None or concerns(name, metric)})
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
 
 

@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import stdtrit
 
 from denoisers.figures import Figure
-from ditlab.receipts.records import Measurement, differing_parts
+from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 
 HELD_OUT = "eval/"
@@ -22,6 +23,8 @@ PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
 """An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
 MOST_APART = 1.25
 """Largest factor between a budget and the measurements before and behind it that speak for it."""
+DRAWS = frozenset({"device"})
+"""Parts of a measurement by which its random numbers are others, for the same expected value."""
 WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
 
@@ -88,6 +91,8 @@ class ComparedRun:
     """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
     cost: str = ""
     """Hours of devices, and their price; empty where they were not counted."""
+    by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
+    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
 
@@ -178,6 +183,9 @@ class Comparison:
             return "the runs' families have no held-out metric in common"
         if self.main is None:
             return "the runs' families have no loss component in common, so no held-out metric says which is better"
+        measured = [run.measurement for run in self.evaluated if run.measurement]
+        if other := [part for part in differing_parts(measured, self.main) if part not in DRAWS | ROUNDING]:
+            return f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
         return ""
 
     def measured_apart(self, group: str) -> str:
@@ -188,10 +196,10 @@ class Comparison:
             known = {self.label(run): run.drawn.measurement for run in self.runs if run.drawn and run.drawn.quality}
         measured = [each for each in known.values() if each]
         unknown = [label for label, each in known.items() if each is None]
-        ways, sentences = len({each.digest for each in measured}), []
-        if ways > 1:
-            parts = ", ".join(differing_parts(measured))
-            sentences.append(f"{group}/... is measured in {ways} ways, which differ in: {parts}.")
+        sentences = []
+        if parts := differing_parts(measured, self.main if group == "eval" else None):
+            name = self.main if group == "eval" and self.main else "..."
+            sentences.append(f"{group}/{name} is measured in several ways, which differ in: {', '.join(parts)}.")
         if measured and unknown:
             sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
         return " ".join(sentences)
@@ -203,6 +211,22 @@ class Comparison:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]
         return [found for axis in AXES if (found := equal_budget(curves, axis))]
+
+    def noise(self, budget: EqualBudget) -> float | None:
+        """Half the 95 % interval of the difference between the two lowest at a budget, over held-out draws.
+
+        From the differences by sample: both saw the same samples, times and noise. None where these were not kept, or
+        are others.
+        """
+        lowest = [self.evaluated[place] for place in budget.order[:2]]
+        measured = [run.measurement for run in lowest if run.measurement]
+        if self.main is None or len(measured) < 2 or set(differing_parts(measured, self.main)) - ROUNDING:
+            return None
+        values = [found for run in lowest if (found := values_at(run, self.main, budget)) is not None]
+        num = len(values[0]) if values else 0
+        if len(values) < 2 or len(values[1]) != num or num < 2:
+            return None
+        return float(stdtrit(num - 1, 0.975) * (values[0] - values[1]).std(ddof=1) / np.sqrt(num))
 
     def nearest_ancestor(self, run: ComparedRun) -> ComparedRun | None:
         """The nearest run of the comparison that a fork goes on from, directly or through others; None without one."""
@@ -287,6 +311,24 @@ class EqualBudget:
     """One a run, in their order; NaN where evaluations beside it were not finite, or it is not measured there."""
     every: int = 0
     """Most steps between evaluations (`evaluation.every`) by which all runs would be measured there; 0: they are."""
+
+    @property
+    def order(self) -> list[int]:
+        """Places of the runs with a finite value, the lowest first."""
+        return [int(place) for place in np.argsort(self.values) if np.isfinite(self.values[place])]
+
+
+def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | None:
+    """Return a held-out metric at a budget by held-out sample; between two evaluations as `measured_at` weighs them."""
+    curve = run.held_out[name]
+    reach, behind = curve.along(budget.axis), int(np.searchsorted(curve.along(budget.axis), budget.amount * (1 - 1e-9)))
+    if behind < len(reach) and reach[behind] <= budget.amount * (1 + 1e-9):
+        return run.by_sample(int(curve.steps[behind])).get(name)
+    before, after = (run.by_sample(int(curve.steps[place])).get(name) for place in (behind - 1, behind))
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    share = np.log(budget.amount / reach[behind - 1]) / np.log(reach[behind] / reach[behind - 1])
+    return (1 - share) * before + share * after
 
 
 def measured_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float | None:

@@ -280,34 +280,42 @@ def _ranking(comparison: Comparison) -> str:
     if comparison.obstacle:
         return f"Which run is better cannot be said: {comparison.obstacle}."
     equals_steps = len({run.batch_size for run in comparison.evaluated}) == 1
-    by_winner: dict[str | None, list[EqualBudget]] = {}
     unmeasured = [budget for budget in comparison.budgets if budget.every]
-    for budget in comparison.budgets:
-        if not (budget.every or (budget.axis == "samples" and equals_steps)):
-            by_winner.setdefault(_lowest(comparison, budget)[0], []).append(budget)
-    if not by_winner:
-        if not unmeasured:
-            return "Which run is better cannot be said: the runs were evaluated at no common step."
-        return f"Which run is better cannot be said: {_unmeasured(unmeasured)}."
-    has_many = len(comparison.evaluated) > 2
-    clauses = []
-    for winner, budgets in by_winner.items():
-        values_at = []
-        for budget in budgets:
-            lowest = map(format_number, _lowest(comparison, budget)[1])
-            values = (", the next " if has_many else " against ").join(lowest) or "no numbers"
-            kind = "time" if budget.axis == "seconds" else budget.axis
-            values_at.append(f"{values} at equal {kind} ({amount(budget)})")
-        if winner is None:
-            who = f"{'the two lowest' if has_many else 'the runs'} are level (within {LEVEL:.0%})"
-        else:
-            who = f"{winner} is {'lowest' if has_many else 'lower'}"
-        clauses.append(f"{who}: {_listed(values_at)}")
-    unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    shown = [
+        budget for budget in comparison.budgets if not (budget.every or (budget.axis == "samples" and equals_steps))
+    ]
+    if not shown:
+        reason = _unmeasured(unmeasured) if unmeasured else "the runs were evaluated at no common step"
+        return f"Which run is better cannot be said: {reason}."
+    clauses = [_clause(comparison, budget) for budget in shown]
     if unmeasured:
         clauses.append(_unmeasured(unmeasured))
-    without = f" {_listed(unranked)} cannot be ranked, without held-out metrics." if unranked else ""
-    return f"Held-out error ({comparison.main}): {'; '.join(clauses)}.{without}"
+    sentences = [f"Held-out error ({comparison.main}): {'; '.join(clauses)}."]
+    if any(_lowest(comparison, budget)[0] for budget in shown):
+        sentences.append("Each is one run: whether the settings or the seed made the difference is not known.")
+    if any(len(budget.order) > 1 and comparison.noise(budget) is None for budget in shown):
+        sentences.append("The error over held-out draws is not known: values by sample were not kept for all of them.")
+    if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
+        sentences.append(f"{_listed(unranked)} cannot be ranked, without held-out metrics.")
+    return " ".join(sentences)
+
+
+def _clause(comparison: Comparison, budget: EqualBudget) -> str:
+    """Clause on the two lowest at a budget: their values, the difference, and its error over held-out draws."""
+    winner, values = _lowest(comparison, budget)
+    at = f"at equal {'time' if budget.axis == 'seconds' else budget.axis} ({amount(budget)})"
+    if len(values) < 2:
+        return f"only {winner} has a number {at}: {format_number(values[0])}" if winner else f"no run has a number {at}"
+    has_many, error = len(comparison.evaluated) > 2, comparison.noise(budget)
+    noise = "" if error is None else f" (± {error:.2g} over held-out draws, 95 %)"
+    lower, upper = map(format_number, values)
+    if winner is None:
+        who = "the two lowest" if has_many else "the runs"
+        found = f"{who} are level{'' if noise else f' (within {LEVEL:.0%})'}: {lower} and {upper}{noise}"
+    else:
+        by = f"{winner} is {'lowest' if has_many else 'lower'} by {format_number(values[1] - values[0])}{noise}"
+        found = f"{by}: {lower}, {'the next' if has_many else 'against'} {upper}"
+    return f"{found} {at}"
 
 
 def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
@@ -317,10 +325,15 @@ def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
 
 
 def _lowest(comparison: Comparison, budget: EqualBudget) -> tuple[str | None, list[float]]:
-    """Label of the run with the lowest value, None where the two lowest are level or none is finite; the two values."""
-    order = [int(place) for place in np.argsort(budget.values) if np.isfinite(budget.values[place])][:2]
+    """Label of the run with the lowest value, None where the two lowest are level or none is finite; the two values.
+
+    Level: apart by less than the error over held-out draws, or, where that is not known, by less than LEVEL.
+    """
+    order = budget.order[:2]
     values = [budget.values[place] for place in order]
-    is_level = not values or (len(values) == 2 and values[1] - values[0] < LEVEL * abs(values[0]))
+    error = comparison.noise(budget)
+    least = LEVEL * abs(values[0]) if error is None and values else error
+    is_level = not values or (len(values) == 2 and least is not None and values[1] - values[0] < least)
     return None if is_level else comparison.label(comparison.evaluated[order[0]]), values
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from denoisers.figures import Tick
 from ditlab.reports.charts import AxisScale, number_label
 from ditlab.reports.formatting import describe_value, shorten
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
 
 _WIDE = 3.0
 _FENCE = 3.0
@@ -153,6 +153,8 @@ def importance(summary: SweepSummary) -> Importance:
         if trial.status in {"finished", "stopped"} and objectives(summary, trial) is not None
     ]
     num = len(trials)
+    if reason := why_incomparable(summary):
+        return Importance(num_trials=num, reason=reason)
     if num < MIN_TRIALS:
         return Importance(
             num_trials=num, reason=f"Too few trials: {num} ended with a value, and {MIN_TRIALS} are needed."

@@ -95,7 +95,7 @@ def _by_trial(summary: SweepSummary) -> Points:
         trial.number for trial in summary.trials if trial.status == "finished" and trial.number in metric.positions
     )
     curves = []
-    if done:
+    if done and first is not None:  # of trials that do not compare, none leads
         accumulate = np.minimum.accumulate if summary.modes[0] == "min" else np.maximum.accumulate
         leading = accumulate([metric.positions[number] for number in done])
         last = max(trial.number for trial in summary.trials)

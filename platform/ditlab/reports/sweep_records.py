@@ -47,6 +47,8 @@ class Trial:
     """A failure's class and message; in population-based training, the trial's takeovers."""
     device_hours: Mapping[str, float] = field(default_factory=dict)
     """Hours of devices, those of several added, by kind: `GPU`, `core`."""
+    measured: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out samples`)."""
 
     @property
     def has_ended(self) -> bool:
@@ -93,17 +95,20 @@ def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
 def rank(summary: SweepSummary) -> list[Trial]:
     """Sort all trials, best first.
 
+    Trials whose metrics are measured with other data or objectives are apart, each group in that of its first trial.
     Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
     a finite value of some metric, then failed ones, then waiting ones. Trials of equal status are sorted by the first
     metric's last value in its mode. With several metrics they are sorted by front first (non-dominated sorting: Deb et
     al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
     within a front. Ties go to the lower number.
     """
-    groups: dict[int, list[tuple[tuple[float, ...], Trial]]] = {}
+    groups: dict[tuple[int, int], list[tuple[tuple[float, ...], Trial]]] = {}
+    ways = _ways(summary)
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
         losses = _losses(summary, trial)
         group = _GROUPS.get(trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE)
-        groups.setdefault(group, []).append((losses or (), trial))
+        way = ways.index(trial.measured) if losses else len(ways)
+        groups.setdefault((way, group), []).append((losses or (), trial))
     ranked: list[Trial] = []
     for _, members in sorted(groups.items()):
         fronts = _fronts([losses for losses, _ in members])
@@ -115,8 +120,11 @@ def rank(summary: SweepSummary) -> list[Trial]:
 def pareto(summary: SweepSummary) -> list[Trial]:
     """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
-    With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric.
+    With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric, and
+    where trials are not comparable.
     """
+    if len(_ways(summary)) > 1:
+        return []
     done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
     fronts = _fronts([_losses(summary, trial) or () for trial in done])
     front = [trial for trial, number in zip(done, fronts, strict=True) if number == 0]
@@ -124,9 +132,54 @@ def pareto(summary: SweepSummary) -> list[Trial]:
 
 
 def best(summary: SweepSummary) -> Trial | None:
-    """Return the first of `rank`, even unfinished, if it has a finite value of every metric, else None."""
+    """Return the first of `rank`, even unfinished, if it has a finite value of every metric, else None.
+
+    None too where trials are not comparable, of which `comparable` has the best by group.
+    """
+    if len(_ways(summary)) > 1:
+        return None
     first = next(iter(rank(summary)), None)
     return first if first is not None and objectives(summary, first) is not None else None
+
+
+def comparable(summary: SweepSummary) -> list[list[Trial]]:
+    """Return the trials with a value in groups whose metrics are measured alike, each in the order of `rank`."""
+    ranked = [trial for trial in rank(summary) if objectives(summary, trial) is not None]
+    return [[trial for trial in ranked if trial.measured == way] for way in _ways(summary)]
+
+
+def why_incomparable(summary: SweepSummary) -> str:
+    """Return a sentence on the parts in which trials' metrics are measured otherwise; empty where they compare."""
+    if len(ways := _ways(summary)) < 2:
+        return ""
+    names = sorted({key for way in ways for key in way})
+    parts = dict.fromkeys(part for group, part in names if len({way.get((group, part)) for way in ways}) > 1)
+    return (
+        f"No trial is the best of all: {' and '.join(summary.metrics)} is measured in {len(ways)} ways, which differ "
+        f"in: {', '.join(parts)}. Trials are ranked among those that are measured alike."
+    )
+
+
+def shared_values(summary: SweepSummary, group: Sequence[Trial]) -> dict[str, Any]:
+    """Return the values that all trials of a group of `comparable` have, and not all trials of the others."""
+    paths = (axis.path for axis in summary.axes)
+    values = {path: group[0].values[path] for path in paths if path in group[0].values}
+    others = [trial for trial in summary.trials if trial not in group and objectives(summary, trial) is not None]
+    return {
+        path: value
+        for path, value in values.items()
+        if all(trial.values.get(path) == value for trial in group)
+        and any(trial.values.get(path) != value for trial in others)
+    }
+
+
+def _ways(summary: SweepSummary) -> list[Mapping[tuple[str, str], str]]:
+    """Return the different `measured` of trials with a value, in the order of their numbers."""
+    found: list[Mapping[tuple[str, str], str]] = []
+    for trial in sorted(summary.trials, key=lambda trial: trial.number):
+        if objectives(summary, trial) is not None and trial.measured not in found:
+            found.append(trial.measured)
+    return found
 
 
 def _losses(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:

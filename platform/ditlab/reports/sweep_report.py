@@ -31,7 +31,18 @@ from ditlab.reports.sweep_figures import (
     objective_figure,
     parallel_figure,
 )
-from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweep_records import (
+    ENDED,
+    SweepSummary,
+    Trial,
+    best,
+    comparable,
+    objectives,
+    pareto,
+    rank,
+    shared_values,
+    why_incomparable,
+)
 from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
 
@@ -66,7 +77,7 @@ def write_sweep_report(
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
-    leader = "No trial has a value yet."
+    leader = why_incomparable(summary) or "No trial has a value yet."
     if first is not None:
         values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
         chosen = settings(summary, first, {})
@@ -131,7 +142,7 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
     caption += " inside a front of the non-dominated sorting. " if trade_off else ". "
     totals = sorted({trial.total_steps for trial in summary.trials})
     caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
-    caption += "An empty cell: not used, or not known."
+    caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
     if hours := sum((Counter(trial.device_hours) for trial in summary.trials), Counter[str]()):
         caption += f" All trials together: {', '.join(f'{hours[each]:.3g} {each} hours' for each in hours)}."
     return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
@@ -181,6 +192,8 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
     if first is not None:
         sentences = _verdict(summary, first, shares)
+    elif reason := why_incomparable(summary):
+        sentences = [reason, *best_of_groups(summary)]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
         why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
@@ -193,6 +206,19 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
         sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
+
+
+def best_of_groups(summary: SweepSummary) -> list[str]:
+    """Write a sentence for the best trial of each group of trials that are measured alike."""
+    sentences = []
+    for group in comparable(summary):
+        trial, shared = group[0], shared_values(summary, group)
+        values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
+        metrics = ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
+        among = f"Of {len(group)} trials" if len(group) > 1 else "One trial"
+        head = f"{among} {f'with {values}' if values else 'measured alike'}"
+        sentences.append(f"{head}: trial {trial.number} (run {trial.run_id}), {metrics}.")
+    return sentences
 
 
 def better(mode: str) -> str:

@@ -15,7 +15,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
 from ditlab.runs.lineage import LineageRun, lineage
-from ditlab.runs.locks import is_locked
+from ditlab.runs.locks import RunningState, is_locked, running_state
 from ditlab.secrets import hide
 from ditlab.spec.uris import is_uri
 from ditlab.spec.yaml_text import read_recorded
@@ -46,6 +46,8 @@ class RunDescription:
     record: RunRecord
     is_locked: bool
     """True if a process trains it now."""
+    running: RunningState | None
+    """State of its process; None where the record has its end."""
     tracking_uri: str
     """MLflow's address, without a password."""
     unsent: int | None
@@ -78,8 +80,9 @@ class RunDescription:
                  "spec_hash", "parent", "trial", "plugins")  # fmt: skip
         return {
             **{name: getattr(record, name) for name in names},
-            "is_locked": self.is_locked, "folder": str(self.folder.path), "tracking_uri": self.tracking_uri,
-            "unsent": self.unsent, "spec": self.spec,
+            "is_locked": self.is_locked, "running": self.running._asdict() if self.running else None,
+            "folder": str(self.folder.path), "tracking_uri": self.tracking_uri, "unsent": self.unsent,
+            "spec": self.spec,
             "metrics": {name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()},
             "checkpoints": {"place": self.checkpoint_place, "steps": self.checkpoint_steps},
             "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
@@ -114,9 +117,10 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
     saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)
     shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
+    running = running_state(folder, record) if record.status == "running" else None
     return RunDescription(
-        folder, record, is_locked(folder), redact(address), unsent, {name: spec[name] for name in shown}, metrics,
-        *saved, _sizes(folder.path), trials, notes,
+        folder, record, is_locked(folder), running, redact(address), unsent,
+        {name: spec[name] for name in shown}, metrics, *saved, _sizes(folder.path), trials, notes,
         run_time(content), hide(_latest_tag(content, PROOF_TAG)), lineage(records, record.run_id),
     )  # fmt: skip
 

@@ -22,6 +22,11 @@ class FailureKind(StrEnum):
     """The last checkpoint could not be written."""
     OUT_OF_MEMORY = "out_of_memory"
     """Tried again with a smaller micro-batch."""
+    NODE_OUT_OF_MEMORY = "node_out_of_memory"
+    """Ray ended a worker as its node had hardly any memory left. Where the run's own workers use the most, tried again
+    with half the micro-batch, once; else, and after that, as a lost worker."""
+    CANNOT_START = "cannot_start"
+    """Ray cannot start the workers, and another attempt would fail as well."""
     LOST_WORKER = "lost_worker"
     """A process is gone, its node is there."""
     LOST_NODE = "lost_node"
@@ -35,7 +40,10 @@ class FailureKind(StrEnum):
     """The store of the checkpoints or of streamed data, which answered before, does not answer."""
 
 
-RETRYABLE = {FailureKind.LOST_WORKER, FailureKind.LOST_NODE, FailureKind.HUNG_WORKER, FailureKind.STORAGE_UNREACHABLE}
+RETRYABLE = {
+    FailureKind.LOST_WORKER, FailureKind.LOST_NODE, FailureKind.HUNG_WORKER, FailureKind.STORAGE_UNREACHABLE,
+    FailureKind.NODE_OUT_OF_MEMORY,
+}  # fmt: skip
 UNCOUNTED = {FailureKind.PREEMPTED, FailureKind.NO_RESOURCES}
 
 
@@ -48,6 +56,8 @@ class Failure:
     """A sentence, without its full stop."""
     step: int = -1
     """Step (from 0) that did not fit into memory and can be tried with smaller micro-batches, -1 for none."""
+    is_own: bool = False
+    """True for a node's memory that is used up by the run's own workers more than by any other process."""
 
     def tags(self, number: int) -> dict[str, str]:
         """Tags of the tracked run for its `number`-th failure since the launch."""
@@ -76,6 +86,8 @@ class Recovery:
     saved_step: int = -1
     """Step of the newest checkpoint at the last failure."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
+    halved_for: Failure | None = None
+    """The shortage of a node's memory for which the micro-batch was halved: at most one since the launch."""
 
     def after(self, failure: Failure, saved_step: int) -> "Recovery":
         """The state after a failure, with the newest checkpoint's step (-1: none). Raises a final failure's error."""
@@ -85,6 +97,9 @@ class Recovery:
             return now
         if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
             return replace(now, memory=self.memory.next_attempt(failure.step, self.experiment))
+        if failure.is_own and self.halved_for is None and self.memory.can_halve(self.experiment):
+            memory = replace(self.memory, halvings=self.memory.halvings + 1)
+            return replace(now, memory=memory, halved_for=failure)
         if failure.kind not in RETRYABLE:
             raise failure.error()
         now = replace(now, failures=now.failures + 1)
@@ -99,6 +114,9 @@ class Recovery:
             return self.memory.describe(failure.step, self.experiment)
         where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
         count = "" if failure.kind in UNCOUNTED else f" ({self.failures} of {self.experiment.resources.max_failures})"
+        if failure is self.halved_for:
+            size = self.experiment.micro_size >> self.memory.halvings
+            count = f" with micro-batches of {size}, the batch stays the same"
         return f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from {where}{count}."
 
 

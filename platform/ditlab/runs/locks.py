@@ -1,4 +1,4 @@
-"""File locks: one process trains a run at a time, and one worker writes its journal."""
+"""File locks: one process trains a run at a time, and one worker writes its journal; whether it is still there."""
 
 import fcntl
 import os
@@ -6,16 +6,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
+from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import UnusableFile, open_for_append
+from ditlab.tracking.journal import recent_metrics
+from ditlab.tracking.records import RunRecord, is_process_there
 
 LOCK_LEASE = 120.0  # seconds: a file server releases a lost node's locks after a minute or two, 90 s on Linux
 JOURNAL_TIMEOUT = 180.0  # seconds for a worker of an earlier launch to end, its node's lease included
 WARN_AFTER = 5.0  # seconds of waiting that need no warning
 
 Warn = Callable[[str], None]
+
+
+class RunningState(NamedTuple):
+    """State of a run whose record says `running`, as far as it can be seen from here."""
+
+    state: Literal["running", "lost", "unseen"]
+    """Lost: its process ended without a word. Unseen: it is a process of another host."""
+    text: str
 
 
 @contextmanager
@@ -78,6 +91,23 @@ def _take(descriptor: int) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
+    """Find out whether the process of a run that is recorded as running is there. Reads only."""
+    process = record.process
+    if is_locked(folder) or (is_there := is_process_there(process)):
+        return RunningState("running", "a process trains it now")
+    if is_there is None:
+        where = f"Ray job {process['job']} on host {process['host']}" if "job" in process else f"host {process['host']}"
+        return RunningState(
+            "unseen", f"begun as process {process.get('pid')} of {where}, which cannot be seen from here"
+        )
+    latest, saved = recent_metrics(folder).step, record.step
+    with suppress(OSError, UserError):  # checkpoints at a URI are listed by `runs show`: the record has the last one
+        saved = max([saved, *committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())])
+    where = f"at step {max(latest, saved):,}, checkpoint {saved:,}" if saved else f"at step {latest:,}, no checkpoint"
+    return RunningState("lost", where)
 
 
 def is_locked(folder: RunFolder) -> bool:

@@ -38,7 +38,7 @@ from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
-from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
+from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
@@ -50,7 +50,6 @@ MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
 TRAIN, HELD_OUT = "train/", "eval/"
 """Prefixes of the metrics of steps and of evaluations."""
-TRAIN_LOSS = "train/loss"
 _OPTIMISER = [f"{TRAIN}{name}" for name in ("grad_norm", "lr")]
 _DATA_WAIT = "train/data_wait"
 MOST_CHARTS = 40
@@ -278,6 +277,7 @@ def run_page(run: RunContent) -> html.Page:
         software.append(("Packages and their versions", [html.Code(environment)]))
     sections = [
         _result(run), html.Section("Samples", run.samples[1:], "samples"), _curves(run), _quality(run),
+        _evaluated(run),
         html.Section("Spec", run.changes, "spec", whole_spec), _speed(run), _timeline(run),
         html.Section("Next commands", [html.Code(_commands(run), "shell")], "commands"),
         html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"),
@@ -338,7 +338,8 @@ def _result(run: RunContent) -> html.Section:
     if other := next(others, None):  # what the family's evaluator or the quality of samples measured
         facts.append(html.Fact(other, run.last(other), run.compared(other).removeprefix("; ")))
     if TRAIN_LOSS in run.metrics:
-        facts.append(html.Fact("training loss", run.last(TRAIN_LOSS)))
+        recent = format_number(run.metrics[TRAIN_LOSS].recent_median())
+        facts.append(html.Fact("training loss", recent, RECENT_TEXT))
     if len(run.speeds):
         facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median"))
     if run.seconds:
@@ -398,19 +399,29 @@ def _curves(run: RunContent) -> html.Section:
 
 
 def _quality(run: RunContent) -> html.Section:
-    """Quality of the samples, and what `ditlab evaluate` measured."""
-    measured = run.named("quality/")
-    names = [*measured, *run.named("held_out/", "assessed/")]
+    """Quality of the samples."""
+    about = "Distances to this data set's real images: they compare runs on the same data, never with published FID."
+    return html.Section("Quality of the samples", _measured(run, run.named("quality/"), "quality", about), "quality")
+
+
+def _evaluated(run: RunContent) -> html.Section:
+    """Held-out metrics and the family's own evaluation, as `ditlab evaluate` measured them."""
+    names = run.named("held_out/", "assessed/")
+    parts = _measured(run, names, "evaluation", "Measured on all held-out samples by `ditlab evaluate`.")
+    return html.Section("Evaluation after training", parts, "evaluation")
+
+
+def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> list[html.Part]:
+    """A table of metrics' last and lowest values, and charts of those with several."""
     rows: list[list[Cell]] = []
     for name in names:
         steps, values = run.metrics[name].steps, run.metrics[name].values
         best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
         rows.append([name, float(values[-1]), int(steps[-1]), best, len(values)])
-    about = "Distances to this data set's real images: they compare runs on the same data, never with published FID."
     heads = ["metric", "last value", "at step", "lowest", "measurements"]
-    table = [html.Table(heads, rows, about if measured else "")] if rows else []
+    table = [html.Table(heads, rows, about)] if rows else []
     several = [name for name in names if len(run.metrics[name].values) > 1]
-    return html.Section("Quality of the samples", [*table, *_plain_charts(run, "quality", several)], "quality")
+    return [*table, *_plain_charts(run, chart, several)]
 
 
 def _speed(run: RunContent) -> html.Section:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote
 
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.storage.local import MAX_SMALL_FILE
@@ -17,6 +18,24 @@ HUB = "hf://"
 """Scheme of the Hugging Face hub."""
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
 """pyarrow's file systems without folders, where an object replaces another in a single operation."""
+
+# What pyarrow parses in no URI, or takes for the beginning of another part of one.
+_UNENCODED = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!-~]|[\[\]\"#<>\\^`{|}]")
+
+
+def split_uri(uri: str) -> tuple[str, str, str]:
+    """Split a URI into `scheme://host`, the path and `?query`. A `#` belongs to the path, and so does a file's `?`."""
+    scheme, _, rest = uri.partition("://")
+    rest, mark, query = (rest, "", "") if scheme.lower() == "file" else rest.partition("?")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host}", slash + path, mark + query
+
+
+def encode_uri(uri: str) -> str:
+    """Percent-encode what pyarrow would not read as it is written: spaces, umlauts, `#`. `%25` stays an encoded `%`."""
+    head, path, query = split_uri(uri)
+    path, query = (_UNENCODED.sub(lambda found: quote(found[0], safe=""), part) for part in (path, query))
+    return head + path.replace("?", "%3F") + query
 
 
 @dataclass(frozen=True)
@@ -42,10 +61,11 @@ class RemoteFiles:
         from pyarrow import ArrowInvalid
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
-        filesystem: Any = None
+        filesystem, location = None, uri
         try:
             if not uri.startswith(HUB):  # which newer versions of pyarrow hand on to fsspec themselves
-                filesystem, path = FileSystem.from_uri(uri)
+                location = encode_uri(uri)
+                filesystem, path = FileSystem.from_uri(location)
         except ArrowInvalid as error:
             if "Unrecognized filesystem type" not in str(error):
                 raise UserError(f"{knob}={uri} cannot be opened ({first_line(error)}); correct it.") from None
@@ -55,6 +75,7 @@ class RemoteFiles:
                 f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and the environment."
             ) from None
         if filesystem is None:
+            location = uri  # fsspec decodes nothing
             try:
                 from fsspec.core import url_to_fs
 
@@ -73,12 +94,12 @@ class RemoteFiles:
             filesystem = PyFileSystem(FSSpecHandler(inner))
         if not path.strip("/"):
             raise UserError(f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix.")
-        return cls(filesystem, path.rstrip("/"), uri, knob)
+        return cls(filesystem, path.rstrip("/"), location, knob)
 
     def location_of(self, folder: str) -> str:
         """The URI of a folder below this one."""
-        parts = urlsplit(self.location)
-        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{folder}"))
+        head, path, query = split_uri(self.location)
+        return f"{head}{path.rstrip('/')}/{folder}{query}"
 
     def child(self, name: str) -> RemoteFiles:
         """The files below a folder of this one."""

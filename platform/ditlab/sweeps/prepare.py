@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,11 @@ import torch
 
 from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
 from ditlab.cluster.session import is_connected
+from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
+from ditlab.quality.measurement import held_out_measurement, quality_measurement
+from ditlab.receipts.records import ROUNDING, SHOWN, Measurement, concerns
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
@@ -22,8 +25,8 @@ from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
-from ditlab.spec.sweep import Pbt, Sweep
-from ditlab.spec.sweep_axes import Choice, Grid
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
@@ -33,6 +36,8 @@ from ditlab.training.metrics import metric_names, pace_names
 CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
                     "checkpoint", "evaluation")  # fmt: skip
 # Those that a fork's start depends on, besides its length and the kind of its optimiser.
+MEASURED = ("eval", "quality", "train")
+"""Groups of metrics that depend on what they are measured with; those of `train` on the data alone."""
 STARTED_SECTIONS = ("start", "model", "objective", "training")
 
 
@@ -190,6 +195,7 @@ def prepare_sweep(
     for name in sweep.metrics:
         if name not in metrics:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
+    incomparable = _check_comparable(sweep, home)
     concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
     threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
@@ -198,8 +204,92 @@ def prepare_sweep(
         f"{sweep.search.kind} search, scheduler {sweep.scheduler.kind}, {workers} worker{'s' if workers > 1 else ''} "
         f"with {where} a trial"
     )
-    notes = [about, *filter(None, [concurrency.note]), *messages]
+    warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
+    notes = [about, *filter(None, [concurrency.note, warning]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
+
+
+def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) -> dict[tuple[str, str], str]:
+    """Digests of what the metrics that rank a sweep are measured with, by group and part.
+
+    `tags` are those of measurements, by group; `training_data` is a fingerprint. Without the sampler: where that is an
+    axis, the quality of samples is what it is chosen by.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for metric in filter(_group_of, sweep.metrics):
+        group = _group_of(metric)
+        known = Measurement.parse(tags.get(group, ""))
+        parts = known.parts if known else {"training data": training_data} if group == "train" else {}
+        found |= {
+            (group, part): digest[:SHOWN]
+            for part, digest in parts.items()
+            if part not in {"sampler", *ROUNDING} and concerns(part, metric)
+        }
+    return found
+
+
+def _group_of(metric: str) -> str:
+    """The group whose measurement tells what a metric is measured with; empty for one that is not measured."""
+    return next((group for group in MEASURED if metric.startswith(f"{group}/")), "")
+
+
+def _check_comparable(sweep: Sweep, home: Home) -> str:
+    """Return a sentence on axes whose values are measured in different ways; empty where there is none.
+
+    Raises UserError where the search or the scheduler would choose by such numbers.
+    """
+    opened: dict[str, DataSplits] = {}
+
+    def measured(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+        experiment = trial_experiment(sweep, Trial(0, "", values))
+        key = json.dumps(experiment.to_dict()["data"], sort_keys=True)
+        data = opened[key] = opened.get(key) or Launch(experiment, home).data
+        evaluation, precision = experiment.evaluation, experiment.training.precision
+        device = "cuda" if experiment.resources.gpus_per_worker else "cpu"
+        groups = {
+            "eval": held_out_measurement(experiment, data, evaluation.limit, precision, device, home),
+            # without what only a run knows: its batches and the networks of features
+            "quality": quality_measurement(
+                experiment, data, evaluation.quality or 0, evaluation.quality or 0, 0, precision, device, ""
+            ),
+        }
+        tags = {group: each.to_tag() for group, each in groups.items()}
+        return measured_parts(sweep, tags, data.fingerprint)
+
+    apart: dict[str, list[str]] = {}
+    for path, axis in sweep.space.items() if any(map(_group_of, sweep.metrics)) else ():
+        ways: list[dict[tuple[str, str], str]] = []
+        for value in axis.ends():
+            with suppress(UserError):  # values that do not go together are found where trials are checked
+                ways.append(measured(_values_with(sweep, path, value)))
+        parts = dict.fromkeys(part for way in ways for part in way if len({each.get(part) for each in ways}) > 1)
+        if parts:
+            apart[path] = list(dict.fromkeys(part for _, part in parts))
+    if not apart:
+        return ""
+    names = " and ".join(f"space.{path}" for path in apart)
+    differing = ", ".join(dict.fromkeys(part for each in apart.values() for part in each))
+    metrics = " and ".join(filter(_group_of, sweep.metrics))
+    problem = (
+        f"{names}: trials of different values do not compare by {metrics}, which they measure with other {differing}"
+    )
+    chooser = "search" if isinstance(sweep.search, OptunaSearch) else "scheduler"
+    if chooser == "search" or not isinstance(sweep.scheduler, NoScheduler):
+        raise UserError(
+            f"{problem}, and {chooser}.kind={getattr(sweep, chooser).kind} would choose among them by it; make a sweep "
+            "of each value, or set search.kind to random or grid and scheduler.kind to none."
+        )
+    return f"{problem}."
+
+
+def _values_with(sweep: Sweep, path: str, value: Any) -> dict[str, Any]:
+    """Choose values of a trial that has this value on an axis, whose conditions they fulfil."""
+    needed = fulfilled(sweep.space, path)
+
+    def draw(name: str, axis: Axis) -> Any:
+        return value if name == path else next(iter(needed.get(name) or axis.ends()))
+
+    return draw_values(sweep.space, draw)
 
 
 def _check_trial(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,33 @@ from typing import Any
 import numpy as np
 
 from ditlab.errors import RunFailed
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
-from ditlab.reports.sweep_records import ENDED, AxisInfo, MetricCurve, SweepSummary, Trial, best, rank
+from ditlab.receipts.records import TAG_PREFIX
+from ditlab.reports.sweep_records import (
+    ENDED,
+    AxisInfo,
+    MetricCurve,
+    SweepSummary,
+    Trial,
+    best,
+    comparable,
+    objectives,
+    rank,
+    shared_values,
+    why_incomparable,
+)
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
+from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import MAIN_TAG, JournalFacts, final_values, series_of
-from ditlab.tracking.journal import JournalContent, read_content
+from ditlab.tracking.history import MAIN_TAG, JournalFacts, Series, final_values, series_of
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.notes import SweepNote
 from ditlab.tracking.records import update_record
@@ -103,10 +116,7 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     folder, record = home.run(planned.run_id), find_record(home, planned)
     if record is None:
         return planned
-    content = JournalContent()
-    with suppress(OSError):
-        content = read_content(folder.journal)
-    history = series_of(content)
+    history, measured, device_hours = read_results(sweep, folder)
     takeovers, seconds = read_takeovers(folder), 0.0
     if history:  # the time between points, without pauses between sessions
         intervals = np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
@@ -120,11 +130,27 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
         step=record.step,
         total_steps=record.total_steps,
         seconds=seconds,
-        device_hours=JournalFacts.of(content).device_hours,
+        device_hours=device_hours,
         metrics=final_values(history),
         curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
+        measured=measured,
         note=failure or "; ".join(takeover.sentence() for takeover in takeovers),
     )
+
+
+def read_results(
+    sweep: Sweep, folder: RunFolder
+) -> tuple[dict[str, Series], dict[tuple[str, str], str], dict[str, float]]:
+    """Read a trial's metrics, `measured_parts` of what they are measured with, and its hours of devices; nothing
+    without a journal."""
+    try:
+        content = read_content(folder.journal)
+    except OSError:
+        return {}, {}, {}
+    facts = JournalFacts.of(content)
+    tags = {group: facts.tags.get(f"{TAG_PREFIX}{group}", "") for group in MEASURED}
+    parts = measured_parts(sweep, tags, facts.dataset.get("fingerprint", ""))
+    return series_of(content), parts, facts.device_hours
 
 
 def _scale(axis: Axis) -> Any:
@@ -209,6 +235,11 @@ class ParentRun:
         self._tracker.log_note(note.text())
 
 
+def _best(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
+    metrics = {name: trial.metrics[name] for name in summary.metrics}
+    return {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values), "metrics": metrics}
+
+
 @dataclass(frozen=True)
 class SweepResult:
     """Result of one session of a sweep."""
@@ -236,8 +267,12 @@ class SweepResult:
                  "note": trial.note}
                 for trial in rank(self.summary)
             ],
-            "best": found and {"number": found.number, "run_id": found.run_id, "values": dict(found.values),
-                               "metrics": {name: found.metrics[name] for name in metrics}},
+            "best": found and _best(self.summary, found),
+            "why_no_best": why_incomparable(self.summary),
+            "best_of_comparable": [
+                {"where": shared_values(self.summary, group), "trials": len(group), **_best(self.summary, group[0])}
+                for group in comparable(self.summary)
+            ],
             "report": str(self.report),
         }  # fmt: skip
 
@@ -254,6 +289,7 @@ class SweepResult:
         columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
         left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
         about = f"sweep {self.sweep_id}, {self.status}, {len(ranked):,} trials{left}, the best first"
+        about = f"{about}. {reason}" if (reason := why_incomparable(summary)) else about
         place = paragraph(f"Report: {self.report.name} in {self.report.parent}")
         return card(summary.name, about, [table(columns, rows), place])
 
@@ -293,7 +329,7 @@ def finish_sweep(
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it
         warn(f"{folder.report} cannot be written ({error.strerror}).")
-    if status == "finished" and best(summary) is None:
+    if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
         parent.end("failed", summary, files)
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
         message = (

@@ -21,19 +21,28 @@ from ray import tune
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
+from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
-from ditlab.runs.local import StopRequests, stop_signals
 from ditlab.runs.locks import lock_run
+from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
-from ditlab.sweeps.results import ParentRun, SweepResult, count_ended, finish_sweep, past_curves, summarize_sweep
+from ditlab.sweeps.results import (
+    ParentRun,
+    SweepResult,
+    count_ended,
+    finish_sweep,
+    past_curves,
+    read_results,
+    summarize_sweep,
+)
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
-from ditlab.tracking.history import final_values, metric_history
+from ditlab.tracking.history import final_values
 from ditlab.tracking.records import update_record
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
@@ -55,11 +64,12 @@ class SweepSession:
     """Runs the trials of a sweep that have not ended. Ray must be connected."""
 
     def __init__(
-        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None]
-    ) -> None:
+        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
+        grace: float = GRACE,
+    ) -> None:  # fmt: skip
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`."""
         self._started, self._folder = started, started.folder
-        self._on_progress, self._warn = on_progress, warn
+        self._on_progress, self._warn, self._grace = on_progress, warn, grace
         self._sweep_id = started.folder.sweep_id
         self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
         self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
@@ -81,7 +91,7 @@ class SweepSession:
             past = past_curves(started.sweep, summarize_sweep(started, self._elapsed()))
             tuner = TunerThread(started, self._channel, past)
             try:
-                with stop_signals() as requests:
+                with stop_signals(self._grace) as requests:
                     self._follow(tuner, requests, parent)
                 status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
                 if count_ended(started) >= num_trials:
@@ -116,6 +126,10 @@ class SweepSession:
         is_stopping = False
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
+            if lost := lost_ray():
+                update_record(self._folder.folder, status="interrupted", message=lost)
+                more = f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on."
+                raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
             self._is_over_budget = sweep.time_budget is not None and self._elapsed() > sweep.time_budget
             if (requests.count or self._is_over_budget) and not is_stopping:
                 is_stopping = True
@@ -128,6 +142,7 @@ class SweepSession:
             done = [trial for trial in trials if trial.status == "finished"]
             done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
             best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
+            best = best if all(trial.measured == done[0].measured for trial in done) else None
             leader, num_trials = best.number if best else None, self._started.num_trials
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
             parent.log_progress(trials, best)
@@ -151,11 +166,13 @@ class SweepSession:
                     continue
                 progress = channel.get(f"progress/{number}") or {}
                 metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
+                measured: Mapping[tuple[str, str], str] = {}
                 if record.status in ENDED:
-                    metrics, step = final_values(metric_history(home.run(trial.run_id))), record.step
+                    history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
+                    metrics, step = final_values(history), record.step
                 self._trials[number] = replace(
                     trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,
-                    note=record.message,
+                    measured=measured, note=record.message,
                 )  # fmt: skip
         return [self._trials.get(trial.number, trial) for trial in planned]
 

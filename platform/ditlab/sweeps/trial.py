@@ -22,8 +22,8 @@ from ditlab.runs.forks import hold_start
 from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.lineage import CHANGED_TAG, lineage_tags, values_text
-from ditlab.runs.local import StopRequests
 from ditlab.runs.locks import lock_run
+from ditlab.runs.signals import StopRequests
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import encode_recorded, load_recorded_experiment

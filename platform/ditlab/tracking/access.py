@@ -3,21 +3,22 @@
 import base64
 import configparser
 import os
+import re
 import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.secrets import hide_in_urls
+from ditlab.secrets import hide, hide_in_urls
 from ditlab.tracking.backend import BACKENDS
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""
 _FORMS = (
-    "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path), "
+    "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path; %25 for % and %3F for ?), "
     "postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., databricks, or null for the database under DITLAB_HOME"
 )
 _PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -26,6 +27,10 @@ _REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of
 _OTHER_WAYS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 _TIMEOUT = 5.0
 """Seconds for an answer."""
+_LOOPBACK = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1", "[::1]")
+"""This machine, as urllib and requests each compare names."""
+_LONGEST_ANSWER = 300
+"""Characters of a refusal that are quoted."""
 
 
 def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
@@ -33,10 +38,13 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     try:
         parts = urlsplit(uri)
         scheme, has_host = scheme_of(parts), bool(parts.hostname) and parts.port != 0
+        path = uri.partition("://")[2]
     except ValueError:  # whose message may show a piece of a password
         scheme = ""
     if scheme == "sqlite":
-        is_valid = not parts.netloc and parts.path not in ("", "/", "/:memory:")
+        # Another driver or a query, which SQLAlchemy would read, would have to be carried to every worker.
+        is_valid = parts.scheme in ("sqlite", "sqlite+pysqlite") and path.startswith("/") and "?" not in path
+        is_valid = is_valid and path not in ("/", "/:memory:")
     elif scheme in {"http", "https", "databricks", *DATABASE_PORTS}:
         is_valid = has_host and " " not in uri
     else:
@@ -69,16 +77,32 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
     """Resolve null to DITLAB_HOME's database and paths to absolute ones. Raises UserError for a malformed address."""
     if uri is None:
-        return f"sqlite:///{home.mlflow_database}"
-    parts = urlsplit(validate_tracking_uri(uri))
-    if scheme_of(parts) == "sqlite":
-        return f"{parts.scheme}:///{sqlite_path(uri)}"
+        return sqlite_address(home.mlflow_database)
+    if scheme_of(urlsplit(validate_tracking_uri(uri))) == "sqlite":
+        return sqlite_address(sqlite_path(uri))
     return uri.rstrip("/")
 
 
+def sqlite_address(path: Path) -> str:
+    """The address of a database file, from which SQLAlchemy, MLflow and `sqlite_path` read the same path."""
+    # Plain wherever that reads back as the path. Else slashes are encoded too: MLflow makes the folder of the text
+    # after `sqlite:///` as it stands, and would leave a folder `50%2525` beside `50%25`.
+    is_plain = "?" not in str(path) and unquote(str(path)) == str(path)
+    return f"sqlite:///{path if is_plain else quote(str(path), safe='')}"
+
+
 def sqlite_path(uri: str) -> Path:
-    """The database file of a `sqlite:///` address."""
-    return Path(urlsplit(uri).path[1:]).expanduser().absolute()
+    """The database file of a `sqlite:///` address, in which `#` is a character of the path."""
+    return Path(unquote(uri.partition(":///")[2].partition("?")[0])).expanduser().absolute()
+
+
+def artifact_address(folder: Path) -> str:
+    """The address of a folder of MLflow's artifacts: its path, or a `file://` URI where MLflow changes such a path.
+
+    MLflow decodes it, and puts it into SQL as it is, where a quote ends it and a colon begins a parameter.
+    """
+    text = str(folder)
+    return folder.as_uri() if re.search(r"[?#':\\]", text) or unquote(text) != text else text
 
 
 def is_server(uri: str) -> bool:
@@ -96,8 +120,19 @@ def redact(uri: str) -> str:
     return hide_in_urls(uri)
 
 
+def exempt_from_proxies(*hosts: str) -> None:
+    """Keep requests to this machine, and to further `hosts` of it, from the proxy that the environment names: no proxy
+    reaches them. For this process and those it starts."""
+    for name in ("no_proxy", "NO_PROXY"):
+        given = os.environ.get(name) or os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        present = [each.strip() for each in given.split(",") if each.strip()]
+        if "*" not in present:
+            os.environ[name] = ",".join(dict.fromkeys([*present, *_LOOPBACK, *hosts]))
+
+
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """Reason why nothing answers at `uri` in time; None for any answer, an error too. A SQLite file must exist."""
+    exempt_from_proxies()
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
     if uri == "databricks" or scheme == "databricks" or scheme in BACKENDS:
@@ -129,38 +164,45 @@ def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """A clause if the server at `uri` refuses this process's name or password; None if not, and for no server."""
     if urlsplit(uri).scheme not in ("http", "https") or any(os.environ.get(name) for name in _OTHER_WAYS):
         return None
-    return refusal_message(uri, probe_status(uri, _authorization(), timeout))
+    return refusal_message(uri, *probe(uri, _authorization(), timeout))
 
 
-def refusal_message(uri: str, status: int | None) -> str | None:
-    """A sentence, without its full stop, for an HTTP status that refuses credentials; None for any other status."""
+def refusal_message(uri: str, status: int | None, answer: str = "") -> str | None:
+    """A sentence, without its full stop, for an HTTP status that refuses a request; None for any other status.
+
+    It quotes the `answer`, and names the remedy where status or answer say what is wrong, and none where they do not.
+    """
     if status not in (401, 403):
         return None
-    what = "refuses the name or password" if _authorization() else "wants a name and password"
-    return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"
+    answer, host = " ".join(hide(answer).split())[:_LONGEST_ANSWER].rstrip("."), urlsplit(uri).netloc.rpartition("@")[2]
+    if status == 401:
+        what = "refuses the name or password" if _authorization() else "wants a name and password"
+        return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"
+    what = f"MLflow at {redact(uri)} refuses this ({status}{f': {answer}' if answer else ''})"
+    if "Invalid Host header" in answer:
+        return (
+            f"{what}; start that server with --allowed-hosts {host} among its names (`ditlab ui` and `mlflow server` "
+            "take it), or use a name that it answers to"
+        )
+    if "Permission denied" in answer:
+        return f"{what}; ask its administrator for the permission, or {_REMEDY}"
+    return f"{what}; its log, or that of a proxy before it, may say why"
 
 
-def probe_status(uri: str, authorization: str | None, timeout: float = _TIMEOUT) -> int | None:
-    """HTTP status of a search for experiments; None where nothing answers."""
+def probe(uri: str, authorization: str | None, timeout: float = _TIMEOUT) -> tuple[int | None, str]:
+    """HTTP status of a search for experiments, None where nothing answers, and the answer's text where it refuses."""
+    exempt_from_proxies()
     request = urllib.request.Request(f"{uri.rstrip('/')}{_PROBE}")
     if authorization:
         request.add_unredirected_header("Authorization", authorization)  # for this server and no other
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return int(answer.status)
+            return int(answer.status), ""
     except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
+        with error:
+            return error.code, error.read(10_000).decode(errors="replace")
     except (OSError, ValueError):
-        return None
-
-
-def outage_reason(error: Exception) -> str:
-    """First line of an error of MLflow's client that says what is wrong."""
-    reason = first_line(error)
-    if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
-        return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
-    return f"{reason}; the server's log says why" if "error responses" in reason else reason
+        return None, ""
 
 
 def basic_authorization(name: str, password: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import JournalContent, read_content
+from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
 
 PAGE_NAME = "report.html"
 """File name of a run's page among its artifacts."""
@@ -173,6 +173,10 @@ class Series:
     times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     """Milliseconds since 1970, int64."""
 
+    def recent_median(self) -> float:
+        """Return the median over the last 2 % of the steps; NaN without any."""
+        return recent_median(dict(zip(self.steps.tolist(), self.values.tolist(), strict=True)))
+
 
 def metric_history(folder: RunFolder) -> dict[str, Series]:
     """Every metric of a run by name, in the order it was logged; {} where there is no journal."""
@@ -193,8 +197,11 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
 
 
 def final_values(history: Mapping[str, Series]) -> dict[str, float]:
-    """Return the latest value of every metric, and the median of those of speed: each point is a second's."""
-    return {
+    """Return the latest value of every metric; of `train/loss` its `recent_median`, of speeds the median."""
+    found = {
         name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
         for name, series in history.items()
     }
+    if loss := history.get(TRAIN_LOSS):
+        found[TRAIN_LOSS] = loss.recent_median()
+    return found

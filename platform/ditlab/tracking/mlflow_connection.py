@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
+import importlib.util
 import logging
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -19,7 +22,7 @@ from urllib.parse import quote
 from ditlab.errors import first_line
 from ditlab.home import Home
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
-from ditlab.tracking.access import is_server, sqlite_path
+from ditlab.tracking.access import artifact_address, exempt_from_proxies, is_server, sqlite_address, sqlite_path
 
 _SETTINGS = {
     # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
@@ -44,6 +47,11 @@ def load_mlflow() -> ModuleType:
     """Import mlflow, with our settings (the user's own environment variables win). Takes about 1.4 s the first time."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    exempt_from_proxies()
+    try:
+        Path.home()
+    except RuntimeError:  # a container's user without an entry in passwd: MLflow's import would fail on its settings
+        os.environ["HOME"] = "/nonexistent"
     import mlflow
 
     for logger in _NOISY_LOGGERS:
@@ -68,7 +76,7 @@ def connect(uri: str, home: Home) -> Any:
             if engine := getattr(SqlAlchemyStore, "_engine_map", {}).get(uri):
                 engine.dispose()
             _make_database(path, home)
-        SqlAlchemyStore(uri, str(home.artifacts))
+        SqlAlchemyStore(uri, artifact_address(home.artifacts))
     return mlflow.MlflowClient(uri)
 
 
@@ -87,7 +95,7 @@ def _make_database(path: Path, home: Home) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         whole = Path(folder, path.name)
-        SqlAlchemyStore(f"sqlite:///{whole}", str(home.artifacts)).engine.dispose()
+        SqlAlchemyStore(sqlite_address(whole), artifact_address(home.artifacts)).engine.dispose()
         whole.rename(path)
 
 
@@ -117,17 +125,62 @@ def is_refusal(error: Exception) -> bool:
     return error_code(error) in _REFUSALS and not is_damage(str(error))
 
 
-def denial_status(error: Exception) -> int | None:
-    """HTTP status, 401 or 403, of an answer that refuses this process's name or password; None for any other error."""
+def denial(error: Exception) -> tuple[int | None, str]:
+    """HTTP status, 401 or 403, of an answer that refuses this process, and the answer's text; None for other errors."""
     answer = getattr(error, "response", None)  # of an artifact's upload
     given = getattr(answer, "status_code", None)
     status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error_code(error), given)
-    return status if status in (401, 403) else None
+    body = re.search(r"Response body: '(.*)'", str(error), re.DOTALL)
+    text = str(getattr(answer, "text", "")) or (body[1] if body else str(error))
+    return (status, text) if status in (401, 403) else (None, "")
+
+
+def outage_reason(error: Exception, address: str = "") -> str:
+    """First line of an error of MLflow's client that says what is wrong at an `address` without its password."""
+    reason = first_line(error)
+    if found := re.search(r"(?:schema \(found version |Can't locate revision identified by ')(\w+)", str(error)):
+        return other_version(found[1], address) or reason
+    if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
+        return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
+    return f"{reason}; the server's log says why" if "error responses" in reason else reason
 
 
 def is_damage(reason: str) -> bool:
     """Return True if the reason of a database's error is damage, and no lock, full disk or the like."""
     return any(word in reason for word in _WORDS)
+
+
+def schema_fault(database: Path) -> str:
+    """Return a clause, with its remedy, on a database of another version of MLflow than this; empty for other ones."""
+    try:
+        with closing(open_read_only(database)) as connection:
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except (OSError, sqlite3.Error):
+        return ""
+    return other_version(str(found[0]), f"sqlite:///{database}") if found else ""
+
+
+def other_version(revision: str, address: str = "") -> str:
+    """Return a clause on a database's schema, with its remedy; empty for that of the installed MLflow.
+
+    An older one is among the installed MLflow's migrations, a newer one is not. Does not import MLflow.
+    """
+    spec = importlib.util.find_spec("mlflow")
+    (package,) = (spec and spec.submodule_search_locations) or [""]
+    texts = [path.read_text() for path in Path(package, "store/db_migrations/versions").glob("*.py")]
+    known = set(re.findall(r'^revision(?:: str)? = "(\w+)"', "\n".join(texts), re.MULTILINE))
+    followed = set(re.findall(r'^down_revision(?:: .*)? = "(\w+)"', "\n".join(texts), re.MULTILINE))
+    version = importlib.metadata.version("mlflow")
+    if not known or (revision in known and revision not in followed):
+        return ""
+    if revision in known or revision == "None":
+        upgrade = f"copy it, then `mlflow db upgrade {address or 'ADDRESS'}` brings it up to date"
+        return f"this database was made by an older MLflow than the installed {version}; {upgrade}"
+    return (
+        f"this database is of a schema ({revision}) that the installed MLflow {version} does not know, so a newer one "
+        "made it; install that one (`pip install --upgrade mlflow`), or take another database, which "
+        "`ditlab runs sync` fills from the runs' journals"
+    )
 
 
 def open_read_only(database: Path) -> sqlite3.Connection:

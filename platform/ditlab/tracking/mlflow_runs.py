@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import access_fault, is_server, redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, artifact_address, is_server, redact, resolve_tracking_uri
 from ditlab.tracking.backend import RunGoneError
 from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
 from ditlab.tracking.names import VIEW, safe_folder
@@ -35,6 +36,8 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metr
     """MLflow's id of the experiment of this name, with our saved view, which has columns of a run's main metric; its
     artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)
+    if found and found.lifecycle_stage == "deleted":
+        raise _deleted_experiment(client, found)
     if found and (view := _view_value(metric, found.tags.get(VIEW_TAG))):
         try:
             client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
@@ -43,7 +46,7 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metr
                 raise
     if found:
         return str(found.experiment_id)
-    location = None if is_server(uri) else str(home.artifacts / safe_folder(name))
+    location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
     tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric) or ""}
     try:
@@ -77,9 +80,33 @@ def find_or_create_mlflow_run(client: Any, experiment: str, start: Mapping[str, 
 
 
 def check_alive(client: Any, mlflow_run_id: str) -> None:
-    """Raise RunGoneError for a run that was deleted, and MLflow's own error for one that does not exist."""
-    if client.get_run(mlflow_run_id).info.lifecycle_stage == "deleted":
-        raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; restore it there to go on")
+    """Raise RunGoneError for a run that was deleted, alone or with its experiment, and MLflow's own error for one that
+    does not exist."""
+    info = client.get_run(mlflow_run_id).info
+    if info.lifecycle_stage != "deleted":
+        return
+    experiment = client.get_experiment(info.experiment_id)
+    if experiment.lifecycle_stage == "deleted":
+        raise _deleted_experiment(client, experiment)
+    restore = _restore_command(client, f"runs restore --run-id {mlflow_run_id}")
+    raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; {restore}")
+
+
+def _deleted_experiment(client: Any, experiment: Any) -> RunGoneError:
+    """Error for an experiment in MLflow's trash, whose name no other one can have."""
+    restore = _restore_command(client, f"experiments restore --experiment-id {experiment.experiment_id}")
+    return RunGoneError(
+        f"experiment {experiment.name!r} (number {experiment.experiment_id}) was deleted in MLflow; {restore}, or set "
+        "another tracking.experiment"
+    )
+
+
+def _restore_command(client: Any, arguments: str) -> str:
+    """Command that takes something out of MLflow's trash."""
+    return (
+        f"`MLFLOW_TRACKING_URI={shlex.quote(redact(client.tracking_uri))} mlflow {arguments}` restores it, and "
+        "`ditlab runs sync` sends what waits"
+    )
 
 
 def search_models(client: Any, experiment_id: str, mlflow_run_id: str) -> list[Any]:

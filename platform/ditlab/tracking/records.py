@@ -5,11 +5,15 @@ import json
 import logging
 import os
 import secrets
+import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import psutil
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
@@ -25,6 +29,7 @@ FORMAT = 2
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """`stopped` is a trial that its sweep's scheduler ended early, for good."""
 Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
+_CLOCK_ERROR = 2.0  # seconds: the start of a process is told by the host's clock, which may have been set meanwhile
 _log = logging.getLogger("ditlab.tracking")
 
 
@@ -63,6 +68,8 @@ class RunRecord:
     """Number of trials of a sweep; 0 for a training run."""
     start: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[0-9]{1,15})?$")] = ""
     """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for other runs."""
+    process: dict[str, str] = field(default_factory=dict, hash=False)
+    """The process that trains it, or did last: `this_process`."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
     """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
     are none."""
@@ -150,7 +157,7 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
                 raise
     now = _now()
     try:
-        _write(folder, RunRecord(folder.run_id, name, family, spec_hash, now, now, **facts))
+        _write(folder, RunRecord(folder.run_id, name, family, spec_hash, now, now, process=this_process(), **facts))
     except OSError:
         with suppress(OSError):
             folder.path.rmdir()  # a full disk: no run was made
@@ -162,6 +169,8 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
     """Change fields of a run's record, one process of a machine at a time. Raises UserError where it cannot be read."""
     if "message" in changes:
         changes["message"] = hide(changes["message"])
+    if changes.get("status") == "running":
+        changes["process"] = this_process()
     # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
     # anything that is open for reading only.
     with os.fdopen(open_for_append(folder.path / "run.json.lock"), "ab") as lock:
@@ -169,6 +178,36 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
         record = replace(read_record(folder), **changes, updated=_now())
         _write(folder, record)
     return record
+
+
+def this_process() -> dict[str, str]:
+    """Describe this process, unlike any other: `host`, its `boot`, `pid`, `begun`; `job` of a Ray cluster, if any."""
+    found = {"host": socket.gethostname(), "boot": _boot(), "pid": str(os.getpid())}
+    found["begun"] = f"{psutil.Process().create_time():.0f}"
+    with suppress(ValueError, KeyError, TypeError):  # Ray's own description of the job that started this process
+        found["job"] = str(json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"])
+    return found
+
+
+def is_process_there(process: Mapping[str, str]) -> bool | None:
+    """Return True if a process of `this_process` still runs, None where it cannot be looked at: on another host."""
+    if process.get("host") != socket.gethostname():
+        return None
+    if process.get("boot") != _boot():
+        return False
+    try:
+        found = psutil.Process(int(process["pid"]))
+        is_same = abs(found.create_time() - float(process["begun"])) < _CLOCK_ERROR
+        return is_same and found.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ValueError, KeyError):
+        return False
+
+
+def _boot() -> str:
+    """Id of this host's boot; empty where the system has none."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def list_runs(home: Home) -> list[RunRecord]:
@@ -267,7 +306,7 @@ def _now() -> str:
 def _write(folder: RunFolder, record: RunRecord) -> None:
     values = {"format": FORMAT, **asdict(record)}
     del values["is_altered"]
-    for name in ("start", "plugins"):
+    for name in ("start", "plugins", "process"):
         if not values[name]:
             del values[name]
     write_durably(folder.record, add_checksum(json.dumps(values, indent=1).encode()))

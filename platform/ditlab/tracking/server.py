@@ -15,11 +15,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -30,18 +29,19 @@ from ditlab.spec.uris import refuse_secret
 from ditlab.storage.plain_files import MIB, check_plain, open_for_append, read_plain
 from ditlab.tracking.access import (
     DATABASE_PORTS,
+    artifact_address,
     basic_authorization,
     check_reachable,
-    probe_status,
+    exempt_from_proxies,
+    probe,
     resolve_tracking_uri,
     scheme_of,
+    sqlite_address,
     sqlite_path,
     validate_tracking_uri,
 )
-from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only
+from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only, schema_fault
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
-
-_Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 _STOP_TIMEOUT = 10.0  # seconds
 _LONGEST_LOG = 256 * MIB
@@ -104,12 +104,12 @@ class Administrator:
     def settings(self, home: Home, environment: Mapping[str, str]) -> dict[str, str]:
         """Write basic-auth's settings into DITLAB_HOME; returns variables. Raises UserError for files others read."""
         _private_file(home.mlflow_users, None)
-        database = str(home.mlflow_users).replace("%", "%%")  # the file's format expands %
+        database = sqlite_address(home.mlflow_users).replace("%", "%%")  # the file's format expands %
         _private_file(
             home.mlflow_access,
             "[mlflow]\n"
             f"default_permission = {DEFAULT_PERMISSION}\n"
-            f"database_uri = sqlite:///{database}\n"
+            f"database_uri = {database}\n"
             "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
         )
         path, key = home.mlflow_key, "MLFLOW_FLASK_SERVER_SECRET_KEY"
@@ -159,7 +159,7 @@ class ServerOptions:
 
 
 class MlflowServer:
-    """A server that starts on entering the context and ends with it; SIGTERM to this process ends it as Ctrl-C does."""
+    """A server that starts on entering the context and ends with it, also where that is KeyboardInterrupt."""
 
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
         """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
@@ -170,6 +170,9 @@ class MlflowServer:
             home.check_place()
             if damage := database_damage(home.mlflow_database):
                 raise UserError(f"{damage}; {REFILL}.")
+        uri = resolve_tracking_uri(options.database, home)
+        if uri.startswith("sqlite:") and (fault := schema_fault(sqlite_path(uri))):
+            raise UserError(f"{sqlite_path(uri)}: {fault}.")
         if options.administrator and importlib.util.find_spec("flask_wtf") is None:
             raise UserError(
                 "--auth needs the Python module flask_wtf, which a plain installation leaves out; "
@@ -188,7 +191,6 @@ class MlflowServer:
                 f"--port {port} on {host} cannot be listened on ({error.strerror}); give another --port."
             ) from error
         self._process: subprocess.Popen[bytes] | None = None
-        self._previous: _Handler = signal.SIG_DFL
 
     @property
     def url(self) -> str:
@@ -213,26 +215,22 @@ class MlflowServer:
         return self._process.pid if self._process else None
 
     def __enter__(self) -> MlflowServer:
+        exempt_from_proxies(self.host)
         environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
+        environment["PYTHONSAFEPATH"] = "1"  # it starts in the home, whose files are no modules
         for name in ("MLFLOW_TRACKING_URI", NAME, PASSWORD, "MLFLOW_DEFAULT_ARTIFACT_ROOT", "MLFLOW_ARTIFACTS_ONLY",
                      "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
             environment.pop(name, None)  # a client's, or a setting that would weaken access
         environment["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
         if self.options.administrator:
             environment |= self.options.administrator.settings(self.home, os.environ)
-        # First, or a SIGTERM could leave the server behind.
-        self._previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in
-            # order. The home as working directory: what MLflow drops beside itself stays there.
-            with self._open_log() as log:
-                self._process = subprocess.Popen(
-                    self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=log, start_new_session=True,
-                )  # fmt: skip
-        except BaseException:
-            signal.signal(signal.SIGTERM, self._previous)
-            raise
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
+        # The home as working directory: what MLflow drops beside itself stays there.
+        with self._open_log() as log:
+            self._process = subprocess.Popen(
+                self._command(), cwd=self.home.root, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
         return self
 
     def _open_log(self) -> IO[bytes]:
@@ -247,7 +245,7 @@ class MlflowServer:
         """The command line, without secrets: other users of the machine see it."""
         command = [
             sys.executable, "-m", "mlflow", "server",
-            "--artifacts-destination", self.options.artifacts or str(self.home.artifacts),
+            "--artifacts-destination", self.options.artifacts or artifact_address(self.home.artifacts),
             "--host", self.host, "--port", str(self.port), "--workers", "1",
             "--allowed-hosts", ",".join(self._hosts),
             "--uvicorn-opts=--no-access-log",  # a line a request would fill the disk of a server that runs for months
@@ -258,11 +256,10 @@ class MlflowServer:
             command += ["--app-name", _APP]
         if self.options.administrator or self.options.database or self.options.artifacts:
             return [*command, "--serve-artifacts"]  # clients may be on other machines, without keys to the storage
-        return [*command, "--default-artifact-root", str(self.home.artifacts)]
+        return [*command, "--default-artifact-root", artifact_address(self.home.artifacts)]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """End the server; an interruption is the ordinary end, and is not raised again."""
-        signal.signal(signal.SIGTERM, self._previous)
         assert self._process is not None
         for stop in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is not None:
@@ -291,7 +288,7 @@ class MlflowServer:
             time.sleep(0.2)
         account = self.options.administrator
         # MLflow sets the password at its first start.
-        if account and probe_status(self.url, basic_authorization(account.name, account.password)) in (401, 403):
+        if account and probe(self.url, basic_authorization(account.name, account.password))[0] == 401:
             raise UserError(
                 f"{PASSWORD} is not the one that {NAME}={account.name} has in this server's accounts; give that one, "
                 "or change it by MLflow's update-password call."
@@ -356,12 +353,12 @@ def database_address(uri: str, typed: bool) -> str:
 
 
 def artifact_location(location: str) -> str:
-    """Return the absolute path of a folder, a URI as it is. Raises UserError for a URI that holds a key."""
+    """Return the address of a folder, a URI as it is. Raises UserError for a URI that holds a key."""
     try:
         refuse_secret("--artifacts", location)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return location if "://" in location else str(resolve_user_path(location))
+    return location if "://" in location else artifact_address(resolve_user_path(location))
 
 
 def _private_file(path: Path, text: str | None) -> None:

@@ -26,7 +26,6 @@ from ditlab.storage.files import add_checksum, parse_json_line, sync_file, write
 from ditlab.storage.plain_files import MIB, check_plain, open_for_append, open_regular_file, read_plain
 from ditlab.tracking.access import (
     access_fault,
-    outage_reason,
     redact,
     refusal_message,
     resolve_tracking_uri,
@@ -42,7 +41,7 @@ from ditlab.tracking.journal import (
     read_journal,
     read_lines,
 )
-from ditlab.tracking.mlflow_connection import REFILL, denial_status, holds_run, is_damage
+from ditlab.tracking.mlflow_connection import REFILL, denial, holds_run, is_damage, outage_reason
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.system_metrics import LONGEST_HELD
 
@@ -338,8 +337,8 @@ class BackgroundUploader:
                 except Exception as error:
                     # No error may reach the training, and the next attempt may succeed. One warning for each outage.
                     if not is_outage:
-                        refusal = refusal_message(uri, denial_status(error))
-                        sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error)})"
+                        refusal = refusal_message(uri, *denial(error))
+                        sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error, uri)})"
                         warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
                     is_outage = True
                     if closing:
@@ -383,7 +382,7 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
                 warn(f"{folder.run_id}: {error}")
             except Exception as error:
                 # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
-                reason = outage_reason(error)
+                reason = outage_reason(error, redact(address))
                 remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
                 fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
             left = num_unsent(folder, address, home)

@@ -1,14 +1,20 @@
 """Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
 
+import io
+import zipfile
+import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.home import RunFolder
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
@@ -17,12 +23,15 @@ from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import held_out_measurement
 from ditlab.receipts.records import measurement_tags
 from ditlab.spec.experiment import Experiment
+from ditlab.storage.files import write_whole
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
 
 NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
+BySample = dict[str, np.ndarray]
+"""Values of metrics by name for each held-out sample, in order, (num,) float64."""
 
 
 class RunEvaluation:
@@ -46,11 +55,15 @@ class RunEvaluation:
         experiment, data, rank = self._run.experiment, self._run.data, self._rank
         evaluation, precision = experiment.evaluation, experiment.training.precision
         at_once = max(batch_size, evaluation.samples)  # both are known to fit
+        by_sample: BySample = {}
         with state.engine.evaluating():
             found = metrics_by_part(
                 state.network, state.objective, experiment, data, self._inputs, batch_size,
-                evaluation.limit, rank, self._channel,
+                evaluation.limit, rank, self._channel, by_sample=by_sample,
             )  # fmt: skip
+            if rank.is_first:
+                kept = experiment.objective.weights.model_dump()
+                self._reporter.held_out(state.step, {name: each for name, each in by_sample.items() if name in kept})
             # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
             if evaluation.samples and (rank.is_first or state.engine.stage == 3):
                 sampler, samples = draw_samples(state.network, experiment, data, evaluation.samples, self._inputs)
@@ -78,6 +91,7 @@ class RunEvaluation:
 def metrics_by_part(
     network: nn.Module, objective: Any, experiment: Experiment, data: DataSplits, inputs: ModelInputs,
     batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
+    by_sample: BySample | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
 
@@ -85,12 +99,16 @@ def metrics_by_part(
     parts' weights, so that runs of other weights compare.
     """
     if data.mixture is None:
-        return held_out_metrics(network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress)
+        return held_out_metrics(
+            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, by_sample
+        )
     together: dict[str, float] = {}
     of_parts: dict[str, float] = {}
     for name, num in data.mixture.measured(limit).items():
         part, of_part = data.mixture.parts[name], objective
-        sums = held_out_sums(network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress)
+        sums = held_out_sums(
+            network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, by_sample
+        )
         for metric, value in sums.items():
             together[metric] = together.get(metric, 0.0) + value
         if part.text is not None:  # each part's tokens stand for bytes of its own
@@ -102,26 +120,27 @@ def metrics_by_part(
 
 def held_out_metrics(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress = ignore_progress,
+    channel: ControlChannel, progress: Progress = ignore_progress, by_sample: BySample | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the objective's metrics by name, over the first `limit` held-out samples of a view; none without any."""
-    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress)
+    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress, by_sample)
     return summary_of(sums, objective)
 
 
 def held_out_sums(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress,
+    channel: ControlChannel, progress: Progress, by_sample: BySample | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
-    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once.
+    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. To
+    `by_sample` are added the values of each sample, where the objective gives them.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
         return {}
-    sums = {NUM: 0.0}
+    sums, own = {NUM: 0.0}, dict[tuple[int, int], BySample]()
     for turn in range(0, len(batches), rank.world_size):
         counts = turn + rank.rank < len(batches)
         rows = batches[turn + rank.rank if counts else 0]
@@ -133,10 +152,42 @@ def held_out_sums(
         progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
         if counts:
             sums[NUM] += size
+            known = {name: value.double().cpu().numpy() for name, value in values.items() if value.ndim}
+            own[rows.bucket, rows.first] = known
             for name, value in values.items():
-                sums[name] = sums.get(name, 0.0) + size * float(value)
-    names = sorted({name for group in channel.gather(list(sums)) for name in group})  # type: ignore[attr-defined]
+                total = known[name].sum() if name in known else size * value
+                sums[name] = sums.get(name, 0.0) + float(total)
+    everyone: Any = channel.gather((list(sums), own if by_sample is not None else {}))
+    names = sorted({name for found, _ in everyone for name in found})
+    if by_sample is not None:
+        merged: dict[tuple[int, int], BySample] = {place: part for _, each in everyone for place, part in each.items()}
+        parts = [merged[place] for place in sorted(merged)]
+        for name in parts[0]:
+            before = [by_sample[name]] if name in by_sample else []
+            by_sample[name] = np.concatenate([*before, *(part[name] for part in parts)])
     return dict(zip(names, channel.sum([sums.get(name, 0.0) for name in names]), strict=True))
+
+
+def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:
+    """Keep values by held-out sample of an evaluation in a run's folder, float32. Raises OSError as the disk does."""
+    content = io.BytesIO()
+    kept: dict[str, Any] = {name: each.astype(np.float32) for name, each in values.items()}
+    np.savez(content, **kept)
+    folder.evaluations.mkdir(exist_ok=True)
+    write_whole(_by_sample_file(folder, step), content.getvalue())
+
+
+def read_by_sample(folder: RunFolder, step: int) -> BySample:
+    """Return what `save_by_sample` kept, float64; {} where there is nothing, or it is damaged."""
+    try:
+        with np.load(_by_sample_file(folder, step), allow_pickle=False) as found:
+            return {name: found[name].astype(np.float64) for name in found.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return {}
+
+
+def _by_sample_file(folder: RunFolder, step: int) -> Path:
+    return folder.evaluations / f"{step:08d}.npz"
 
 
 def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:

@@ -124,9 +124,7 @@ class MetricLog:
                 if self._experiment.training.non_finite.policy == "rollback":
                     self.bad_step = self.bad_step or step  # the first one: those after it are done again
                 elif self._is_first:
-                    num = str(self.monitor.num_skipped)
-                    self._reporter.warn(f"step {step} was skipped: its loss or gradient was NaN or infinite.")
-                    self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": num})
+                    self._report_skipped(step)
             if self._is_first and (is_logged or not is_finite):
                 times = {}
                 if is_logged and step < self._total_steps and self.phases.is_due():
@@ -142,8 +140,18 @@ class MetricLog:
     def finish(self, step: int) -> None:
         """Report the times since the last point, with the evaluation and the checkpoint after the last step."""
         if self._is_first:
+            self._report_skipped(step, is_over=True)
             self.add(step, self.phases.point())
         self._expose(step, is_over=True)
+
+    def _report_skipped(self, step: int, is_over: bool = False) -> None:
+        """Report a skipped step: the first, the tenth, the hundredth and so on, and at the end their number."""
+        num = self.monitor.num_skipped
+        if is_over == (num in (0, *(10**power for power in range(9)))):
+            return
+        what = f"step {step} was skipped: its" if num == 1 else f"{num:,} steps were skipped up to step {step:,}: their"
+        self._reporter.warn(f"{what} loss or gradient was NaN or infinite.")
+        self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(num)})
 
     def add(self, step: int, values: dict[str, float]) -> None:
         """Take in and report metrics after `step` steps, such as an evaluation's."""

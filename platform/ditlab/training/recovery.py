@@ -44,6 +44,10 @@ class MemoryPlan:
     attempts: int = 0
     """Number of times that step was tried again."""
 
+    def can_halve(self, experiment: Experiment) -> bool:
+        """Return True if the micro-batch can be halved once more."""
+        return experiment.micro_size % 2 ** (self.halvings + 1) == 0
+
     def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
         """Return the plan with the next measure for a step that did not fit.
 
@@ -53,7 +57,7 @@ class MemoryPlan:
         tried = replace(self, step=step, attempts=attempts)
         if attempts == 1:
             return tried  # the next attempt has empty caches: fragments of earlier shapes may have been the cause
-        if attempts <= 3 and experiment.micro_size % 2 ** (self.halvings + 1) == 0:
+        if attempts <= 3 and self.can_halve(experiment):
             return replace(tried, halvings=self.halvings + 1)
         if self.skipped_steps[-3:] == (step - 3, step - 2, step - 1) or step == 0:
             raise RunFailed(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from denoisers.figures import Figure
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.tracking.openmetrics import RunGauges
@@ -95,6 +97,9 @@ class Reporter(StepHook):
 
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
+
+    def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
 
     def before_checkpoint(self) -> None:
         """Make all earlier records durable, before a checkpoint exists; called from a thread beside the step loop."""

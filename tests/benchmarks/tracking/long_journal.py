@@ -1,15 +1,18 @@
-"""Processor time to open a long run's journal, for a resume and for a comparison, and to list runs.
+"""Processor time to open a long run's journal, for a resume and for a comparison, to list runs, and to ask them in SQL.
 
-    python tests/benchmarks/tracking/long_journal.py [--steps 1000000] [--runs 5000] [--rounds 3]
+    python tests/benchmarks/tracking/long_journal.py [--steps 1000000] [--runs 5000] [--points 1000000] [--rounds 3]
 
-A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. A list of
-so many runs is read as `ditlab runs` does. Processor seconds of this process; nothing is asserted here.
+A journal of so many steps is written as training writes it, six metrics a step, held-out metrics every 1,000. So many
+runs are listed by `ditlab runs`, in a process of its own. A home of ten runs with so many points is asked by `ditlab
+runs query`, first and again. Processor seconds; nothing is asserted here.
 """
 
 import argparse
 import math
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,9 +25,8 @@ from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
 from ditlab.reports.comparison import run_curve, smoothed, training_clock
 from ditlab.tracking.history import metric_history
-from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
-from ditlab.tracking.records import create_run, scan_runs
+from ditlab.tracking.records import create_run, update_record
 
 BUDGET = 10_000
 """The default of `tracking.budget`."""
@@ -55,9 +57,13 @@ def open_for_comparison(folder: RunFolder) -> None:
         smoothed(run_curve(series.steps, series.values, 128, clock))
 
 
-def list_runs(home: Home) -> None:
-    for record in scan_runs(home).records[:20]:
-        recent_metrics(home.run(record.run_id))
+def command(home: Home, *arguments: str) -> float:
+    """Processor seconds of a command in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    variables = {**os.environ, "DITLAB_HOME": str(home.root)}
+    subprocess.run([sys.executable, "-m", "ditlab", *arguments], env=variables, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -70,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5000)
+    parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -80,11 +87,18 @@ def main() -> None:
             folder = home.run(f"{number:08x}")
             folder.path.mkdir()
             os.link(long.record, folder.record)
-        took: dict[str, list[float]] = {}
+        asked = Home(Path(place) / "asked").ensure()
+        for number in range(10):
+            folder = create_run(asked, f"run-{number}", family="dit", spec_hash="")
+            write(folder, options.points // 60)
+            update_record(folder, status="finished")
+        question = ("runs", "query", "SELECT metric, count(*), avg(value) FROM metrics GROUP BY metric")
+        took: dict[str, list[float]] = {f"first query of {options.points:,} points": [command(asked, *question)]}
         for _ in range(options.rounds):
             for name, work in {"resume": open_for_resume, "comparison": open_for_comparison}.items():
                 took.setdefault(name, []).append(seconds(lambda work=work: work(long)))
-            took.setdefault(f"list of {options.runs:,} runs", []).append(seconds(lambda: list_runs(home)))
+            took.setdefault(f"ditlab runs of {options.runs:,}", []).append(command(home, "runs"))
+            took.setdefault(f"next query of {options.points:,} points", []).append(command(asked, *question))
         size = long.journal.stat().st_size
     print(f"{options.steps:,} steps, {size / 1e6:.0f} MB")
     for name, found in took.items():

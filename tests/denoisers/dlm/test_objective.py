@@ -10,6 +10,7 @@ from denoisers.contract import TextCodec
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.network import TokenNoise
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.processes.draws import batch_means
 from denoisers.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import kl_from_uniform
@@ -62,7 +63,7 @@ def objective(block_size=None, bytes_per_token=2.5, **changes):
 
 
 def summary(built, network, batch, noise):
-    return built.summary({name: float(value) for name, value in built.metrics(network, batch, noise).items()})
+    return built.summary(batch_means(built.metrics(network, batch, noise)))
 
 
 @pytest.fixture
@@ -197,7 +198,10 @@ def test_a_micro_batch_is_its_two_halves(few, perturb, keyed_noise, block_size):
     def parts(rows):
         source, batch = Slice(), {"tokens": few["tokens"][rows]}
         source.rows = rows
-        return {**built.metrics(network, batch, source), "trained": built.loss(network, batch, source)["score_entropy"]}
+        return {
+            **batch_means(built.metrics(network, batch, source)),
+            "trained": built.loss(network, batch, source)["score_entropy"],
+        }
 
     whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
     for name in whole:

@@ -6,6 +6,7 @@ from torch import nn
 
 from denoisers.pixelhdm.family import FAMILY
 from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
+from denoisers.processes.draws import batch_means
 from denoisers.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
 from denoisers.processes.specs import UniformTime
 
@@ -72,7 +73,10 @@ def test_a_perfect_prediction_has_no_error(keyed_noise, prediction):
     batch = batch_of()
     built = objective(prediction=prediction)
     network = exact_network(batch["image"], prediction)
-    trained, held_out = built.loss(network, batch, keyed_noise()), built.metrics(network, batch, keyed_noise())
+    trained, held_out = (
+        built.loss(network, batch, keyed_noise()),
+        batch_means(built.metrics(network, batch, keyed_noise())),
+    )
     assert all(found[name] < 1e-9 for found in (trained, held_out) for name in ("velocity", "frequency"))
     assert all(held_out[f"velocity_t{quarter}"] < 1e-9 for quarter in range(4))
 
@@ -206,7 +210,7 @@ def test_metrics_do_not_depend_on_training_knobs(keyed_noise):
     for changes in settings:
         torch.manual_seed(0)  # of the head
         built = objective(**changes)
-        found.append({name: float(value) for name, value in built.metrics(network, batch, keyed_noise()).items()})
+        found.append(batch_means(built.metrics(network, batch, keyed_noise())))
         assert list(built.summary(found[-1])) == list(built.metric_names())
     assert found[0] == found[1]
     assert list(found[0]) == ["velocity", "frequency", "alignment", *(f"velocity_t{quarter}" for quarter in range(4))]
@@ -215,11 +219,11 @@ def test_metrics_do_not_depend_on_training_knobs(keyed_noise):
 
 
 def test_metrics_without_features_lack_alignment(keyed_noise):
-    found = objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise())
+    found = batch_means(objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise()))
     assert "alignment" not in found and "frequency" in found
     plain = objective(weights={"alignment": 0.0})
     assert "alignment" not in plain.metric_names()
-    assert "alignment" not in plain.metrics(Answers(zeros), batch_of(), keyed_noise())
+    assert "alignment" not in batch_means(plain.metrics(Answers(zeros), batch_of(), keyed_noise()))
 
 
 def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
@@ -242,7 +246,7 @@ def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
         source = Slice()
         source.rows = rows
         part = {name: value[rows] for name, value in batch.items()}
-        return {**built.metrics(network, part, source), **built.loss(network, part, source)}
+        return {**batch_means(built.metrics(network, part, source)), **built.loss(network, part, source)}
 
     whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
     for name in whole:
@@ -274,7 +278,7 @@ def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them(keyed_n
         objective(spec).loss(Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, keyed_noise())
     without = objective(spec, weights={"frequency": 0.0, "alignment": 0.0})
     assert set(without.loss(Answers(zeros), batch, keyed_noise())) == {"velocity"}
-    assert "frequency" not in without.metrics(Answers(zeros), batch, keyed_noise())
+    assert "frequency" not in batch_means(without.metrics(Answers(zeros), batch, keyed_noise()))
     assert "frequency" not in without.metric_names()
 
 
@@ -292,12 +296,12 @@ def test_it_learns(keyed_noise):
     one = batch_of(1, 16, 16)
     batch = {name: value.expand(8, *value.shape[1:]) for name, value in one.items()}
     adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2, fused=True)
-    before = built.metrics(network, batch, keyed_noise(-1))
+    before = batch_means(built.metrics(network, batch, keyed_noise(-1)))
     for step in range(20):
         losses = built.loss(network, batch, keyed_noise(step))
         adam.zero_grad()
         sum(built.weights[name] * value for name, value in losses.items()).backward()
         adam.step()
-    after = built.metrics(network, batch, keyed_noise(-1))
+    after = batch_means(built.metrics(network, batch, keyed_noise(-1)))
     for name in ("velocity", "frequency", "alignment"):
         assert after[name] < 0.8 * before[name], name

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from denoisers.processes.draws import batch_means
 from denoisers.processes.gaussian import linear_schedule
 from denoisers.processes.specs import LinearBetas
 from denoisers.region.family import FAMILY
@@ -93,7 +94,7 @@ def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reductio
     assert all(value.item() == 0 for value in found.values())
     sum(found.values()).backward()
     assert all(p.grad is not None and not p.grad.any() for p in network.parameters())
-    metrics = built.summary({k: v.item() for k, v in built.metrics(network, windows, NeverMasks()).items()})
+    metrics = built.summary(batch_means(built.metrics(network, windows, NeverMasks())))
     assert all(value == 0 for value in metrics.values())
 
 
@@ -173,7 +174,7 @@ def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, 
     found = []
     for changes in ({}, {"mask_ratio": 0.9, "reduction": "zeroed_mean", "weights": RegionWeights(accessibility=3.0)}):
         built = FAMILY.build_objective(RegionObjectiveSpec(**changes), spec)
-        means = {name: float(value) for name, value in built.metrics(network, windows, keyed_noise()).items()}
+        means = batch_means(built.metrics(network, windows, keyed_noise()))
         found.append(built.summary(means))
         assert set(found[-1]) == set(built.metric_names())
     assert found[0] == found[1]
@@ -195,7 +196,7 @@ def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, 
         source = Slice()
         source.rows = rows
         batch = {name: values[rows] for name, values in windows.items()}
-        return {name: float(value) for name, value in built.metrics(network, batch, source).items()}
+        return batch_means(built.metrics(network, batch, source))
 
     whole, first, second = metrics(slice(0, 4)), metrics(slice(0, 3)), metrics(slice(3, 4))
     joined = {name: 0.75 * first[name] + 0.25 * second[name] for name in whole}
@@ -261,5 +262,5 @@ def test_training_approaches_the_best_loss(region_spec, keyed_noise):
         adam.zero_grad()
         loss.backward()
         adam.step()
-    found = built.summary({k: float(v) for k, v in built.metrics(network, batch, keyed_noise(-1)).items()})
+    found = built.summary(batch_means(built.metrics(network, batch, keyed_noise(-1))))
     assert found["r2"] > 0.9 and found["pearson"] > 0.95 and found["spread"] > 0.3

@@ -2,15 +2,23 @@
 
 import ast
 import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
+
+import pytest
 
 from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.main import COMMANDS
 from ditlab.cli.output import emit
+from ditlab.doctor import machine
 from ditlab.storage.files import stamped
+from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
+from support.trainings.endings import handles_sigterm
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")
 
@@ -102,12 +110,13 @@ def test_a_closed_pipe_is_no_traceback(spec, tmp_path):
     assert len(done.stdout) == 10
 
 
-def test_doctor_lists_its_findings(ditlab, home):
+def test_doctor_lists_its_findings(ditlab, home, monkeypatch):
+    monkeypatch.setattr(machine, "check_ray", lambda: iter(()))  # 8 s: test_starts.py
     said = ditlab("doctor", "--json")
     assert said.code == (1 if said.json["missing"] else 0)
     assert set(said.json) == {"missing", "findings"}
     found = {finding["what"]: finding for finding in said.json["findings"]}
-    assert {"Python", "torch", "deepspeed", "DITLAB_HOME", "model families"} <= set(found)
+    assert {"Python", "torch", "deepspeed", "DITLAB_HOME", "model families", "MLflow"} <= set(found)
     assert ", ".join(families()) in found["model families"]["found"]
     assert all(finding["remedy"] for finding in found.values() if finding["verdict"] != "ok")
     assert said.out.count("\n") == 1 and "Python" in said.err
@@ -134,3 +143,63 @@ main()
 def test_ctrl_c_while_the_process_ends_changes_no_exit_code(tmp_path):
     done = subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr
+
+
+FULL = (
+    "ditlab: standard output cannot be written (No space left on device); send it to another file, or make room there."
+)
+ENDS = {"<&-": None, ">&-": None, "2>&-": None, "| head -1": None, "| true": None, "2>&1 | head -1": None,
+        "2> /dev/full": None, "> /dev/full": FULL}  # fmt: skip
+
+
+def in_a_shell(command: str, end: str, home, cwd) -> subprocess.CompletedProcess[str]:
+    """Run a command whose standard streams end as `end` says; the exit code is the command's."""
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m ditlab {command} {end}"
+    environment = {**os.environ, "DITLAB_HOME": str(home)}
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, cwd=cwd, env=environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("runs", 0), ("runs --json", 0), ("runs show {run}", 0), ("runs log {run} --json", 0), ("runs rm {run}", 2),
+        ("runs rm {run} --json", 2), ("runz --json", 2), ("schema", 0), ("show {spec}", 0), ("show {spec} --json", 0),
+        ("validate {spec}", 0), ("new --list", 0), ("new", 0), ("data list", 0), ("params {spec}", 0), ("--help", 0),
+    ],
+)  # fmt: skip
+def test_streams_that_are_closed_full_or_left_end_a_command_in_a_sentence(finished, tmp_path, command, code):
+    command = command.format(run=finished.run_id, spec=shlex.quote(str(finished.spec)))
+    for end, sentence in ENDS.items():
+        said = in_a_shell(command, end, finished.home, tmp_path)
+        text = said.stdout + said.stderr
+        assert "Traceback" not in text and "Exception ignored" not in text, (end, text)
+        assert "DITLAB_HOME" not in said.stderr and said.returncode in (code, 1), (end, text)
+        assert said.returncode == code or ">" in end or "|" in end, (end, text)
+        if sentence and code == 0:
+            assert said.returncode == 1 and sentence in said.stderr.splitlines(), text
+
+
+def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
+    said = in_a_shell(f"runs rm {finished.run_id}", "<&-", finished.home, tmp_path)
+    assert said.returncode == 2 and "nobody can be asked whether to delete" in said.stderr.splitlines()[-1]
+    said = in_a_shell("runs --json", "> /dev/full", finished.home, tmp_path)
+    assert said.returncode == 1 and said.stderr.splitlines()[-1] == FULL
+
+
+def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
+    for name in ("platform", "inspect", "click", "yaml", "denoisers"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")
+    said = run_process("validate", finished.spec, home=finished.home, cwd=tmp_path)
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_any_command_without_a_traceback(number):
+    """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it reads a spec."""
+    command = [sys.executable, "-m", "ditlab", "validate", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: handles_sigterm(process.pid), 20, "a command that is ready")
+        process.send_signal(number)
+        assert process.stderr and process.stderr.read().strip() == "ditlab: interrupted."
+        assert process.wait(20) == 130

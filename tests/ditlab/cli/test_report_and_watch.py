@@ -86,7 +86,7 @@ def test_a_page_that_cannot_be_made_costs_no_run(ditlab, spec, home, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_watch_serves_until_it_is_interrupted(home, tmp_path, end):
     folder = finished_run(home)
     command = [sys.executable, "-m", "ditlab", "watch", folder.run_id, "--port", "0", "--json"]

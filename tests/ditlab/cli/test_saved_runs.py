@@ -114,11 +114,12 @@ def test_evaluate_says_what_was_measured(finished, with_run):
     (trained,) = [json.loads(values[f"{TAG_PREFIX}eval"]) for values in tags if f"{TAG_PREFIX}eval" in values]
     asked = ((), ("--rows", "32"), ("--rows", "33"))
     whole, few, more = (with_run("evaluate", "small", *rows, "--json").json for rows in asked)
-    assert few["measurements"]["held_out"]["digest"] == trained["digest"]
-    assert len({each["measurements"]["held_out"]["digest"] for each in (whole, few, more)}) == 3
+    assert few["measurements"]["eval"]["digest"] == trained["digest"], "training's own has training's name"
+    assert "eval/velocity" in few["metrics"] and "held_out/velocity" in whole["metrics"]
+    measured = [Measurement(**next(iter(each["measurements"].values()))) for each in (whole, few, more)]
+    assert len({each.digest for each in measured}) == 3
     assert len({each["evaluation"] for each in (whole, few, more)}) == 3
-    changed = differing_parts(Measurement(**each["measurements"]["held_out"]) for each in (whole, few, more))
-    assert changed == ["held-out samples"]
+    assert differing_parts(measured) == ["held-out samples"]
     lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()
     tags = [record["values"] for record in map(json.loads, lines) if record["kind"] == "tags"]
     assert [values[EVALUATION_TAG] for values in tags if EVALUATION_TAG in values][-1] == whole["evaluation"]

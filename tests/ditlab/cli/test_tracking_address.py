@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -9,8 +10,10 @@ import yaml
 
 from ditlab.home import Home
 from ditlab.spec.sweep import load_sweep
+from ditlab.tracking import mlflow_connection
 from ditlab.tracking.access import launch_address
 from support import databases
+from support.served import served
 
 mlflow_template = databases.mlflow_template
 
@@ -43,6 +46,35 @@ def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(
     assert ditlab("evaluate", folder.run_id).code == 0
     assert list(metrics_in(team)) == ["small"]
     assert not other.exists() and not Home(home).mlflow_database.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["C#", "a?b", "50%25", "ü 🎈 'q\"u' back\\slash &+;[br]*:c"])
+def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, name):
+    """Database, artifacts, checkpoints and export lie in the folders that were named; MLflow and its UI read them."""
+    monkeypatch.setattr(mlflow_connection, "_make_database", databases.REAL)
+    for folder in ("home", "kept", "export"):
+        (tmp_path / folder).mkdir()
+    home, kept = Home(tmp_path / "home" / name), tmp_path / "kept" / name
+    monkeypatch.setenv("DITLAB_HOME", str(home.root))
+    storage = json.dumps(f"checkpoint.storage={kept.as_uri()}")[1:-1]
+    said = ditlab("train", spec, "--local", "--json", "--set", storage, "--set", "training.steps=2")
+    assert said.code == 0, said.err
+    run = said.json["run_id"]
+    assert ditlab("train", home.run(run).spec, "--local", "--resume", run).code == 0
+    assert ditlab("export", run, "--out", tmp_path / "export" / name).code == 0
+    assert [path.name for path in (tmp_path / "kept").rglob("step-*")] and not home.run(run).checkpoints.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "home", "kept", "small.yaml"]
+    assert all([path.name for path in (tmp_path / each).iterdir()] == [name] for each in ("export", "home", "kept"))
+    client = mlflow.MlflowClient(said.json["tracking_uri"])
+    (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert "train/loss" in found.data.metrics
+    number = found.info.run_id
+    assert "spec.yaml" in [each.path for each in client.list_artifacts(number)]
+    assert Path(client.download_artifacts(number, "spec.yaml", str(tmp_path))).read_text().startswith("name: small")
+    with served(home.root) as server:
+        assert f"/experiments/{found.info.experiment_id}/runs" in server.page
+        assert server.ask(f"/get-artifact?run_id={number}&path=spec.yaml")[1].startswith(b"name: small")
 
 
 def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch, mlflow_template):

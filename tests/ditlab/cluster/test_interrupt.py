@@ -1,4 +1,4 @@
-"""Ctrl-C on the command itself, with a Ray of its own: a final checkpoint, exit code 130, nobody left behind."""
+"""Signals to a command with a Ray of its own, and Ray's own death: checkpoint, exit code, words, nobody left behind."""
 
 import json
 import os
@@ -6,24 +6,32 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from ditlab.home import Home
+from ditlab.runs.locks import running_state
 from ditlab.spec.yaml_text import dump_yaml
-from support.clusters.faults import processes_of
+from ditlab.tracking.records import list_runs
+from support.clusters.faults import processes_of, wait_until
 from support.trainings.workers import tiny
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
-def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
-    home, spec = tmp_path / "home", tmp_path / "spec.yaml"
-    spec.write_text(dump_yaml(tiny(training__steps=100_000, checkpoint__every=None).to_dict()))
-    command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json"]
-    environment = {**os.environ, "DITLAB_HOME": str(home)}
+
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A training at its tenth step or later, with a checkpoint every fifth."""
+    home, spec = folder / "home", folder / "spec.yaml"
+    spec.write_text(dump_yaml(tiny(training__steps=100_000, checkpoint={"every": 5, "keep": 2}).to_dict()))
     process = subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "ditlab", "train", str(spec), "--json"], env={**os.environ, "DITLAB_HOME": str(home)},
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 120
         while not any('"step":10,' in journal.read_text() for journal in home.glob("train/*/journal.jsonl")):
@@ -31,18 +39,56 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(tmp_path):
             assert time.monotonic() < deadline, "no tenth step within two minutes"
             time.sleep(0.1)
         assert len(processes_of(home)) > 3  # the command, Ray's daemons, a worker
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-        out, err = process.communicate(timeout=120)
+        yield process
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+    wait_until(lambda: processes_of(home) == [], 15, "the end of every process")
+
+
+@pytest.mark.parametrize("way", ["Ctrl-C", "timeout", "scancel"])
+def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
+    with training(tmp_path) as process:
+        if way == "Ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+        elif way == "timeout":
+            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+                each.terminate()
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     result = json.loads(out.strip().splitlines()[-1])
     assert result["status"] == "interrupted" and result["step"] >= 10
     assert Path(result["checkpoint"], "manifest.json").exists()
-    assert "Traceback" not in err
-    assert f"--resume {result['run_id']}" in err
-    deadline = time.monotonic() + 15
-    while processes_of(home) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert processes_of(home) == []
+    assert result["checkpoint"].endswith(f"{result['step']:08}")  # it was saved on the signal
+    assert "Traceback" not in err and f"--resume {result['run_id']}" in err
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_ray_that_dies_first_is_told_within_seconds(signalled, tmp_path):
+    with training(tmp_path) as process:
+        [head] = [each for each in psutil.Process(process.pid).children() if each.name() == "gcs_server"]
+        head.kill()
+        if signalled:
+            process.terminate()
+        begun = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if signalled else 1), out + err
+    assert time.monotonic() - begun < 20  # mostly MLflow's import; the sentence itself comes within 5 s
+    assert "Ray on this machine has died (its process gcs_server ended with code -9)" in err
+    assert "Check failed" not in err and "Traceback" not in err
+
+
+def test_a_launcher_killed_leaves_no_ray_and_its_run_is_lost(tmp_path):
+    with training(tmp_path) as process:
+        process.kill()
+        process.wait(10)
+        home = Home(tmp_path / "home")
+        [record] = list_runs(home)
+        begun = time.monotonic()
+        state = running_state(home.run(record.run_id), record)
+        assert time.monotonic() - begun < 5
+    assert record.status == "running" and state.state == "lost"
+    assert state.text.startswith("at step ") and ", checkpoint " in state.text

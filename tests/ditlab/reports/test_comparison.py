@@ -165,7 +165,7 @@ def test_diverged_run_has_no_value_and_is_not_lowest() -> None:
     comparison = compared(run("good"), run("bad", curves={"eval/velocity": broken}))
     steps = comparison.budgets[0]
     assert steps.values[0] == 1.0 and np.isnan(steps.values[1])
-    assert "run-good is lower" in summary_text(comparison)
+    assert "only run-good has a number at equal steps (100 steps): 1" in summary_text(comparison)
 
 
 def test_runs_evaluated_only_at_their_start_have_no_budget() -> None:
@@ -191,14 +191,49 @@ def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
         samples_per_second=3.3,
     )
     text = summary_text(compared(run("a"), slow))
-    assert "run-b is lower: 0.8 against 1 at equal steps (100 steps)" in text
-    assert "run-a is lower: 1 against 1.599 at equal time (1 min 40 s)" in text
+    assert "run-b is lower by 0.2: 0.8, against 1 at equal steps (100 steps)" in text
+    assert "run-a is lower by 0.5987: 1, against 1.599 at equal time (1 min 40 s)" in text
+    assert "Each is one run" in text and "The error over held-out draws is not known" in text
     assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in text
+
+
+def test_differences_have_their_error_over_held_out_draws() -> None:
+    """Samples of widely different errors; b is lower by 0.1 with a standard deviation of 0.02 (n = 100), or of 2."""
+    measurement = Measurement.of({"held-out samples": 1})
+
+    def pair(spread: float, **changes: Any) -> str:
+        level = np.linspace(0, 10, 100)
+        shift = 0.1 + spread * np.tile([1.0, -1.0], 50)
+        known = {"measurement": measurement, "curves": velocity(steps=[0, 100]), **changes}
+        lower = known | {"curves": velocity(steps=[0, 100], slope=-0.011)}
+        first = run("a", by_sample=lambda step: {"velocity": level} if step == 100 else {}, **known)
+        return summary_text(compared(first, run("b", by_sample=lambda step: {"velocity": level - shift}, **lower)))
+
+    error = 1.984 * 0.02 * np.sqrt(100 / 99) / 10  # Student's t with 99 degrees of freedom
+    assert f"run-b is lower by 0.1 (± {error:.2g} over held-out draws, 95 %): 0.9, against 1" in pair(0.02)
+    assert "Each is one run" in pair(0.02) and "not known: values by sample" not in pair(0.02)
+    assert "the runs are level: 0.9 and 1 (± 0.4 over" in pair(2.0) and "lower" not in pair(2.0)
+    assert "The error over held-out draws is not known" in pair(0.02, measurement=None)
+
+
+def test_metrics_that_measure_something_else_are_not_ranked() -> None:
+    """Settings of another metric and rounding are no obstacle; those of the ranking metric are."""
+    base = {"settings of velocity": 1, "settings of frequency": 1, "precision": "fp32"}
+
+    def text(**changes: Any) -> str:
+        other = Measurement.of(base | {name.replace("_", " "): value for name, value in changes.items()})
+        return summary_text(compared(run("a", measurement=Measurement.of(base)), run("b", measurement=other)))
+
+    assert "cannot be said: eval/velocity is measured in several ways, which differ in: settings of velocity" in text(
+        settings_of_velocity=2
+    )
+    assert "measured in" not in text(settings_of_frequency=2) and "cannot be said" not in text(settings_of_frequency=2)
+    assert "eval/velocity is measured in several ways, which differ in: precision." in text(precision="bf16")
 
 
 def test_runs_within_one_percent_are_level() -> None:
     text = summary_text(compared(run("a"), run("b", curves=velocity(start=2.005))))
-    assert "the runs are level (within 1%)" in text and "lower" not in text
+    assert "the runs are level (within 1%)" in text and "lower" not in text and "Each is one run" not in text
 
 
 @pytest.mark.parametrize(
@@ -312,7 +347,7 @@ def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvas
     alike = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[1]))
     assert alike.measured_apart("quality") == "" and "measured in" not in summary_text(alike)
     apart = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[2]))
-    assert "quality/... is measured in 2 ways, which differ in: sampler." in summary_text(apart)
+    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(apart)
     write_comparison(apart, tmp_path)
     text = (tmp_path / "comparison.md").read_text()
     assert f"| measurement | {ways[0].shown} | {ways[2].shown} |" in text and "differ in: sampler" in text

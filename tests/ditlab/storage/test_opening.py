@@ -1,9 +1,12 @@
 """A URI is opened once for everybody, and each message names the knob that it was given by."""
 
 import os
+from urllib.parse import quote
 
 import pytest
 
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.source_files import list_source, read_source
 from ditlab.errors import Unreachable, UserError
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
@@ -15,6 +18,35 @@ def test_a_uri_that_nothing_here_opens_names_its_knob(knob, uri):
     with pytest.raises(UserError) as caught:
         RemoteFiles.open(knob, uri)
     assert str(caught.value).startswith(f"{knob}={uri} ") and "\n" not in str(caught.value)
+
+
+NAMES = ["C#", "a?b", "50%", "100% x", "ü 🎈", "'q\"u' back\\slash", "&+;[br]*", "a@b:c"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_a_uri_as_it_is_written_and_encoded(name, tmp_path):
+    folder = tmp_path / name
+    for uri in (f"file://{folder}", folder.as_uri()):
+        files = RemoteFiles.open("data.path", uri)
+        assert files.path == files.child("x").path.removesuffix("/x") == str(folder)
+        assert CheckpointStore.at(uri).location == str(folder)
+        assert RemoteFiles.open("data.path", files.location_of("step-1")).path == f"{folder}/step-1"
+    for key in {name.replace("?", "%3F"), quote(name)}:  # in an object store's URI, `?` begins the settings
+        files = RemoteFiles.open("data.path", f"s3://bucket/{key}?region=x&endpoint_override=127.0.0.1:9")
+        assert files.path == f"bucket/{name}" and files.child("x").path == f"bucket/{name}/x"
+        assert RemoteFiles.open("data.path", files.location_of("x")).path == f"bucket/{name}/x"
+    files = RemoteFiles.open("data.path", f"memory://b/{name.replace('?', '')}")  # fsspec decodes nothing
+    assert files.location_of("x") == f"memory://b/{name.replace('?', '')}/x"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_below_an_odd_folder_are_listed_and_read(name, tmp_path):
+    (folder := tmp_path / name).mkdir()
+    for text in ("one", "two"):
+        (folder / f"{text} #?%25.txt").write_text(text)
+    as_written = [] if set(name) & set("?[*") else [f"file://{folder}"]  # these are a pattern's
+    for source in (*as_written, folder.as_uri(), f"{folder.as_uri()}/*.txt"):
+        assert [read_source(file, 9) for file in list_source(source)] == [b"one", b"two"]
 
 
 def test_a_uri_without_a_folder():

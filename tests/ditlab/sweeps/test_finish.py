@@ -7,10 +7,12 @@ import pytest
 
 from ditlab.cli.sweeps import summary_lines
 from ditlab.errors import RunFailed
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.results import count_ended, finish_sweep
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import read_record
-from support.sweeps import METRIC, planned, started, sweep_of, trial_run
+from support.sweeps import LR, METRIC, planned, started, sweep_of, trial_run
 
 
 @dataclass
@@ -71,13 +73,37 @@ def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog):
 def test_result_for_json(sweep_with):
     one = sweep_with("failed", "finished", "stopped", "waiting")
     found = finish(one, "interrupted").to_dict()
-    assert list(found) == ["run_id", "status", "trials", "best", "report"]
+    assert list(found) == ["run_id", "status", "trials", "best", "why_no_best", "best_of_comparable", "report"]
     trials = planned(one)
     assert [trial["number"] for trial in found["trials"]] == [1, 2, 0, 3]
     assert [trial["metrics"][METRIC] for trial in found["trials"]] == [2.0, 3.0, None, None]
     assert found["best"] == {
         "number": 1, "run_id": trials[1].run_id, "values": trials[1].values, "metrics": {METRIC: 2.0}
     }  # fmt: skip
+    assert found["why_no_best"] == "" and found["best_of_comparable"] == [{"where": {}, "trials": 2, **found["best"]}]
+
+
+def test_trials_that_are_measured_otherwise_have_no_best(home):
+    """Values of an axis that decides what is held out: each is ranked alone, by what the trials recorded."""
+    axes = {"data.hold_out": {"kind": "grid", "values": [0.1, 0.2]}, **LR}
+    one = started(sweep_of(axes))
+    for trial in planned(one):
+        folder = trial_run(home, one.sweep, trial, "finished", {6: 4.0 - trial.number})
+        parts = {"held-out samples": trial.values["data.hold_out"], "precision": "fp32"}
+        journal = JournalWriter(folder)
+        journal.append("tags", values=measurement_tags({"eval": Measurement.of(parts)}))
+        journal.close()
+    result = finish(one, "finished")
+    found, why = result.to_dict(), f"{METRIC} is measured in 2 ways, which differ in: held-out samples"
+    assert found["best"] is None and why in found["why_no_best"]
+    assert [each["where"] for each in found["best_of_comparable"]] == [{"data.hold_out": 0.1}, {"data.hold_out": 0.2}]
+    assert [trial["number"] for trial in found["trials"]] == [2, 0, 3, 1]
+    assert [each["number"] for each in found["best_of_comparable"]] == [2, 3]
+    lines = summary_lines(result)
+    assert why in lines[1] and "Of 2 trials with data.hold_out = 0.2: trial 3" in lines[3]
+    assert not (one.folder.report / "best.yaml").exists() and not any(line.startswith("  best:") for line in lines)
+    page = (one.folder.report / "report.md").read_text()
+    assert why in page and "Of 2 trials with data.hold_out = 0.1: trial 2" in page and "## The best spec" not in page
 
 
 def test_interrupted_sweep(sweep_with, home):

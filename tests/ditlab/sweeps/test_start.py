@@ -12,7 +12,7 @@ from ditlab.sweeps.start import (
     resume_sweep,
 )
 from ditlab.tracking.records import find_run, list_runs, update_record
-from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
+from support.sweeps import LR, METRIC, planned, prepared, started, sweep_of, trial_run
 
 
 def test_new_sweep_has_its_whole_ledger_before_the_first_trial(home):
@@ -25,6 +25,45 @@ def test_new_sweep_has_its_whole_ledger_before_the_first_trial(home):
     record = find_run(home, "rates").record
     assert (record.trials, record.step, record.family) == (5, 0, "dit")
     assert (one.num_trials, one.num_remaining) == (5, 5)
+
+
+DIGITS = {"kind": "digits"}
+ASHA = {"scheduler": {"kind": "asha", "grace": 2}}
+APART = {
+    "held-out samples": {"data": {"kind": "choice", "values": [DIGITS, {**DIGITS, "hold_out": 0.01}]}},
+    "their number": {"evaluation.limit": {"kind": "choice", "values": [16, 32]}},
+    "precision": {"training.precision": {"kind": "choice", "values": ["fp32", "bf16"]}},
+}
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize(
+    "changes", [{"search": {"kind": "optuna"}}, ASHA, {"scheduler": {"kind": "median", "grace": 2}}]
+)
+def test_nothing_chooses_among_trials_that_do_not_compare(home, name, changes):
+    (path,) = APART[name]
+    with pytest.raises(UserError) as refusal:
+        prepared(sweep_of({**APART[name], **LR}, **changes))
+    message = str(refusal.value)
+    assert f"space.{path}: trials of different values do not compare by {METRIC}, which they measure with" in message
+    assert f"{next(iter(changes))}.kind={next(iter(changes.values()))['kind']} would choose" in message
+    assert "make a sweep of each value, or set search.kind to random or grid" in message
+    assert list_runs(home) == []
+
+
+@pytest.mark.parametrize("name", APART)
+def test_trials_that_do_not_compare_are_said_before_they_start(home, name):
+    (warning,) = [line for line in prepared(sweep_of({**APART[name], **LR})).notes if line.startswith("warning:")]
+    assert f"space.{next(iter(APART[name]))}: " in warning and "None will be the best of all" in warning
+
+
+@pytest.mark.parametrize("changes", [ASHA, {"search": {"kind": "optuna"}}])
+def test_axes_that_no_measurement_depends_on_are_chosen_among(home, changes):
+    axes = {"model.depth": {"kind": "int", "low": 1, "high": 2}, "sampling.steps": {"kind": "choice", "values": [1, 2]}}
+    assert not any("compare" in line for line in prepared(sweep_of({**axes, **LR}, **changes)).notes)
+    if changes is not ASHA:  # which refuses it for another reason
+        apart = sweep_of({**APART["held-out samples"], **LR}, metric="perf/samples_per_second", mode="max", **changes)
+        assert not any("compare" in line for line in prepared(apart).notes)
 
 
 def test_full_disk_leaves_no_sweep(home, monkeypatch):

@@ -8,7 +8,14 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.tracking.access import check_reachable, redact, resolve_tracking_uri, validate_tracking_uri
+from ditlab.tracking.access import (
+    artifact_address,
+    check_reachable,
+    redact,
+    resolve_tracking_uri,
+    sqlite_path,
+    validate_tracking_uri,
+)
 
 GOOD = [
     "http://127.0.0.1:5000",
@@ -24,7 +31,8 @@ GOOD = [
 BAD = [
     "", " ", "http://", "http:///path", "http://:5000", "http://host:99999", "http://host:0", "http://ho st",
     "file:///tmp/mlruns", "/tmp/mlruns", "mlruns", "ftp://host", "sqlite:", "sqlite://", "sqlite:///",
-    "sqlite:///:memory:", "sqlite://host/file.db", "htp://host:5000", "localhost:5000",
+    "sqlite:///:memory:", "sqlite://host/file.db", "sqlite:////data/a?b.db",
+    "sqlite+pysqlcipher:////data/a.db", "htp://host:5000", "localhost:5000",
 ]  # fmt: skip
 
 
@@ -50,6 +58,34 @@ def test_a_relative_database_becomes_absolute(tmp_path: Path, monkeypatch: pytes
     resolved = resolve_tracking_uri("sqlite:///tracking.db", Home(tmp_path))
     assert resolved == f"sqlite:///{tmp_path}/tracking.db"
     assert resolve_tracking_uri(resolved, Home(tmp_path)) == resolved
+
+
+@pytest.mark.parametrize("name", ["C#", "a?b", "50%25", "100% x", "ü 🎈", "'q\"u' back\\slash", "&+;[br]*", "a@b:c"])
+def test_every_folder_has_an_address_that_mlflow_reads_as_that_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.store.db.utils import create_sqlalchemy_engine_with_retry
+
+    (work := tmp_path / "work").mkdir()
+    monkeypatch.chdir(work)
+    home = Home(tmp_path / name).ensure()
+    address = resolve_tracking_uri(None, home)
+    assert sqlite_path(address) == home.mlflow_database and resolve_tracking_uri(address, home) == address
+    engine = create_sqlalchemy_engine_with_retry(address)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE found (one)")
+    engine.dispose()
+    assert home.mlflow_database.stat().st_size and not list(work.iterdir())
+    assert sorted(tmp_path.iterdir()) == sorted([work, home.root])
+    assert LocalArtifactRepository(artifact_address(home.artifacts)).artifact_dir == str(home.artifacts)
+
+
+def test_a_plain_folders_addresses_are_its_path(tmp_path: Path) -> None:
+    home = Home(tmp_path / "Läufe (2026), a+b")
+    assert resolve_tracking_uri(None, home) == f"sqlite:///{home.root}/mlflow.db"
+    assert resolve_tracking_uri("sqlite+pysqlite:////data/a%20b.db", home) == "sqlite:////data/a b.db"
+    assert artifact_address(home.artifacts) == str(home.artifacts)
 
 
 def test_a_password_is_never_shown() -> None:

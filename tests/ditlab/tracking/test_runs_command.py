@@ -12,7 +12,8 @@ from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal_writer import JournalWriter
-from ditlab.tracking.records import update_record
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.records import read_record, update_record
 
 NewRun = Callable[..., RunFolder]
 
@@ -32,7 +33,8 @@ def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> No
     update_record(folder, status="finished", step=600)
     new_run("another")
     text = invoke().stdout
-    assert folder.run_id in text and "600/600" in text and "0.125" in text and "finished" in text
+    assert folder.run_id in text and "5,000/600" in text and "finished" in text, "the step is that of the loss"
+    assert "0.000202" in text and "0.125" not in text, "the median of the last 2 %, and no single batch"
     listed = json.loads(invoke("--num", "1", "--json").stdout)["runs"]
     assert [row["name"] for row in listed] == ["another"] and listed[0]["train_loss"] is None
 
@@ -55,6 +57,44 @@ def test_sync_of_an_unknown_run_is_the_users_error(home: Home, new_run: NewRun) 
     new_run()
     with pytest.raises(UserError, match="is unknown"):
         invoke("sync", "nothing-like-it")
+
+
+def test_the_list_is_sorted_and_filtered_and_holds_metrics(home: Home, new_run: NewRun) -> None:
+    for name, value, speed in (("a1", 0.5, 10.0), ("a2", 0.25, 30.0), ("b", 0.75, 20.0)):
+        journal = JournalWriter(folder := new_run(name))
+        journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
+        journal.log_metrics(9, {"eval/direction": 9.0, "eval/velocity": value, "train/samples_per_second": speed})
+        journal.close()
+        update_record(folder, status="failed" if name == "b" else "finished")
+
+    def names(*arguments: str) -> list[str]:
+        return [row["name"] for row in json.loads(invoke(*arguments, "--json").stdout)["runs"]]
+
+    assert names("--sort", "held-out") == ["a2", "a1", "b"] and names("--sort", "speed") == ["a2", "b", "a1"]
+    assert names("--sort", "name", "--num", "2") == ["a1", "a2"] and names("--name", "a*") == ["a2", "a1"]
+    assert names("--status", "failed") == ["b"] and names("--family", "unet") == []
+    assert "velocity" in invoke().stdout and "0.25" in invoke().stdout
+    (row,) = json.loads(invoke("--name", "b", "--json").stdout)["runs"]
+    assert row["metrics"]["eval/direction"] == 9.0 and (row["main_metric"], row["main_value"]) == (
+        "eval/velocity",
+        0.75,
+    )
+
+
+def test_a_run_is_renamed_here_and_in_mlflow(home: Home, new_run: NewRun, store: None) -> None:
+    folder = new_run("before")
+    journal = JournalWriter(folder)
+    journal.append("start", run_id=folder.run_id, name="before", experiment="digits", family="dit")
+    journal.close()
+    assert json.loads(invoke("rename", "before", "after", "--json").stdout) == {
+        "run_id": folder.run_id, "name": "after", "before": "before"
+    }  # fmt: skip
+    client = connect(f"sqlite:///{home.mlflow_database}", home)
+    (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert (found.info.run_name, read_record(folder).name) == ("after", "after")
+    for name in ("", "two words", "../x"):
+        with pytest.raises(UserError, match="name="):
+            invoke("rename", "after", name)
 
 
 def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun) -> None:

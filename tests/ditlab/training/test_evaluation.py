@@ -7,9 +7,9 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import draw_samples, held_out_metrics
+from ditlab.training.evaluation import draw_samples, held_out_metrics, read_by_sample, save_by_sample
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -45,14 +45,16 @@ def setting(home):
     return experiment, network.eval(), open_data(experiment.data, Home(home)).held_out
 
 
-def measure(setting, batch_size=64, limit=100, rank=0, world_size=1, channel=None, experiment=None, view=None):
+def measure(
+    setting, batch_size=64, limit=100, rank=0, world_size=1, channel=None, experiment=None, view=None, by_sample=None
+):
     spec, network, held_out = setting
     spec = experiment or spec
     with torch.no_grad():
         return held_out_metrics(
             network, spec.family.build_objective(spec.objective, spec.model), view or held_out,
             ModelInputs(spec.model.batch_fields(), (), CPU), batch_size, limit,
-            Rank(rank, world_size, rank, CPU), channel or Channel(),
+            Rank(rank, world_size, rank, CPU), channel or Channel(), by_sample=by_sample,
         )  # fmt: skip
 
 
@@ -86,6 +88,36 @@ def test_whatever_the_workers(setting, world_size):
     assert all(found == set(expected) for found in names)
     totals = [sum(values) for values in zip(*(part.sums for part in parts if part.sums), strict=True)]
     assert totals == pytest.approx(whole.sums, rel=1e-6)
+
+
+def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path):
+    """Their means are the metrics; they are kept in the run's folder, and a damaged file is none."""
+    whole, parts = {}, [{}, {}]
+    means = measure(setting, 64, by_sample=whole)
+    assert set(whole) == set(means) and all(len(values) == 100 for values in whole.values())
+    assert {name: values.mean() for name, values in whole.items()} == pytest.approx(means, rel=1e-12)
+
+    class Both(Channel):
+        def gather(self, thing):
+            return [*others, thing]
+
+    others = []
+
+    class First(Channel):
+        def gather(self, thing):
+            others.append(thing)
+            return [thing]
+
+    measure(setting, 16, rank=1, world_size=2, channel=First(), by_sample=parts[1])
+    measure(setting, 16, rank=0, world_size=2, channel=Both(), by_sample=parts[0])
+    for name, values in whole.items():
+        assert parts[0][name] == pytest.approx(values, rel=1e-5)
+    save_by_sample(RunFolder(tmp_path), 7, whole)
+    found = read_by_sample(RunFolder(tmp_path), 7)
+    assert found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6) and found.keys() == whole.keys()
+    (file,) = (tmp_path / "evaluations").iterdir()
+    file.write_bytes(file.read_bytes()[:-30])
+    assert read_by_sample(RunFolder(tmp_path), 7) == read_by_sample(RunFolder(tmp_path), 8) == {}
 
 
 def test_the_limit_takes_the_first_samples(setting):

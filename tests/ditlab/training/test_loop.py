@@ -41,6 +41,19 @@ def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path
     assert all(tensor.isfinite().all() for tensor in reader.weights().values())
 
 
+def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypatch):
+    experiment = tiny(training__steps=13, checkpoint={"every": None}, training__non_finite={"limit": 20})
+    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses, math.nan) if step > 0 else losses)
+    _, recorder = train_here(experiment, home, tmp_path / "run")
+    why = "loss or gradient was NaN or infinite."
+    assert recorder.warnings == [
+        f"step 2 was skipped: its {why}",
+        f"10 steps were skipped up to step 11: their {why}",
+        f"12 steps were skipped up to step 13: their {why}",
+    ]
+    assert recorder.tagged["ditlab.skipped_steps"] == "12"
+
+
 def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path, monkeypatch):
     """Skipped or rolled back to, the batch has no part in the weights: the same bits come out."""
     bad: list[int] = []

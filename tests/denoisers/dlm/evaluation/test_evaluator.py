@@ -12,6 +12,7 @@ from denoisers.contract import TextCodec
 from denoisers.dlm.evaluation import DLMEvaluator, noise_levels
 from denoisers.dlm.family import FAMILY
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
+from denoisers.processes.draws import batch_means
 from denoisers.processes.score_entropy import TokenLosses, score_entropy
 from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import kl_from_uniform
@@ -146,7 +147,7 @@ def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
     network, rows = FAMILY.build_network(MODEL), few()
     built = FAMILY.build_objective(DLMObjectiveSpec(), MODEL)
     (whole,) = rows.batches(1000)
-    means = {name: float(value) for name, value in built.metrics(network, whole.batch, whole.noise).items()}
+    means = batch_means(built.metrics(network, whole.batch, whole.noise))
     assert evaluate(network, train, rows).metrics["bound"] == pytest.approx(built.summary(means)["bound"])
 
 

@@ -1,6 +1,7 @@
 """The objective of both networks: closed forms, keyed draws, metrics, precision."""
 
 import gzip
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from denoisers.dit.family import FAMILY
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
+from denoisers.processes.draws import batch_means
 from denoisers.processes.specs import LogitNormalTime, VelocityWeights
 
 MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
@@ -126,13 +128,14 @@ def test_metrics_do_not_depend_on_weights_or_training_times(family, small, batch
     other = family.build_objective(
         family.objective(time=LogitNormalTime(mean=2.0), weights=VelocityWeights(velocity=1e-3, direction=1.0)), small()
     )
-    first = plain.metrics(network, batch, keyed_noise())
+    first = batch_means(plain.metrics(network, batch, keyed_noise()))
     assert set(first) == {"velocity", "direction", "velocity_t0", "velocity_t1", "velocity_t2", "velocity_t3"}
-    second = other.metrics(network, batch, keyed_noise())
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    quarters = torch.stack([first[f"velocity_t{quarter}"] for quarter in range(4)])
-    torch.testing.assert_close(first["velocity"], quarters.mean())
-    assert not any(value.requires_grad for value in first.values())
+    second = batch_means(other.metrics(network, batch, keyed_noise()))
+    assert all(first[name] == second[name] for name in first)
+    quarters = [first[f"velocity_t{quarter}"] for quarter in range(4)]
+    assert first["velocity"] == pytest.approx(sum(quarters) / 4, rel=1e-5)
+    by_sample = plain.metrics(network, batch, keyed_noise())
+    assert all(value.shape == (len(batch["image"]),) and not value.requires_grad for value in by_sample.values())
 
 
 def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
@@ -152,8 +155,8 @@ def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
     objective = family.build_objective(family.objective(), small())
     for size in (1, 7):
         network.times.clear()
-        metrics = objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise())
-        assert all(torch.isfinite(value) for value in metrics.values())
+        metrics = batch_means(objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise()))
+        assert all(math.isfinite(value) for value in metrics.values())
         for quarter, times in enumerate(network.times):
             assert ((times >= quarter / 4) & (times < (quarter + 1) / 4)).all()
 
@@ -177,10 +180,10 @@ def test_any_parameter_precision_trains_with_a_loss_of_full_precision(family, sm
 def test_a_few_steps_learn(family, small, batch, keyed_noise):
     network, objective = family.build_network(small()), family.build_objective(family.objective(), small())
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, fused=True)
-    before = objective.metrics(network, batch, keyed_noise(99))["velocity"]
+    before = batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"]
     for step in range(40):
         loss = objective.loss(network, batch, keyed_noise(step))["velocity"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert objective.metrics(network, batch, keyed_noise(99))["velocity"] < 0.8 * before
+    assert batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"] < 0.8 * before

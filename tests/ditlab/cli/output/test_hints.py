@@ -10,6 +10,7 @@ import pytest
 from ditlab.cli import output
 from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
+from ditlab.doctor import machine
 from ditlab.home import Home
 from support.sweeps import written_sweep
 
@@ -103,6 +104,12 @@ def test_data(ditlab, tmp_path):
     said = ditlab(*command)
     store = open_named_store("PATH", command[2], Home.from_environment())
     assert next_line(said) == f"in a spec, data: {{kind: arrow, path: {store.path}}}"
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    """Ray takes 8 s to start, and `ditlab doctor` tries it: test_starts.py."""
+    monkeypatch.setattr(machine, "check_ray", lambda: iter(()))
 
 
 def test_doctor(ditlab):

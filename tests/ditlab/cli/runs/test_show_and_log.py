@@ -5,12 +5,14 @@ import os
 import shlex
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ditlab as api
+from ditlab.cluster.jobs import JobServer
 from ditlab.home import Home, RunFolder
 from ditlab.runs.events import EventReader
 from ditlab.runs.locks import lock_run
@@ -92,7 +94,7 @@ def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
     out = said.out + said.err
     for expected in ("sweep of 2 trials over dit", "1 finished", "search.kind: grid", f"tune --resume {sweep.run_id}"):
         assert expected in out, expected
-    assert "running; no process trains it on this machine" in out and "checkpoints" not in out
+    assert "running; a process trains it now" in out and "checkpoints" not in out
     assert f"0 of sweep {sweep.run_id}" in ditlab("runs", "show", run.run_id).out
 
 
@@ -205,3 +207,38 @@ def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditla
     said = ditlab(*command[command.index("train") :], "--local", "--json")
     assert said.code == 0, said.err
     assert said.json["run_id"] == finished.run_id and said.json["status"] == "finished"
+
+
+def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called_so(run, ditlab, home):
+    """Killed -9, or its host was switched off: `running` for ever would be said of nobody's work."""
+    journal = JournalWriter(run)
+    journal.log_metrics(450, {"train/loss": 0.25})
+    journal.close()
+    record = update_record(run, status="running")
+    said = ditlab("runs")
+    assert " running " in said.out  # this very process has begun it
+    for gone in ({"pid": "999999999"}, {"boot": "an earlier one"}, {"begun": "1"}):
+        update_record(run, process={**record.process, **gone})
+        said = ditlab("runs", "--json")
+        assert "lost at step 450, checkpoint 400" in said.err, said.err
+        [row] = said.json["runs"]
+        assert (row["status"], row["state"]) == ("lost", "at step 450, checkpoint 400")
+    said = ditlab("runs", "show", run.run_id)
+    assert "lost at step 450, checkpoint 400" in said.out and f"--resume {run.run_id}" in said.err
+    with lock_run(run):  # on a file system that several hosts share
+        assert " running " in ditlab("runs").out
+    update_record(run, process={**record.process, "host": "node-7"})
+    assert " running " in ditlab("runs").out
+    assert "of host node-7, which cannot be seen from here" in " ".join(ditlab("runs", "show", run.run_id).out.split())
+
+
+@pytest.mark.parametrize(("status", "state"), [("RUNNING", "running"), ("FAILED", "lost"), ("STOPPED", "lost")])
+def test_the_job_server_is_asked_for_a_run_of_a_cluster(run, ditlab, monkeypatch, status, state):
+    record = update_record(run, status="running")
+    update_record(run, process={**record.process, "host": "head", "job": "small-1a2b"})
+    assert ditlab("runs", "--json").json["runs"][0]["status"] == "running"  # no job server answers here
+    server = JobServer("http://127.0.0.1:8265", None)
+    monkeypatch.setattr(JobServer, "state", lambda *_: (status, "", None))
+    monkeypatch.setattr("ditlab.cluster.jobs.open_job_server", lambda _: nullcontext(server))
+    [row] = ditlab("runs", "--json").json["runs"]
+    assert row["status"] == state and "Ray job small-1a2b" in row["state"]

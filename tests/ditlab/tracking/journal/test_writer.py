@@ -4,12 +4,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.history import DEVICES_TAG, JournalFacts, metric_history
+from ditlab.tracking.history import DEVICES_TAG, JournalFacts, final_values, metric_history
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
 from support.journals import read_records
@@ -149,3 +150,19 @@ def test_time_and_devices_of_all_attempts_are_counted_and_nothing_between_them()
     add("overview", 99_000)  # the clock was set back
     facts.count_time(1_000_000 + 1000 * 99_900)
     assert facts.seconds == 6300 and facts.device_hours == {"GPU": 2.0, "core": 1.0} and facts.price == 6.0
+
+
+def test_training_loss_is_the_median_of_the_last_steps(new_run: NewRun) -> None:
+    """Of 1,000 steps the last 20; one batch of another size of loss changes nothing, and NaN is not passed over."""
+    folder = new_run()
+    with closing(JournalWriter(folder)) as journal:
+        for step in range(1, 1000):
+            journal.log_metrics(step, {"train/loss": 1.0 if step <= 980 else 0.5 + step / 1e6})
+        journal.log_metrics(1000, {"train/loss": 40.0, "eval/velocity": 0.4})
+    recent = recent_metrics(folder)
+    assert recent.step == 1000 and recent.loss == pytest.approx(0.5 + 990.5e-6) and recent.latest["train/loss"] == 40.0
+    assert final_values(metric_history(folder)) == {"train/loss": recent.loss, "eval/velocity": 0.4}
+    with closing(JournalWriter(folder)) as journal:
+        journal.log_metrics(1001, {"train/loss": math.nan})
+    assert math.isnan(recent_metrics(folder).loss)
+    assert math.isnan(recent_metrics(new_run()).loss)

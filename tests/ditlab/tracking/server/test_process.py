@@ -28,13 +28,15 @@ def invoke(*arguments: str) -> None:
 
 @pytest.mark.slow  # `test_access.py` starts one with accounts, and ends it by Ctrl-C
 @pytest.mark.usefixtures("store")
-def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_ctrl_c(home: Home, tmp_path: Path) -> None:
+def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_terminal(
+    home: Home, tmp_path: Path
+) -> None:
     for experiment in ("first", "second"):
         tracker = RunTracker(create_run(home, "digits", family="dit", spec_hash=""), None, home)
         tracker.start("digits", experiment, "dit")
         assert tracker.close(30) == 0
     log = tmp_path / "ui.log"
-    with served(home.root, log=log, end=signal.SIGINT) as server:
+    with served(home.root, log=log, end=signal.SIGHUP) as server:
         with urllib.request.urlopen(server.url, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
         number = json.loads(server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1])

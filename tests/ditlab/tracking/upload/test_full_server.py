@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.access import outage_reason
+from ditlab.tracking.mlflow_connection import outage_reason
 from ditlab.tracking.records import read_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload import sync_runs

@@ -37,6 +37,8 @@ def breaking(objective: Any, fault: Any) -> Any:
                 losses[name].register_hook(_no_room)
             case "bug":
                 raise ValueError("a bug, by a test")
+            case "host":
+                _fill_memory(fault.mib)
             case "leak":
                 told = [os.environ.get(name, "") for name in SECRETS]
                 raise ConnectionError(f"no access with {told}: http://me:{told[1]}@host/?token={told[2]}")
@@ -48,6 +50,16 @@ def breaking(objective: Any, fault: Any) -> Any:
 
     objective.loss = loss
     return objective
+
+
+def _fill_memory(mib: int, seconds: float = 30.0) -> None:
+    """Take memory of the host and keep it for some seconds, in which whoever watches the node kills this process."""
+    taken, deadline = [], time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if len(taken) < mib:
+            taken.append(torch.ones(1 << 18))
+        else:
+            time.sleep(0.1)
 
 
 def _stay_away_once() -> None:

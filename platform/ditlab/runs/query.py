@@ -1,0 +1,236 @@
+"""Questions in SQL about the runs of a home: tables made of records, specs and journals, in a database in memory.
+
+The points of a run that has ended are kept as Parquet beside its journal, and read from there while the journal's size
+and time are those of the file's making. A file that is torn, or of another journal, is made again.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.spec.yaml_text import read_recorded
+from ditlab.storage.files import replacing
+from ditlab.tracking.history import MAIN_TAG, SPEED, Series, series_of
+from ditlab.tracking.journal import TRAIN_LOSS, read_content
+from ditlab.tracking.names import as_count, flatten
+from ditlab.tracking.records import RunRecord, scan_runs
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "runs": {
+        "run": "TEXT", "name": "TEXT", "family": "TEXT", "status": "TEXT", "step": "INTEGER", "total_steps": "INTEGER",
+        "created": "TEXT", "updated": "TEXT", "parameters": "INTEGER", "train_loss": "REAL", "main_metric": "TEXT",
+        "main_value": "REAL", "samples_per_second": "REAL", "sweep": "TEXT", "trial": "INTEGER", "message": "TEXT",
+    },
+    "metrics": {"run": "TEXT", "metric": "TEXT", "step": "INTEGER", "value": "REAL", "time": "REAL"},
+    "specs": {"run": "TEXT", "field": "TEXT", "value": ""},
+}  # fmt: skip
+"""Columns of each table with their types; '' holds numbers and texts.
+
+`created` and `updated` are in UTC, `2026-11-26 20:15:07`; `time` is in seconds since 1970.
+"""
+_FORMAT = b"1"
+_KEY = b"ditlab.journal"
+_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_INTERRUPTIBLE = 100_000
+"""Steps of SQLite's machine between looks for Ctrl-C."""
+
+
+class Answer(NamedTuple):
+    """Result of a question."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+    notes: list[str]
+    """Sentences on runs whose files cannot be read."""
+
+
+class _Points(NamedTuple):
+    """Points of a run's metrics, (num,) each but `facts`."""
+
+    metric: np.ndarray
+    step: np.ndarray
+    value: np.ndarray
+    time: np.ndarray
+    """Milliseconds since 1970."""
+    facts: dict[str, str]
+    """Name of the main metric, and number of parameters, as the journal has them."""
+
+
+def query_runs(home: Home, sql: str) -> Answer:
+    """Answer one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
+
+    NaN and infinities are NULL and texts, as SQLite has no NaN: `value IS NULL` finds diverged points.
+    """
+    notes: list[str] = []
+    wanted = {table for table in COLUMNS if table in sql.lower()}
+    with closing(sqlite3.connect(":memory:")) as database:
+        for table in COLUMNS:
+            fields = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS[table].items())
+            database.execute(f"CREATE TABLE {table} ({fields})")
+        for record in scan_runs(home).records if wanted else ():
+            _load(database, home.run(record.run_id), record, wanted, notes)
+        database.set_authorizer(lambda action, first, second, *_: _authorise(action, second))
+        database.set_progress_handler(lambda: 0, _INTERRUPTIBLE)
+        try:
+            cursor = database.execute(sql)
+            rows = cursor.fetchall()
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            tables = "; ".join(f"{table} ({', '.join(fields)})" for table, fields in COLUMNS.items())
+            raise UserError(
+                f"SQL {sql[:200]!r} is refused ({first_line(error)}); write one SELECT over {tables}."
+            ) from None
+        if cursor.description is None:
+            raise UserError(f"SQL {sql[:200]!r} selects nothing; write one SELECT over {', '.join(COLUMNS)}.")
+        return Answer([each[0] for each in cursor.description], rows, notes)
+
+
+def _authorise(action: int, function: str | None) -> int:
+    """Allow reading alone: no ATTACH, no PRAGMA, no extensions."""
+    is_reading = action in _READING and (function or "").lower() != "load_extension"
+    return sqlite3.SQLITE_OK if is_reading else sqlite3.SQLITE_DENY
+
+
+def _load(
+    database: sqlite3.Connection, folder: RunFolder, record: RunRecord, wanted: set[str], notes: list[str]
+) -> None:
+    """Put a run into the wanted tables."""
+    if "specs" in wanted:
+        fields: dict[str, str] = {}
+        try:
+            fields = flatten(read_recorded(folder.spec))
+        except (UserError, OSError, ValueError) as error:
+            notes.append(f"run {record.run_id}: {first_line(error)}")
+        specs = [(record.run_id, name, _number(text)) for name, text in fields.items()]
+        database.executemany("INSERT INTO specs VALUES (?, ?, ?)", specs)
+    if not wanted & {"runs", "metrics"}:
+        return
+    try:
+        points = _points(folder, record)
+    except OSError as error:
+        points = None
+        if not isinstance(error, FileNotFoundError):
+            notes.append(f"run {record.run_id}: {folder.journal} cannot be read ({first_line(error)})")
+    if "runs" in wanted:
+        database.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(COLUMNS['runs']))})", _run_row(record, points))
+    if "metrics" in wanted and points:
+        columns = (points.metric, points.step, points.value, points.time / 1000)
+        rows = zip(repeat(record.run_id), *(each.tolist() for each in columns), strict=False)
+        database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def _run_row(record: RunRecord, points: _Points | None) -> tuple[Any, ...]:
+    facts = points.facts if points else {}
+    main = facts.get(MAIN_TAG)
+
+    def series(name: str) -> Series:
+        at = points.metric == name if points else np.zeros(0, bool)
+        return Series(points.step[at], points.value[at], points.time[at]) if points else Series()
+
+    held_out, speed = series(main or ""), series(SPEED).values
+    loss = series(TRAIN_LOSS).recent_median()
+    return (
+        record.run_id, record.name, record.family, record.status, record.step, record.total_steps,
+        *(text[:19].replace("T", " ") for text in (record.created, record.updated)),
+        as_count(facts.get("parameters.total", "")), None if math.isnan(loss) else loss, main,
+        float(held_out.values[-1]) if len(held_out.values) else None, float(np.median(speed)) if len(speed) else None,
+        record.parent or None, record.trial if record.trial >= 0 else None, record.message,
+    )  # fmt: skip
+
+
+def _number(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _points(folder: RunFolder, record: RunRecord) -> _Points:
+    """Read a run's points: of one that has ended from the Parquet file, which is made where it is missing."""
+    kept, stat = folder.path / "journal.parquet", folder.journal.stat()
+    key = b"%s %d %d" % (_FORMAT, stat.st_size, stat.st_mtime_ns)
+    if record.status != "running":
+        try:
+            with parquet.ParquetFile(kept) as file:
+                if (file.schema_arrow.metadata or {}).get(_KEY) == key:
+                    return _from_table(file.read())
+        except (OSError, pa.ArrowException, KeyError, ValueError, UnicodeDecodeError):
+            pass  # missing, torn, or of another kind: made again
+    points = _from_journal(folder)
+    if record.status != "running":
+        with suppress(OSError):  # a home that is read only: each question reads the journal
+            _keep(points, kept, key)
+    return points
+
+
+def _from_journal(folder: RunFolder) -> _Points:
+    content = read_content(folder.journal)
+    history = series_of(content)
+    facts: dict[str, str] = {}
+    for event in content.events:
+        if event["kind"] in ("tags", "params"):
+            facts |= {name: text for name, text in event["values"].items() if name in (MAIN_TAG, "parameters.total")}
+    names = np.repeat(np.array(list(history), dtype=object), [len(each.steps) for each in history.values()])
+    every = [*history.values(), Series()]
+    steps, values, times = (
+        np.concatenate([getattr(each, part) for each in every]) for part in ("steps", "values", "times")
+    )
+    return _Points(names, steps, values, times, facts)
+
+
+def _keep(points: _Points, path: Path, key: bytes) -> None:
+    table = pa.table(
+        {
+            "metric": pa.array(points.metric.tolist(), pa.string()).dictionary_encode(),
+            "step": pa.array(points.step, pa.int64()),
+            "value": pa.array(points.value, pa.float64()),
+            "time": pa.array(points.time, pa.int64()),
+        }
+    )
+    facts = {f"fact.{name}".encode(): text.encode() for name, text in points.facts.items()}
+    with replacing(path, durable=False) as file:
+        parquet.write_table(table.replace_schema_metadata({_KEY: key, **facts}), file)
+
+
+def _from_table(table: pa.Table) -> _Points:
+    facts = {
+        name.decode().removeprefix("fact."): text.decode()
+        for name, text in (table.schema.metadata or {}).items()
+        if name.startswith(b"fact.")
+    }
+    metric = table["metric"].cast(pa.string()).to_numpy(zero_copy_only=False)
+    step, value, time = (table[name].to_numpy() for name in ("step", "value", "time"))
+    return _Points(metric, step, value, time, facts)
+
+
+def schema_lines() -> Iterator[str]:
+    """A line for each table: its name and its columns."""
+    for table, fields in COLUMNS.items():
+        yield f"{table}: {', '.join(fields)}"
+
+
+def shown(value: Any) -> str:
+    """A cell for people."""
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def as_records(answer: Answer) -> Sequence[dict[str, Any]]:
+    """Rows as objects, infinities as null: JSON has none."""
+    return [
+        {name: value if not isinstance(value, float) or math.isfinite(value) else None
+         for name, value in zip(answer.columns, row, strict=True)}
+        for row in answer.rows
+    ]  # fmt: skip

@@ -1,0 +1,147 @@
+"""What the user's environment is for does not reach the Ray instance and the processes that a run starts."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray._private import node
+
+from ditlab.cluster import session
+from ditlab.cluster.session import MAX_SOCKET, check_address, socket_folder
+from ditlab.doctor import machine
+from ditlab.engine.distributed import current_rank
+from ditlab.errors import RunFailed, UserError
+from support.trainings.workers import TINY, tiny, train_here
+
+MPI = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+
+
+def folders(monkeypatch, **variables):
+    said = []
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return socket_folder(said.append).get("RAY_TMPDIR"), said
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_not_taken_and_said(monkeypatch):
+    most = MAX_SOCKET - len(session._SOCKET)
+    assert folders(monkeypatch) == (None, [])
+    assert folders(monkeypatch, TMPDIR="/" + "x" * (most - 1)) == (None, [])
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        for value in ("/" + "x" * most, "/" + "x" * 94, "/" + "ü" * (most // 2 + 1), "here", ""):
+            folder, (sentence,) = folders(monkeypatch, **{name: value})
+            assert folder == "/tmp" and sentence.startswith(f"{name}={value} is ") and "/tmp" in sentence
+    assert folders(monkeypatch, TMPDIR="/" + "x" * 94, RAY_TMPDIR="/var/tmp") == (None, []), "Ray takes its own first"
+
+
+def test_the_longest_of_rays_sockets_is_what_is_counted():
+    source = Path(node.__file__).read_text()
+    assert 'default_prefix="plasma_store"' in source and 'os.path.join(self._session_dir, "sockets")' in source
+    name = re.search(r'f"session_\{date_str\}_\{os.getpid\(\)\}"', source)
+    assert name and '"%Y-%m-%d_%H-%M-%S_%f"' in source
+    assert len("2026-01-01_00-00-00_000000") == len(session._SOCKET.split("/")[2]) - len("session__4194304")
+
+
+def test_the_users_variable_is_named_and_not_an_option(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    for address, named, remedy in (
+        ("127.0.0.1:9", "RAY_ADDRESS=127.0.0.1:9: ", "unset RAY_ADDRESS to train"),
+        ("127.0.0.1:11", "--address 127.0.0.1:11: ", "leave --address out to train"),
+    ):
+        with pytest.raises(UserError) as caught:
+            check_address(address)
+        assert str(caught.value).startswith(named) and remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("variables", [MPI, {**MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {"LOCAL_SIZE": ""}])
+def test_an_mpi_launcher_around_a_run_is_not_its_own(monkeypatch, tmp_path, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    current_rank(False, 0, 1, 0)
+    assert not any(name in os.environ for name in variables)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    outcome, _ = train_here(tiny(training__steps=1), tmp_path, tmp_path / "checkpoints")
+    assert outcome.status == "finished"
+
+
+def test_the_doctor_shows_what_a_start_of_ray_fails_on(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def fail(*_):
+        try:
+            raise OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes")
+        except OSError as error:
+            raise RunFailed("Ray cannot be started; `ditlab doctor` shows what is missing") from error
+
+    monkeypatch.setattr(session, "ray_session", fail)
+    (finding,) = machine.check_ray()
+    assert finding.verdict == "missing" and finding.found.startswith("validate_socket_filename failed")
+
+
+def test_the_doctor_looks_at_the_cluster_that_a_training_would_use(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    (finding,) = machine.check_ray()
+    assert finding.verdict == "missing" and finding.found.startswith("RAY_ADDRESS=127.0.0.1:9: no Ray cluster")
+
+
+UV_RUN = """
+import subprocess, sys
+sys.exit(subprocess.call([PYTHON, "-m", "ditlab", *sys.argv[1:]]))
+"""
+
+
+ASKING = """
+from ray._private.worker import _maybe_modify_runtime_env
+from ditlab.cluster.ray_internals import without_uv
+print(sorted(_maybe_modify_runtime_env(None, False) or ()))
+with without_uv():
+    print(sorted(_maybe_modify_runtime_env(None, False) or ()))
+"""
+
+
+def test_ray_packs_no_folder_below_uv_run_though_it_was_imported_before(tmp_path):
+    """A process whose first arguments are `uv run` is what Ray looks for among a driver's parents."""
+    (tmp_path / "run").write_text(
+        f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', {ASKING!r}], check=True)"
+    )
+    done = subprocess.run(
+        ["uv", "run"], executable=sys.executable, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["['py_executable', 'working_dir']", "[]"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
+    """Below `uv run`, below mpirun, behind a proxy that takes nothing, with a long TMPDIR; the doctor agrees."""
+    folder = tmp_path / ("x" * max(1, 94 - len(str(tmp_path))))
+    folder.mkdir()
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text("[project]\nname = 'mine'\nversion = '1'\n")
+    (project / "run").write_text(UV_RUN.replace("PYTHON", repr(sys.executable)))
+    with (project / "large.bin").open("wb") as file:
+        file.truncate(600 << 20)  # which Ray would refuse to pack
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(json.dumps(TINY))
+    environment = {
+        **os.environ, **MPI, "TMPDIR": str(folder), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://[::1]:9",
+        "all_proxy": "http://127.0.0.1:9", "DITLAB_HOME": str(tmp_path / "home"), "SLURM_PROCID": "3", "PMI_RANK": "3",
+    }  # fmt: skip
+    for name in ("no_proxy", "NO_PROXY", "RAY_ADDRESS", "RAY_TMPDIR"):
+        environment.pop(name, None)
+    for command in (["train", str(spec), "--set", "resources.workers=1"], ["doctor", "--json"]):
+        done = subprocess.run(
+            ["uv", "run", *command], executable=sys.executable, cwd=project, env=environment, capture_output=True,
+            text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert f"TMPDIR={folder} is no folder for Ray's sockets" in done.stderr + done.stdout
+        assert "takes nothing" not in done.stderr and "crash" not in done.stderr

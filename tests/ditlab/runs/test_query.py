@@ -1,0 +1,82 @@
+"""`runs query`: tables made of journals and specs, kept beside runs that ended, read by SQL that can write nothing."""
+
+import math
+from contextlib import closing
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs.query import query_runs
+from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.records import create_run, update_record
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Home(tmp_path / "home").ensure()
+    for number, (name, size) in enumerate((("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))):
+        folder = create_run(home, name, family="dit", spec_hash="a", run_id=f"run{number}")
+        folder.spec.write_text(f"name: {name}\noptimizer: {{lr: {10.0**-number}}}\nmodel: {{family: dit}}\n")
+        with closing(JournalWriter(folder)) as journal:
+            journal.append("params", values={"parameters.total": str(size), "name": name})
+            journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
+            for step in range(1, 101):
+                journal.log_metrics(step, {"train/loss": 1 / step, "train/samples_per_second": 50.0 + number})
+            journal.log_metrics(
+                101, {"train/loss": math.nan if number == 2 else 0.5, "eval/velocity": 0.3 + number / 10}
+            )
+        update_record(folder, status="finished", step=101)
+    return home
+
+
+def test_a_question_of_one_line(home):
+    sql = "SELECT name, main_value FROM runs WHERE created > datetime('now', '-7 days') AND parameters < 2e6 "
+    answer = query_runs(home, sql + "ORDER BY main_value LIMIT 3")
+    assert answer == (["name", "main_value"], [("small", 0.4), ("tiny", 0.5)], [])
+    one = query_runs(home, "SELECT train_loss, samples_per_second, main_metric FROM runs ORDER BY run")
+    assert (
+        one.rows[0] == (pytest.approx((0.01 + 1 / 99.5) / 2, rel=0.2), 50.0, "eval/velocity") and one.rows[2][0] is None
+    )
+    joined = query_runs(home, "SELECT s.value, m.value FROM specs s JOIN metrics m USING (run) WHERE s.field = "
+                        "'optimizer.lr' AND m.metric = 'eval/velocity' ORDER BY s.value DESC")  # fmt: skip
+    assert joined.rows == [(1, 0.3), (0.1, 0.4), (0.01, 0.5)]
+    assert query_runs(home, "SELECT run, step FROM metrics WHERE value IS NULL").rows == [("run2", 101)]
+    assert query_runs(home, "SELECT count(*) FROM metrics").rows == [(3 * 202,)]
+
+
+def test_what_was_kept_follows_the_journal(home):
+    """From Parquet the same answers; a torn file and one of an older journal are made again, live runs read anew."""
+    sql = "SELECT run, count(*), sum(step), max(time) FROM metrics GROUP BY run ORDER BY run"
+    first = query_runs(home, sql)
+    kept = [home.run(f"run{number}").path / "journal.parquet" for number in range(3)]
+    made = [path.stat().st_mtime_ns for path in kept]
+    assert query_runs(home, sql) == first and [path.stat().st_mtime_ns for path in kept] == made
+    for damage in (b"", b"PAR1" + b"\x00" * 100, kept[0].read_bytes()[:-40]):
+        kept[0].write_bytes(damage)
+        assert query_runs(home, sql) == first
+    with closing(JournalWriter(home.run("run0"))) as journal:
+        journal.log_metrics(102, {"train/loss": 0.25})
+    assert query_runs(home, sql).rows[0][:3] == ("run0", 203, first.rows[0][2] + 102)
+    update_record(home.run("run1"), status="running")
+    kept[1].unlink()
+    assert query_runs(home, sql).rows[1] == first.rows[1] and not kept[1].exists()
+    home.run("run2").spec.write_text("\x00")
+    (note,) = query_runs(home, "SELECT 1 FROM specs").notes
+    assert note.startswith("run run2: ")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH 'other.db' AS other", "PRAGMA query_only = 0", "PRAGMA journal_mode", "VACUUM INTO 'copy.db'",
+        "COPY runs TO 'out.csv'", "SELECT * FROM read_csv('/etc/passwd')", "SELECT load_extension('x')",
+        "SELECT readfile('/etc/passwd')", "DELETE FROM runs", "INSERT INTO runs (run) VALUES (1)", "DROP TABLE runs",
+        "CREATE TABLE other (x)", "SELECT 1; SELECT 2", "SELECT nope FROM runs", "SELECT", "", "nonsense",
+    ],
+)  # fmt: skip
+def test_nothing_but_one_select_is_answered(home, sql, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="write one SELECT over"):
+        query_runs(home, sql)
+    assert {path.name for path in tmp_path.iterdir()} == {"home"}

@@ -1,0 +1,133 @@
+"""Signals to a command: what is one request, what is a second one, and that it ends in time whatever it does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from ditlab.cluster import jobs
+from ditlab.runs.signals import stop_signals
+from ditlab.tracking.records import is_process_there, this_process
+
+SCRIPT = """
+import subprocess, sys, time
+from ditlab.runs.signals import command_signals, stop_signals
+def wait(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.02)
+try:
+    with command_signals():
+        {body}
+except KeyboardInterrupt:
+    sys.exit("interrupted")
+"""
+TRAINING = """with stop_signals(grace={grace}) as stop:
+            print("ready", flush=True)
+            while not stop.count: wait(0.02)
+            print("saving", flush=True)
+            {saving}"""
+STUCK = "subprocess.Popen(['sleep', '300'])\n            while True:\n                try: wait(1)\n"
+STUCK += "                except KeyboardInterrupt: pass"
+
+
+def begin(body: str, before: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+    """A command that is about to do `body`; `before` runs in its process before the command."""
+    command = [sys.executable, "-c", SCRIPT.replace("{body}", body)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before, start_new_session=True
+    )
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    return process
+
+
+def training(grace: float = 20, saving: str = "wait(1)") -> str:
+    return TRAINING.replace("{grace}", str(grace)).replace("{saving}", saving)
+
+
+def test_a_signal_twice_at_once_is_one_request_as_timeout_sends_it():
+    process = begin(training() + "\n        print('saved', flush=True)")
+    os.kill(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "saving\nsaved\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_it_while_it_saves(number):
+    process = begin(training(saving="wait(15)"))
+    process.send_signal(number)
+    assert process.stdout and process.stdout.readline() == "saving\n"
+    time.sleep(0.7)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 1 and err == "interrupted\n"
+
+
+def test_what_does_not_end_is_ended_with_its_processes_within_the_grace():
+    process = begin(training(grace=2, saving=STUCK))
+    process.terminate()
+    assert process.stdout and process.stdout.readline() == "saving\n"
+    children, begun = psutil.Process(process.pid).children(), time.monotonic()
+    assert process.wait(10) == 130 and time.monotonic() - begun < 5
+    _, left = psutil.wait_procs(children, 5)
+    assert not left and process.stderr and process.stderr.read() == "ditlab: interrupted.\n"
+
+
+def test_a_command_that_saves_nothing_ends_at_the_first_signal():
+    process = begin("print('ready', flush=True); wait(60)")
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=5)
+    assert process.returncode == 1 and err == "interrupted\n"
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing():
+    process = begin(training(), before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(1)
+    assert process.poll() is None
+    process.terminate()
+    assert process.communicate(timeout=20)[0] == "saving\n" and process.returncode == 0
+
+
+def test_handlers_are_put_back_for_a_notebook():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with stop_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.count == 1
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+def test_a_process_is_told_from_another_of_its_number():
+    here = this_process()
+    assert is_process_there(here)
+    assert is_process_there({**here, "begun": "1000"}) is False  # the number was given again
+    assert is_process_there({**here, "boot": "another"}) is False  # the host was started again
+    assert is_process_there({**here, "host": "node-7"}) is None  # not to be seen from here
+    done = subprocess.Popen(["true"])
+    done.wait()
+    assert is_process_there({**here, "pid": str(done.pid)}) is False
+    assert is_process_there({**here, "pid": "none"}) is False
+
+
+@pytest.mark.parametrize(
+    ("wait", "grace", "warns"), [(None, 25, True), ("3", 25, True), ("600", 25, False), ("600", 900, True)]
+)
+def test_a_job_that_is_killed_before_it_can_save_says_so_at_the_start(monkeypatch, wait, grace, warns):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    monkeypatch.delenv("RAY_JOB_STOP_WAIT_TIME_S", raising=False)
+    if wait:
+        monkeypatch.setenv("RAY_JOB_STOP_WAIT_TIME_S", wait)
+    said: list[str] = []
+    jobs.check_stop_wait(grace, said.append)
+    assert bool(said) is warns
+    if warns:
+        assert f"killed after {wait or 3} s (RAY_JOB_STOP_WAIT_TIME_S)" in said[0] and "--grace" in said[0]
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR")
+    jobs.check_stop_wait(grace, said.append)
+    assert len(said) == warns  # no job, no word

@@ -1,0 +1,204 @@
+"""What a tracking address refuses is told by its own words, with the remedy that helps; loopback takes no proxy."""
+
+import os
+import shlex
+import sqlite3
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import requests
+from click.testing import CliRunner
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.server.security_utils import CORS_BLOCKED_MSG, INVALID_HOST_MSG
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.tracking import access
+from ditlab.tracking.access import check_access, check_reachable, refusal_message
+from ditlab.tracking.backend import RunGoneError
+from ditlab.tracking.mlflow_connection import connect, denial, outage_reason, schema_fault
+from ditlab.tracking.mlflow_runs import check_alive, find_or_create_experiment
+from ditlab.tracking.server import MlflowServer, ServerOptions
+from support import databases
+
+OLDER = "451aebb31d03"
+"""MLflow's first migration."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server on loopback that refuses with 403 and a text, behind a proxy of the environment that takes nothing."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")
+    for name in PROXIES:
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(self.server.text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.text, server.uri = INVALID_HOST_MSG, f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_foreign_host_header_is_told_as_such_and_not_as_a_missing_password(server):
+    assert check_access(server.uri) == (
+        f"MLflow at {server.uri} refuses this (403: {INVALID_HOST_MSG}); start that server with --allowed-hosts "
+        f"{server.uri.removeprefix('http://')} among its names (`ditlab ui` and `mlflow server` take it), or use a "
+        "name that it answers to"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", [CORS_BLOCKED_MSG, "<html><title>403 Forbidden</title>nginx</html>", "geo\nblocked", ""]
+)
+def test_a_refusal_of_unknown_cause_is_quoted_whole_without_a_remedy_that_may_not_help(server, text):
+    server.text = text
+    said = check_access(server.uri)
+    assert f"({': '.join(filter(None, ['403', ' '.join(text.split())]))})" in said
+    assert "password" not in said and "--allowed-hosts" not in said
+
+
+def test_a_missing_permission_and_a_wrong_password_name_their_own_remedies(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-horse-battery")
+    assert "Permission denied); ask its administrator" in refusal_message("http://lab", 403, "Permission denied")
+    assert "refuses the name or password (401); set MLFLOW_TRACKING_USERNAME" in refusal_message("http://lab", 401, "x")
+    assert refusal_message("http://lab", 404, "x") is None
+    assert "wrong-horse" not in refusal_message("http://lab", 403, "no: wrong-horse-battery")
+
+
+def test_the_answer_within_an_error_of_mlflows_client_is_found():
+    words = f"API request to endpoint /x failed with error code 403 != 200. Response body: '{INVALID_HOST_MSG}'"
+    assert denial(MlflowException(words, PERMISSION_DENIED)) == (403, INVALID_HOST_MSG)
+    assert denial(MlflowException("no such run")) == (None, "")
+
+
+@pytest.mark.parametrize("given", ["", "intern.example, 10.0.0.1", "*"])
+def test_requests_to_this_machine_take_no_proxy_and_others_do(server, monkeypatch, given):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, given)
+    assert check_reachable(server.uri) is None
+    assert requests.get(server.uri, timeout=5).status_code == 403
+    for host in ("127.0.0.1:5000", "localhost:5000", "[::1]:5000"):
+        assert requests.utils.should_bypass_proxies(f"http://{host}/x", None), host
+        assert urllib.request.proxy_bypass(host), host
+    everything = given == "*"
+    assert bool(urllib.request.proxy_bypass("mlflow.lab:5000")) is everything
+    assert requests.utils.should_bypass_proxies("http://mlflow.lab:5000/", None) is everything
+    for name in ("no_proxy", "NO_PROXY"):
+        assert os.environ[name].startswith(given.replace(" ", ""))
+    before = dict(os.environ)
+    access.exempt_from_proxies()
+    assert dict(os.environ) == before, "once is enough"
+
+
+@pytest.fixture
+def other(tmp_path, mlflow_template):
+    """`other(revision)`: the address of a database of another schema, in a home of its own."""
+
+    def make(revision):
+        home = Home(databases.seed(tmp_path / "home", mlflow_template)).ensure()
+        with closing(sqlite3.connect(home.mlflow_database)) as database, database:
+            database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        return f"sqlite:///{home.mlflow_database}", home
+
+    return make
+
+
+def test_a_newer_database_is_not_told_to_be_upgraded(other):
+    uri, home = other("f00dfeedbeef")
+    with pytest.raises(MlflowException) as caught:
+        connect(uri, home)
+    said = outage_reason(caught.value, uri)
+    assert said == schema_fault(home.mlflow_database)
+    assert "a newer one made it; install that one" in said and "db upgrade" not in said and len(said) < 300
+    with pytest.raises(UserError, match="a newer one made it"):
+        MlflowServer(home, "127.0.0.1", 0, ServerOptions())
+
+
+def test_an_older_database_names_the_upgrade_that_helps(other):
+    uri, home = other(OLDER)
+    with pytest.raises(MlflowException) as caught:
+        connect(uri, home)
+    assert outage_reason(caught.value, uri).endswith(f"copy it, then `mlflow db upgrade {uri}` brings it up to date")
+    assert schema_fault(home.mlflow_database) == outage_reason(caught.value, uri)
+
+
+def test_a_database_of_this_mlflow_has_no_fault_nor_has_none(tmp_path, mlflow_template):
+    assert schema_fault(mlflow_template) == schema_fault(tmp_path / "none.db") == ""
+    assert outage_reason(MlflowException("Can't locate revision identified by 'f00dfeedbeef'")).startswith("this data")
+
+
+def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_them(tmp_path, mlflow_template):
+    home = Home(databases.seed(tmp_path / "a home", mlflow_template)).ensure()
+    uri = f"sqlite:///{home.mlflow_database}"
+    client = connect(uri, home)
+    number = find_or_create_experiment(client, "digits", uri, home)
+    run = client.create_run(number).info.run_id
+    client.delete_run(run)
+    with pytest.raises(RunGoneError, match="was deleted in MLflow") as caught:
+        check_alive(client, run)
+    follow(str(caught.value))
+    check_alive(client, run)
+    client.delete_experiment(number)
+    for look in (lambda: find_or_create_experiment(client, "digits", uri, home), lambda: check_alive(client, run)):
+        with pytest.raises(RunGoneError, match=rf"experiment 'digits' \(number {number}\) was deleted") as caught:
+            look()
+    follow(str(caught.value))
+    assert find_or_create_experiment(client, "digits", uri, home) == number
+    check_alive(client, run)
+
+
+def follow(message):
+    """Do what a message says between its first backquotes."""
+    from mlflow.cli import cli
+
+    assignment, program, *arguments = shlex.split(message.split("`")[1])
+    assert program == "mlflow"
+    done = CliRunner().invoke(cli, arguments, env=dict([assignment.split("=", 1)]), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+NOBODY = """
+import os, pwd, sys
+for name in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+    os.environ.pop(name, None)
+def missing(*_):
+    raise KeyError("getpwuid(): uid not found: 12345")
+pwd.getpwuid = missing
+from ditlab.home import Home
+from ditlab.tracking.mlflow_connection import connect
+home = Home.from_environment().ensure()
+client = connect(f"sqlite:///{home.mlflow_database}", home)
+run = client.create_run("0").info.run_id
+client.log_metric(run, "loss", 0.5)
+print(client.get_run(run).data.metrics)
+"""
+
+
+@pytest.mark.slow  # a process that imports MLflow
+def test_a_user_without_a_home_and_without_an_entry_in_passwd_is_tracked(tmp_path, mlflow_template):
+    """As `docker run --user 12345` has it."""
+    home = databases.seed(tmp_path / "home", mlflow_template)
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY], env={**os.environ, "DITLAB_HOME": str(home)}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "{'loss': 0.5}", done.stderr

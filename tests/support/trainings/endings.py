@@ -1,0 +1,252 @@
+"""Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was left.
+
+`python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those on a Ray of their
+own; it needs `tests` on PYTHONPATH.
+"""
+
+import argparse
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.home import Home
+from ditlab.runs.locks import running_state
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.tracking.records import list_runs
+from support.command import run_inside
+from support.trainings.workers import newest, same_state, tiny
+
+STEPS, EVALUATED, EVERY = 60, 40, 7
+PHASES = ("preparing", "training", "evaluating", "saving", "ending")
+WAYS = ("TERM", "group TERM", "group HUP", "group INT", "tree TERM", "TERM twice", "INT twice", "terminal", "KILL")
+"""To the launcher, to its group as `timeout` does, to every process below it; `terminal`: it is closed."""
+_LATEST = {"preparing": 8.0, "training": 0.3, "evaluating": 0.4, "saving": 0.05, "ending": 1.0}
+"""Seconds after a phase's first sign within which the moment lies."""
+
+
+@dataclass
+class Ending:
+    """One end, and what was found after it."""
+
+    way: str
+    phase: str
+    delay: float
+    code: int = 0
+    seconds: float = 0.0
+    status: str = "no run"
+    faults: list[str] = field(default_factory=list)
+    """Sentences on what was not as promised."""
+
+    def __str__(self) -> str:
+        found = "; ".join(self.faults) or "as promised"
+        end = f"exit {self.code} after {self.seconds:.1f} s, {self.status}"
+        return f"{self.phase:<10} {self.way:<10} +{self.delay:.2f} s: {end}: {found}"
+
+
+class Endings:
+    """Draws ends of one small run in homes below a folder, and compares each resumed run with an unbroken one."""
+
+    def __init__(self, folder: Path, on_ray: bool, grace: float = 25.0, resumes: bool = True) -> None:
+        self._folder, self._grace, self._resumes = folder, grace, resumes
+        self._options = ["--grace", str(grace), *([] if on_ray else ["--local"])]
+        self._spec, self._number = folder / "spec.yaml", 0
+        changes: dict[str, Any] = {
+            "checkpoint": {"every": EVERY, "keep": 3},
+            "evaluation": {"every": EVALUATED, "samples": 16, "limit": 128},
+            "sampling": {"steps": 20},
+        }
+        self._spec.write_text(dump_yaml(tiny(name="ended", training__steps=STEPS, **changes).to_dict()))
+        self._unbroken: CheckpointReader | None = None
+
+    def draw(self, random: random.Random) -> Ending:
+        """Draw an end and do it."""
+        phase, way = random.choice(PHASES), random.choice(WAYS)
+        return self.end(Ending(way, phase, random.uniform(0, _LATEST[phase])))
+
+    def end(self, ending: Ending) -> Ending:
+        """End a run as told, look at what is left, and resume it."""
+        self._number += 1
+        home = self._folder / f"home-{self._number}"
+        environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "ditlab", "train", str(self._spec), *self._options, "--no-figures"]
+        log, terminal = (home.with_suffix(".log")).open("wb"), -1
+        if ending.way == "terminal":
+            pid, terminal = pty.fork()
+            if not pid:
+                os.execve(command[0], command, environment)
+        else:
+            pid = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True).pid
+        process = psutil.Process(pid)
+        self._wait_for(ending.phase, home, process, terminal)
+        time.sleep(ending.delay)
+        tree = _tree(process)
+        shared = {path for each in tree for path in _shared_memory(each)}
+        asked = time.monotonic()
+        self._send(ending.way, process, tree, terminal)
+        with suppress(psutil.TimeoutExpired):
+            ending.code = _code(process, self._grace + 10)
+        ending.seconds = time.monotonic() - asked
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            ending.faults.append("it goes on")
+            process.kill()
+        elif ending.seconds > self._grace + 1:
+            ending.faults.append("later than the grace")
+        self._look(ending, home, shared, log.name)
+        if self._resumes and not ending.faults:
+            self._resume(ending, home)
+        return ending
+
+    def _wait_for(self, phase: str, home: Path, process: psutil.Process, terminal: int) -> None:
+        signs: dict[str, Callable[[str], bool]] = {
+            "preparing": lambda _: handles_sigterm(process.pid),
+            "training": lambda journal: '"step":12,' in journal,
+            "evaluating": lambda journal: f'"step":{EVALUATED - 1},' in journal,
+            "saving": lambda _: any(not (each / "manifest.json").exists() for each in home.glob("*/*/checkpoints/s*")),
+            "ending": lambda journal: f'"step":{STEPS - 1},' in journal,
+        }
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and process.status() != psutil.STATUS_ZOMBIE:
+            if terminal >= 0:
+                os.set_blocking(terminal, False)
+                with suppress(OSError):
+                    os.read(terminal, 1 << 16)
+            journals = [each.read_text() for each in home.glob("train/*/journal.jsonl")]
+            if signs[phase](journals[0] if journals else ""):
+                return
+            time.sleep(0.005)
+
+    def _send(self, way: str, process: psutil.Process, tree: list[psutil.Process], terminal: int) -> None:
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if way == "terminal":
+                os.close(terminal)
+            elif way == "tree TERM":
+                for each in reversed(tree):
+                    with suppress(psutil.NoSuchProcess):
+                        each.terminate()
+            elif way.startswith("group"):
+                for _ in range(2):  # `timeout` sends it to its child, and to the group
+                    os.killpg(process.pid, getattr(signal, f"SIG{way.split()[1]}"))
+            else:
+                name, _, twice = way.partition(" ")
+                for _ in range(2 if twice else 1):
+                    process.send_signal(getattr(signal, f"SIG{name}"))
+                    time.sleep(0.7 if twice else 0)
+
+    def _look(self, ending: Ending, home: Path, shared: set[str], log: str) -> None:
+        """Find what is left after an end; on Ray killed -9, its agents have 15 s."""
+        said = Path(log).read_text(errors="replace")
+        deadline = time.monotonic() + (15 if ending.way == "KILL" else 5)
+        while (left := _of_home(home)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        ending.faults += [f"left: {each}" for each in left]
+        ending.faults += [f"left in memory: {path}" for path in shared if Path(path).exists()]
+        if "Traceback" in said or "Check failed" in said or "terminate called" in said:
+            ending.faults.append(f"said: {said[-1500:]}")
+        runs = list_runs(Home(home)) if (home / "train").exists() else []
+        if runs:
+            ending.status = runs[0].status
+            if runs[0].status == "running":
+                ending.status = running_state(Home(home).run(runs[0].run_id), runs[0]).state
+        allowed = {"interrupted": {130}, "finished": {0, 130}, "no run": {130}, "lost": {130}}
+        if ending.way == "KILL":
+            allowed = {"lost": {-9}, "finished": {-9, 0}, "no run": {-9}}
+        if ending.code not in allowed.get(ending.status, set()):
+            ending.faults.append(f"exit code {ending.code} with status {ending.status}: {said[-500:]}")
+
+    def _resume(self, ending: Ending, home: Path) -> None:
+        """Go on with the run, and compare its last checkpoint with that of the unbroken one."""
+        if self._unbroken is None:
+            self._unbroken = self._finished(self._folder / "unbroken")
+        with suppress(AssertionError):
+            if same_state(self._finished(home), self._unbroken):
+                return
+        ending.faults.append("resumed, it has other bits")
+
+    def _finished(self, home: Path) -> CheckpointReader:
+        words = ["train", self._spec, *self._options, "--no-figures", "--json"]
+        runs = list_runs(Home(home)) if (home / "train").exists() else []
+        if not (runs and runs[0].status == "finished"):
+            said = run_inside(*words, *(["--resume", runs[0].run_id] if runs else []), home=home)
+            assert said.code == 0, said.err
+        [run] = list_runs(Home(home))
+        return newest(Home(home).run(run.run_id).checkpoints)
+
+
+def _tree(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _code(process: psutil.Process, seconds: float) -> int:
+    """Exit code of a child, negative for a signal's number."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    raise psutil.TimeoutExpired(seconds)
+
+
+def handles_sigterm(pid: int) -> bool:
+    with suppress(OSError):
+        _, _, rest = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")
+        return bool(int(rest.split()[0], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def _shared_memory(process: psutil.Process) -> Iterator[str]:
+    with suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+            if (place := line.find("/dev/shm/")) > 0 and not line.endswith("(deleted)"):
+                yield line[place:]
+
+
+def _of_home(home: Path) -> list[str]:
+    """Living processes that were started under a home, with the sockets that they listen on."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DITLAB_HOME") == str(home):
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed.")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no end after so many.")
+    given = parser.parse_args()
+    drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
+    print(f"seed {given.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Endings(Path(folder), given.ray)
+        while len(endings) < given.count and time.monotonic() - begun < given.seconds:
+            runs._resumes = len(endings) < given.resumes
+            endings.append(runs.draw(drawn))
+            print(f"{len(endings):>3} {endings[-1]}", flush=True)
+    slowest = max((each.seconds for each in endings), default=0.0)
+    numbers = {"seed": given.seed, "ends": len(endings), "slowest": round(slowest, 1)}
+    print(json.dumps({**numbers, "faults": sum(bool(each.faults) for each in endings)}))
+
+
+if __name__ == "__main__":
+    main()
