@@ -106,6 +106,9 @@ class ObjectiveSpec(Spec):
     """Fields that came after the first runs, with the value under which a run is what it was without them; a run's
     content hash leaves them out there."""
 
+    quarters: ClassVar[str] = ""
+    """Sentence for a reader on held-out metrics that end in `_t0` to `_t3`; empty where there are none."""
+
     weights: Spec
 
     def batch_fields(self, model: ModelSpec) -> tuple[BatchField, ...]:

@@ -219,6 +219,10 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
     """Velocity regression of z_t = t x + (1 - t) eps, x data and eps noise, with two losses beside it."""
 
     component_prediction = "velocity"
+    quarters = (
+        "t0 to t3: the held-out velocity error by quarter of the times from 0.05 to 0.95, from t0 (nearly pure noise) "
+        "to t3 (nearly clean data)."
+    )
 
     weights: PixelHDMWeights = PixelHDMWeights()
     """Weight of each loss component."""

@@ -126,6 +126,10 @@ class VelocitySpec(ObjectiveSpec):
     """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1 noise."""
 
     component_prediction = "velocity"
+    quarters = (
+        "t0 to t3: the held-out velocity error by quarter of time, from t0 (t below 1/4, nearly clean data) to t3 (t "
+        "from 3/4 on, nearly pure noise)."
+    )
 
     time: TimeSampling = UniformTime()
     """Distribution of training times. Held-out metrics always use uniform times."""

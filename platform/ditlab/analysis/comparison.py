@@ -144,9 +144,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
-    facts = JournalFacts()
-    for event in content.events:
-        facts.add(event)
+    facts = JournalFacts.of(content)
     starts = [event["time"] for event in content.events if event["kind"] == "start"]
     with building():
         counts = count_parameters(experiment.model, experiment.objective)
@@ -177,6 +175,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
+        cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,8 @@ MOST_PLAIN = 160
 MOST_STRETCHES = 200
 _FEWEST_IN_STRETCH = 4
 _MOST_BAD = 100
+_DENSE = 40
+"""Points from which a curve's beginning is the first tenth of its steps; of a shorter one, its first point."""
 _LARGEST = 1e300
 """Values beyond are drawn at it: differences of any two are finite."""
 _SMOOTHED_POINTS = 500
@@ -149,8 +151,12 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
     low, high = float(steps.min()), float(steps.max())
     x = AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
-    y = _y_scale([points for _, points in drawn])
+    y, leaves_out = _y_scale([points for _, points in drawn])
     notes = ["log scale"] if y.is_log else []
+    if leaves_out:
+        begins = (f"{shorten(each.name, _MOST_LABEL)} {format_number(float(p.values[0]))} at step {int(p.steps[0]):,}"
+                  for each, p in drawn)  # fmt: skip
+        notes.append(f"without the beginning: {', '.join(begins)}")
     if num_bad := max(points.num_bad for _, points in thinned):
         notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
     values, about = [], []
@@ -177,22 +183,39 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
         alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(about)}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
-        curves=[_draw(curve, points, x, y) for curve, points in drawn],
+        curves=[_draw(curve, _without_beginning(points) if leaves_out else points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
         data={"curves": values, **scales, "log": y.is_log},
     )
 
 
-def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
-    """Range of all medians, and of all but the wildest hundredth of what they stand for."""
-    values = np.concatenate([points.values for points in curves])
-    wide = [end for points in curves for end in (np.quantile(points.low, 0.01), np.quantile(points.high, 0.99))]
-    low, high = float(min(values.min(), *wide)), float(max(values.max(), *wide))
+def _y_scale(curves: Sequence[ThinCurve]) -> tuple[AxisScale, bool]:
+    """Range of all medians, and of all but the wildest hundredth of what they stand for; True where it leaves out the
+    curves' beginnings, which would take more than half of it."""
+    (low, high), later = _value_range(curves), _value_range([_without_beginning(points) for points in curves])
+    if leaves_out := later[1] - later[0] < (high - low) / 2 and later[0] < later[1]:
+        low, high = later
     if low > 0 and high / low > _LOG_RATIO:
-        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True)
+        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True), leaves_out
     if not np.isfinite(high - low):  # values near the largest float
         low, high = low / 4, high / 4
-    return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05)
+    return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05), leaves_out
+
+
+def _value_range(curves: Sequence[ThinCurve]) -> tuple[float, float]:
+    values = np.concatenate([points.values for points in curves])
+    wide = [end for points in curves for end in (np.quantile(points.low, 0.01), np.quantile(points.high, 0.99))]
+    return float(min(values.min(), *wide)), float(max(values.max(), *wide))
+
+
+def _without_beginning(points: ThinCurve) -> ThinCurve:
+    """A curve from its second point on; a dense one without the first tenth of its steps. One of two points stays."""
+    steps = points.steps
+    first = 1 if len(steps) < _DENSE else int(np.searchsorted(steps, steps[0] + (steps[-1] - steps[0]) / 10))
+    if len(steps) - first < 2:
+        return points
+    kept = {name: getattr(points, name)[first:] for name in ("steps", "values", "low", "high")}
+    return replace(points, **kept, num_points=points.num_points if points.is_thinned else len(steps) - first)
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:

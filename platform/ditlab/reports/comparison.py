@@ -89,6 +89,8 @@ class ComparedRun:
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
     measurement: Measurement | None = None
     """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
+    cost: str = ""
+    """Hours of devices, and their price; empty where they were not counted."""
     by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
     """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
     line: Sequence[ForkPoint] = ()

@@ -29,7 +29,7 @@ from ditlab.reports.comparison import (
     smoothed,
 )
 from ditlab.reports.formatting import Cell, format_duration, format_number
-from ditlab.reports.page import ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
 
@@ -59,6 +59,8 @@ _TAKEN = {
     "averaged": " It took over its averaged weights.",
     "trained": " It took over its trained weights.",
 }
+_NEXT = {"report": "its page, with figures and timeline", "verify": "whether its records can be relied on"}
+"""Answers of commands that take a run, by command."""
 _COUNTING = (
     "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
     "time is its own alone."
@@ -91,6 +93,19 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         Section("Equal budgets", budget_parts(comparison)),
         Section("Sampling and quality", quality_parts(comparison)),
         Section("Samples", samples),
+        Section(
+            "Next commands",
+            [
+                Code(
+                    "\n".join(
+                        f"ditlab {command} {run.run_id}   # {comparison.label(run)}: {purpose}"
+                        for command, purpose in _NEXT.items()
+                        for run in runs
+                    ),
+                    "shell",
+                )
+            ],
+        ),
     ]
     page = Page(_listed(comparison.labels), summary_text(comparison), [each for each in sections if each.parts])
     return [
@@ -345,6 +360,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
             "step": lambda run: run.step,
             "samples seen": lambda run: run.samples,
             "training time": lambda run: None if run.seconds is None else format_duration(run.seconds),
+            "cost": lambda run: run.cost or None,
             "samples/s (median)": lambda run: run.samples_per_second,
             "parameters": lambda run: run.parameters,
         },

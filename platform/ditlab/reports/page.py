@@ -174,6 +174,8 @@ class NamedPicture:
     """Address of the same picture for dark pages; empty where there is none."""
     about: str = ""
     """Alternative text; empty where the file carries none."""
+    sentence: str = ""
+    """Says to a reader what the picture shows."""
 
     @property
     def alternative(self) -> str:
@@ -183,7 +185,7 @@ class NamedPicture:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures under their names."""
+    """Small pictures under their names, each with a sentence; a click shows one as large as it is."""
 
     pictures: Sequence[NamedPicture]
 
@@ -231,7 +233,14 @@ class Notice:
     text: str
 
 
-Part = Table | ImageFile | Paragraphs | Code | ChartGrid | Facts | Slides | Pictures | Timeline | Notice
+@dataclass(frozen=True)
+class Row:
+    """Parts side by side where the window is wide enough."""
+
+    parts: Sequence[Part]
+
+
+Part = Table | ImageFile | Paragraphs | Code | ChartGrid | Facts | Slides | Pictures | Timeline | Notice | Row
 
 
 @dataclass(frozen=True)

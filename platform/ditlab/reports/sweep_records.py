@@ -45,6 +45,8 @@ class Trial:
     """Curves of the sweep's metrics and of `train/loss`."""
     note: str = ""
     """A failure's class and message; in population-based training, the trial's takeovers."""
+    device_hours: Mapping[str, float] = field(default_factory=dict)
+    """Hours of devices, those of several added, by kind: `GPU`, `core`."""
     measured: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out samples`)."""
 

@@ -43,7 +43,10 @@ from ditlab.reports.sweep_records import (
     shared_values,
     why_incomparable,
 )
+from ditlab.storage.files import write_whole
+from ditlab.storage.plain_files import MIB, read_plain
 
+BEST_SAMPLES = "best-samples.png"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _WEAK = 0.3
@@ -55,12 +58,14 @@ _SETTING_CHARACTERS = 60
 _SETTINGS = 6
 
 
-def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resume_command: str) -> list[Path]:
+def write_sweep_report(
+    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None
+) -> list[Path]:
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
-    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep. Empty
-    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
-    the disk refuses.
+    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
+    is a picture of the best trial's newest samples, which is copied. Empty pictures are skipped, which the page
+    mentions. Files are replaced atomically, the pages last. Raises OSError where the disk refuses.
     """
     shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
@@ -96,6 +101,11 @@ def write_sweep_report(summary: SweepSummary, folder: Path, best_spec: str, resu
     taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [_ranking(summary, heads)]
+    (folder / BEST_SAMPLES).unlink(missing_ok=True)
+    if samples is not None and first is not None:
+        pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
+        about = f"The newest samples of trial {first.number}. `ditlab report {first.run_id}` shows all of it."
+        sections.append(Section("Samples of the best trial", [ImageFile(pictures[-1], about)]))
     if first is not None and best_spec.strip():
         state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
         text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
@@ -133,6 +143,8 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
     totals = sorted({trial.total_steps for trial in summary.trials})
     caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
     caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
+    if hours := sum((Counter(trial.device_hours) for trial in summary.trials), Counter[str]()):
+        caption += f" All trials together: {', '.join(f'{hours[each]:.3g} {each} hours' for each in hours)}."
     return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
 
 

@@ -1,18 +1,29 @@
-"""Lineage of a run: the runs that it goes on from, and those that go on from it. Reads records alone."""
+"""Lineage of a run: the runs that it goes on from, those that go on from it, and what differs from the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.reports.formatting import describe_value, short_names
 from ditlab.spec.start import NamedStart, parse_start
-from ditlab.tracking.records import RunRecord
+from ditlab.spec.yaml_text import read_recorded
+from ditlab.tracking.names import flatten
+from ditlab.tracking.records import RunRecord, list_runs
 
 LINEAGE_TAG = "ditlab.lineage"
 """Tag with the points that a run goes on from, oldest first: `3f2a1b9c@400 8d1c2e3f@600`."""
 FORK_TAG = "ditlab.forked_from"
 """Tag with the last of them: the parent and its step."""
+
+CHANGED_TAG = "ditlab.changed"
+"""Tag with the fields that differ from the run before of that name; of a trial, with its values."""
+_MOST_FIELDS = 12
+"""Fields that the tag names."""
 
 
 @dataclass(frozen=True)
@@ -99,3 +110,34 @@ def lineage_lines(tree: LineageRun, run_id: str) -> list[str]:
         head, *below = lineage_lines(fork, run_id)
         lines += [first + head, *(rest + line for line in below)]
     return lines
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Return values by dotted path as a reader calls them: `lr=0.0012, times=logit_normal`."""
+    names = _called(values)
+    return ", ".join(f"{names[path]}={describe_value(value)}" for path, value in values.items())
+
+
+def _called(paths: Iterable[str]) -> dict[str, str]:
+    """Name each path by its shortest end that differs from the others'; a kind by what it is the kind of."""
+    things = {path: path.removesuffix(".kind") for path in paths}
+    names = short_names(things.values())
+    return {path: names[thing] for path, thing in things.items()}
+
+
+def change_tags(home: Home, run_id: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tag of a new run with what differs from the run before of its name; {} where none can be read."""
+    for record in list_runs(home):
+        if record.name == name and record.run_id != run_id and not record.trials and not record.parent:
+            with suppress(OSError, ValueError, UserError):
+                before, now = (
+                    {path: value for path, value in flatten(each).items() if not path.startswith(("name", "tracking."))}
+                    for each in (read_recorded(home.run(record.run_id).spec), spec)
+                )
+                changed = [path for path in dict.fromkeys([*now, *before]) if now.get(path) != before.get(path)]
+                names = _called(changed)
+                told = [f"{names[path]}={now.get(path, 'none')} (was {before.get(path, 'none')})" for path in changed]
+                more = [f"{len(told) - _MOST_FIELDS} more"] if len(told) > _MOST_FIELDS else []
+                return {CHANGED_TAG: f"{', '.join([*told[:_MOST_FIELDS], *more]) or 'nothing'}; since {record.run_id}"}
+            break
+    return {}

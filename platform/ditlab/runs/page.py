@@ -6,6 +6,7 @@ Each part that is missing or damaged costs itself alone.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,9 +37,10 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, series_of
+from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
+from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
 
@@ -59,6 +61,8 @@ _MOST_EVENTS, _MOST_MARKS, _MOST_CHARACTERS = 240, 400, 1000
 _LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
 """Kinds of events that are listed before all others where there are too many to list all."""
 _MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
+_QUARTER = re.compile(r"_t[0-3]$")
+"""Ending of held-out metrics of a quarter of the times."""
 _LONGEST_VALUE = 4000  # characters of a field of the spec
 
 
@@ -133,15 +137,18 @@ class RunContent:
                 "No process on this machine trains the run, and its record has no end: it was killed, or runs "
                 "elsewhere."
             )
-        self.metrics, self.facts, now = series_of(journal), JournalFacts(), int(time.time() * 1000)
-        for each in journal.events:
-            self.facts.add(each)
+        self.metrics, self.facts, now = series_of(journal), JournalFacts.of(journal), int(time.time() * 1000)
+        if self.is_live:
+            self.facts.count_time(now)
+        self.results = RunResults()
+        self.results.load(journal)
         trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
         self.step = max(self.record.step, max(trained, default=0))
         weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
         self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])  # the heaviest first
         self.batch_size = experiment.batch.size if experiment else 0
-        self.samples = samples_of(folder, journal, pictures, notes)
+        self.quarters = experiment.objective.quarters if experiment else ""
+        self.samples = samples_of(folder, journal, self.facts.dataset.get("classes", {}), pictures, notes)
         self.figures = figures_of(folder, pictures, notes)
         self.attempts = attempts_of(journal, ended, self.is_live, now)
         self.seconds = sum(max(0, attempt.end - attempt.begin) for attempt in self.attempts) / 1000
@@ -168,6 +175,21 @@ class RunContent:
     def last(self, metric: str) -> str:
         """Last value of a metric, as text."""
         return format_number(float(self.metrics[metric].values[-1]))
+
+    def same(self, one: str, other: str) -> bool:
+        """Return True if two metrics have the same values."""
+        return (
+            one in self.metrics
+            and other in self.metrics
+            and np.array_equal(self.metrics[one].values, self.metrics[other].values, equal_nan=True)
+        )
+
+    def compared(self, metric: str) -> str:
+        """Name what a result compares with, where that was measured: `; untrained 1.721; bigram 2.1`."""
+        first = untrained(self.results[metric])
+        found = [f"untrained {first}"] if first else []
+        found += [f"{word} {format_number(value)}" for word, value in baselines(metric, self.results).items()]
+        return "".join(f"; {each}" for each in found)
 
 
 def _text(path: Path, notes: list[str] | None = None) -> str:
@@ -246,8 +268,7 @@ def spec_changes(
 
 
 def run_page(run: RunContent) -> html.Page:
-    """The page of a run; parts that it has nothing for are skipped or say so."""
-    no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
+    """The page of a run, what is asked first before what is asked seldom; parts without content are skipped."""
     whole_spec = [("The whole spec", [html.Code(run.spec, "yaml")])] if run.spec else []
     software: list[tuple[str, list[html.Part]]] = []
     if run.tags:
@@ -255,12 +276,12 @@ def run_page(run: RunContent) -> html.Page:
     if environment := _text(run.folder.media / "environment.txt"):
         software.append(("Packages and their versions", [html.Code(environment)]))
     sections = [
-        _result(run), _curves(run), html.Section("Samples", run.samples or [no_samples], "samples"), _quality(run),
+        _result(run), html.Section("Samples", run.samples[1:], "samples"), _curves(run), _quality(run),
         _evaluated(run),
-        html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"), _speed(run),
-        _timeline(run),
-        html.Section("Spec", run.changes, "spec", whole_spec), _parameters(run), _data(run),
+        html.Section("Spec", run.changes, "spec", whole_spec), _speed(run), _timeline(run),
         html.Section("Next commands", [html.Code(_commands(run), "shell")], "commands"),
+        html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"),
+        _parameters(run), _data(run),
         html.Section("Software and machine", [], "software", software),
     ]  # fmt: skip
     progress = min(run.step / run.record.total_steps, 1.0) if run.is_live and run.record.total_steps else None
@@ -287,6 +308,7 @@ def _commands(run: RunContent) -> str:
     name = shlex.quote(run.folder.run_id)
     commands = {
         "draw samples": f"ditlab sample {name} --num 16",
+        "whether its records can be relied on": f"ditlab verify {name}",
         "measure on held-out data": f"ditlab evaluate {name}",
         "figures of the family": f"ditlab figures {name}",
         "weights as safetensors": f"ditlab export {name} --out export-{name}",
@@ -300,46 +322,74 @@ def _commands(run: RunContent) -> str:
 
 
 def _result(run: RunContent) -> html.Section:
-    facts = [html.Fact("step", f"{run.step:,}", f"of {run.record.total_steps:,}")]
-    if TRAIN_LOSS in run.metrics:
-        recent = format_number(run.metrics[TRAIN_LOSS].recent_median())
-        facts.append(html.Fact("training loss", recent, RECENT_TEXT))
-    if main := run.main_metric:
+    """Result beside its baselines, cost, newest samples and the main curve: what one screen can answer."""
+    facts, main = list[html.Fact](), run.main_metric
+    if main:
         series, name = run.metrics[main], main.removeprefix(HELD_OUT)
-        facts.append(html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}"))
+        facts.append(
+            html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}")
+        )
         if np.isfinite(series.values).any():
             lowest = int(np.nanargmin(np.where(np.isfinite(series.values), series.values, np.nan)))
             value = format_number(float(series.values[lowest]))
-            facts.append(html.Fact(f"lowest {name}", value, f"step {int(series.steps[lowest]):,}"))
+            if lowest != len(series.values) - 1:
+                facts.append(html.Fact(f"lowest {name}", value, f"step {int(series.steps[lowest]):,}"))
+    others = (name for name in run.results if name != main and baselines(name, run.results))
+    if other := next(others, None):  # what the family's evaluator or the quality of samples measured
+        facts.append(html.Fact(other, run.last(other), run.compared(other).removeprefix("; ")))
+    if TRAIN_LOSS in run.metrics:
+        recent = format_number(run.metrics[TRAIN_LOSS].recent_median())
+        facts.append(html.Fact("training loss", recent, RECENT_TEXT))
     if len(run.speeds):
         facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median"))
     if run.seconds:
         num = len(run.attempts)
         facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
-    if total := run.parameters.get("total"):
-        facts.append(html.Fact("parameters", f"{total:,}"))
+    for device, hours in run.facts.device_hours.items():
+        notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
+        notes += [f"price {format_number(run.facts.price)}"] if run.facts.price else []
+        facts.append(html.Fact(f"{device} hours", format_number(hours), ", ".join(notes)))
     if run.checkpoints:
         facts.append(html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))
     if run.num_bad_steps:
         facts.append(html.Fact("steps with NaN or infinity", f"{run.num_bad_steps:,}"))
-    return html.Section("Result", [html.Facts(facts), *map(html.Notice, run.notes)], "result")
+    no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
+    shown = main.removeprefix(HELD_OUT) if main else TRAIN_LOSS.removeprefix(TRAIN)
+    curves = _charts(run, "main", {shown: _pair(shown)}) or [
+        html.Notice("The journal holds no metrics of this run yet.")
+    ]
+    row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
+    return html.Section("Result", [html.Facts(facts), row, *map(html.Notice, run.notes)], "result")
+
+
+def _pair(name: str) -> list[tuple[str, str, str]]:
+    return [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")]
 
 
 def _curves(run: RunContent) -> html.Section:
-    """Charts by loss component, training and held-out values in one; parts of a mixture, optimiser, machine folded."""
+    """Charts of the other loss components, training and held-out values in one, and of quarters of time; parts of a
+    mixture, optimiser, machine folded."""
     trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
     held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
     of_parts = [name for name in held_out if "/" in name]  # `NAME/velocity`, of one part of a mixture
-    skipped = {name.removeprefix(TRAIN) for name in (*_OPTIMISER, SPEED, _DATA_WAIT)} | {*of_parts}
+    shown = run.main_metric or TRAIN_LOSS  # in the result
+    quarters = {name for name in held_out if _QUARTER.search(name)}
+    skipped = {name.removeprefix(TRAIN) for name in (*_OPTIMISER, SPEED, _DATA_WAIT)} | {*of_parts, *quarters}
+    skipped.add(shown.removeprefix(HELD_OUT).removeprefix(TRAIN))
+    if len(run.components) == 1 and run.same(TRAIN_LOSS, f"{TRAIN}{run.components[0]}"):
+        skipped.add("loss")
     curves = {
-        name: [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")]
+        name: _pair(name)
         for name in dict.fromkeys(["loss", *run.components, *trained, *held_out])
         if name in {*trained, *held_out} - skipped
     }
+    for name in sorted(quarters):
+        component, _, place = name.rpartition("_")
+        curves.setdefault(f"{component} by quarter of time", []).append((f"{HELD_OUT}{name}", place, place))
     parts = _charts(run, "loss", curves)
-    if not parts:
-        parts = [html.Notice("The journal holds no metrics of this run yet.")]
-    elif not held_out:
+    if quarters and run.quarters:
+        parts.append(html.Paragraphs(run.quarters))
+    if trained and not held_out:
         text = "The run was not evaluated on held-out samples, so the curves are the training's alone."
         parts.append(html.Paragraphs(text))
     by_part = _plain_charts(run, "parts", [f"{HELD_OUT}{name}" for name in of_parts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from denoisers.figure_kinds import SENTENCES
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.formatting import shorten
@@ -26,6 +28,7 @@ _LARGEST_FILE = 32 * MIB
 _LARGEST_SHOWN = 2 * MIB
 """Bytes of a picture that is shown as it is; a larger one is made smaller."""
 _MOST_PIXELS = 1600
+_LONGEST_SENTENCE, _LONGEST_LEGEND = 200, 400
 
 
 @dataclass
@@ -85,8 +88,17 @@ def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str
     return smaller.getvalue(), "jpeg"
 
 
-def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]) -> list[Part]:
-    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly."""
+def samples_of(
+    folder: RunFolder, journal: JournalContent, classes: Mapping[str, Sequence[str]], pictures: PictureSource,
+    notes: list[str],
+) -> list[Part]:  # fmt: skip
+    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly.
+
+    `classes` are names by column: the pictures have numbers.
+    """
+    named = [f"{number} {hide(name)}" for names in classes.values() for number, name in enumerate(names)
+             if name != str(number)]  # fmt: skip
+    legend = f" (classes: {shorten(', '.join(named), _LONGEST_LEGEND)})" if named else ""
     by_key: dict[str, dict[int, str]] = {}
     for record in journal.events:
         if record["kind"] == "image":
@@ -107,7 +119,8 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
             step, reason = faults[0]
             notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
         if slides:
-            found.append(Slides(f"samples-{len(found)}", slides, f"{shorten(hide(key), 120).capitalize()} by step"))
+            title = f"{shorten(hide(key), 120).capitalize()} by step{legend if key == 'samples' else ''}"
+            found.append(Slides(f"samples-{len(found)}", slides, title))
         if len(chosen) < len(places) and (slides or not chosen):
             found.append(Paragraphs(f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."))
     return found
@@ -131,12 +144,13 @@ def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, sh
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
-    """Figures that `ditlab figures` left in the run's folder."""
-    place = folder.media / "figures"
+    """Figures that `ditlab figures` left in the run's folder, the most telling kinds first."""
+    place, order = folder.media / "figures", [*SENTENCES]
     try:
         paths = sorted(path for path in place.iterdir() if path.suffix in (".png", ".gif"))
     except OSError:
         return []
+    paths.sort(key=lambda path: order.index(path.stem) if path.stem in order else len(order))
     found, share = [], BUDGET // (4 * max(1, len(paths)))
     for path in paths:
         dark = path.with_stem(f"{path.stem}-dark")
@@ -146,7 +160,8 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
             source = _address(folder, path, pictures, share)
             of_dark = _address(folder, dark, pictures, share) if dark in paths else ""
             about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
-            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about))
+            sentence = SENTENCES.get(path.stem) or shorten(about, _LONGEST_SENTENCE)
+            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about, sentence))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
     return found

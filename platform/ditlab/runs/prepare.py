@@ -20,7 +20,7 @@ from ditlab.quality import check_quality
 from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
-from ditlab.runs.lineage import lineage_tags
+from ditlab.runs.lineage import change_tags, lineage_tags
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
@@ -108,6 +108,8 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
     if start:
         tags |= lineage_tags(start.point, list_runs(home))
+    if made:
+        tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:
         tags[PROOF_TAG] = proof.summary

@@ -13,11 +13,14 @@ from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import UserError
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter
+from ditlab.reports.formatting import shorten
 from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.launch import Launch
+from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
@@ -42,6 +45,17 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
+_LONGEST_VALUES = 120
+"""Characters of a trial's values, with which its name in MLflow begins."""
+
+
+def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
+    """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for each thread."""
+    gpus, price = workers * experiment.resources.gpus_per_worker, experiment.tracking.price
+    held = f"{gpus:g} GPU" if gpus else f"{workers * threads} core"
+    return held if price is None else f"{held} at {price:g}"
+
+
 class TrackedReporter(Reporter):
     """Reporter of the first worker. Use as a context manager: its exit waits a bounded time for tracking."""
 
@@ -63,6 +77,8 @@ class TrackedReporter(Reporter):
         self._tracker = RunTracker(
             self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
+        known = self._tracker.journal.results.get(ENERGY)
+        self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
@@ -78,6 +94,7 @@ class TrackedReporter(Reporter):
         tags = {
             **launch.tags,
             "ditlab.workers": str(max(1, len(self._worker_nodes))),
+            DEVICES_TAG: held_devices(experiment, max(1, len(self._worker_nodes)), torch.get_num_threads()),
             "ditlab.numerics": str(NUMERICS_VERSION),
             "ditlab.threads": str(torch.get_num_threads()),  # on which the order of sums depends
             STATUS_TAG: "running",
@@ -87,7 +104,11 @@ class TrackedReporter(Reporter):
         names = metric_names(experiment, launch.data, launch.model.objective)
         if main := next((name for name in names if name.startswith("eval/")), None):
             tags[MAIN_TAG] = main
-        tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        tags["ditlab.data"] = f"{launch.data.name} {launch.data.fingerprint[:8]}"
+        title = experiment.name
+        if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
+            title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
+        tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not launch.resumed:
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
@@ -128,6 +149,8 @@ class TrackedReporter(Reporter):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
+        if ENERGY in values:  # of this process, to which that of earlier attempts is added
+            values = {**values, ENERGY: values[ENERGY] + self._energy_before}
         self._tracker.journal.log_metrics(step, values)
         if step:
             self._tracker.begin_upload()

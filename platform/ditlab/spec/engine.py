@@ -155,6 +155,9 @@ class Tracking(Spec):
     the spikes. Each doubling of the steps adds at most a tenth; the run's journal keeps every point. Null: all."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""
+    price: Annotated[float, Field(gt=0, lt=1e9)] | None = None
+    """Price of an hour of a GPU, or of a CPU core where the run takes no GPU, in your currency; null: costs are told in
+    hours alone."""
     report: bool = True
     """Write the run's page, `report.html`, into its folder when it ends, and log it as an artifact."""
 

@@ -37,10 +37,10 @@ from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
-from ditlab.tracking.history import JournalFacts, Series, final_values, series_of
+from ditlab.tracking.history import MAIN_TAG, JournalFacts, Series, final_values, series_of
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.notes import SweepNote, number
+from ditlab.tracking.notes import SweepNote
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import STATUS_TAG, end_run
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
@@ -116,7 +116,7 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     folder, record = home.run(planned.run_id), find_record(home, planned)
     if record is None:
         return planned
-    history, measured = read_results(sweep, folder)
+    history, measured, device_hours = read_results(sweep, folder)
     takeovers, seconds = read_takeovers(folder), 0.0
     if history:  # the time between points, without pauses between sessions
         intervals = np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
@@ -130,6 +130,7 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
         step=record.step,
         total_steps=record.total_steps,
         seconds=seconds,
+        device_hours=device_hours,
         metrics=final_values(history),
         curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
         measured=measured,
@@ -137,16 +138,19 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     )
 
 
-def read_results(sweep: Sweep, folder: RunFolder) -> tuple[dict[str, Series], dict[tuple[str, str], str]]:
-    """Read a trial's metrics, and `measured_parts` of what they are measured with; nothing without a journal."""
+def read_results(
+    sweep: Sweep, folder: RunFolder
+) -> tuple[dict[str, Series], dict[tuple[str, str], str], dict[str, float]]:
+    """Read a trial's metrics, `measured_parts` of what they are measured with, and its hours of devices; nothing
+    without a journal."""
     try:
-        content, facts = read_content(folder.journal), JournalFacts()
+        content = read_content(folder.journal)
     except OSError:
-        return {}, {}
-    for event in content.events:
-        facts.add(event)
+        return {}, {}, {}
+    facts = JournalFacts.of(content)
     tags = {group: facts.tags.get(f"{TAG_PREFIX}{group}", "") for group in MEASURED}
-    return series_of(content), measured_parts(sweep, tags, facts.dataset.get("fingerprint", ""))
+    parts = measured_parts(sweep, tags, facts.dataset.get("fingerprint", ""))
+    return series_of(content), parts, facts.device_hours
 
 
 def _scale(axis: Axis) -> Any:
@@ -177,7 +181,7 @@ class ParentRun:
         parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seed", "fixed")})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
-        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running"}
+        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running", MAIN_TAG: sweep.metrics[0]}
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
         tracker.log_artifact(self._started.folder.spec)
         self._log_note("running")
@@ -198,8 +202,6 @@ class ParentRun:
         final = leader.metrics if leader else {}
         values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
-        if (first := values.get(f"best/{self._metrics[0]}")) is not None:
-            self._tracker.journal.log_overview(len(ended), {"run/best_eval": float(number(first))})
 
     def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
         """Log the ranking, the best trial and the report's files, and end the run."""
@@ -320,7 +322,9 @@ def finish_sweep(
     files = []
     try:
         spec = best_spec(started.sweep, summary)
-        files = write_sweep_report(summary, folder.report, spec, f"ditlab tune --resume {summary.sweep_id}")
+        drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
+        resume = f"ditlab tune --resume {summary.sweep_id}"
+        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it

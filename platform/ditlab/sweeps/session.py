@@ -168,7 +168,7 @@ class SweepSession:
                 metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
                 measured: Mapping[tuple[str, str], str] = {}
                 if record.status in ENDED:
-                    history, measured = read_results(self._started.sweep, home.run(trial.run_id))
+                    history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
                     metrics, step = final_values(history), record.step
                 self._trials[number] = replace(
                     trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,

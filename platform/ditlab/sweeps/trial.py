@@ -21,7 +21,7 @@ from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
 from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store
 from ditlab.runs.lifecycle import RunLifecycle
-from ditlab.runs.lineage import lineage_tags
+from ditlab.runs.lineage import CHANGED_TAG, lineage_tags, values_text
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import StopRequests
 from ditlab.secrets import hide
@@ -122,7 +122,7 @@ class TrialThread(threading.Thread):
             )  # fmt: skip
             write_durably(folder.spec, encode_recorded(spec))
         tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(self._trial.number)}
-        tags |= plugin_tags(spec)
+        tags |= {CHANGED_TAG: values_text(self._trial.values), **plugin_tags(spec)}
         if start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
                 hold_start(start, home, folder.run_id)

@@ -22,11 +22,17 @@ MAIN_TAG = "ditlab.main_metric"
 PROOF_TAG = "ditlab.proof"
 """Tag of a run that was proved before it began: verdict, engine, code, date."""
 
+DEVICES_TAG = "ditlab.devices"
+"""Tag with what an attempt holds: `2 GPU`, `4 core`, and the price of an hour of one where there is one:
+`2 GPU at 2.5`."""
+
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
 RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
 """Metrics of evaluations, in training and after it."""
 SPEED = "train/samples_per_second"
+ENERGY = "perf/energy"
+"""Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""
 PACE = ("time/", "perf/")
 """Beginnings of the names of metrics of a run's speed."""
 
@@ -50,9 +56,26 @@ class JournalFacts:
     status: str = "running"
     overview_steps: dict[str, int] = field(default_factory=dict)
     """Last step of each figure of the overview."""
+    seconds: float = 0.0
+    """Seconds of all attempts up to the latest record."""
+    device_hours: dict[str, float] = field(default_factory=dict)
+    """Hours of devices, those of several added, by kind: `GPU`, `core`."""
+    price: float = 0.0
+    """Price of these hours; 0 where none is set."""
+    _at: int = 0
+    """Time of the latest record of an attempt; 0 after its end."""
+
+    @classmethod
+    def of(cls, content: JournalContent) -> JournalFacts:
+        """Facts of a journal."""
+        facts = cls()
+        for record in content.events:
+            facts.add(record)
+        return facts
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next record that holds no metrics."""
+        self.count_time(record["time"], record["kind"])
         match record["kind"]:
             case "start":
                 self.name, self.family, self.status = record["name"], record["family"], "running"
@@ -70,6 +93,25 @@ class JournalFacts:
                 self.overview_steps |= dict.fromkeys(record["values"], record["step"])
             case "end":
                 self.status = record["status"]
+
+    @property
+    def cost(self) -> str:
+        """Hours of devices and their price: `1.25 GPU hours, price 3.12`; empty where they were not counted."""
+        texts = [f"{hours:.3g} {device} hours" for device, hours in self.device_hours.items()]
+        return ", ".join(texts + [f"price {self.price:.3g}"] * bool(self.price))
+
+    def count_time(self, time: int, kind: str = "") -> None:
+        """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt and the next."""
+        if self._at and kind != "start":
+            elapsed = max(0, time - self._at) / 1000
+            self.seconds += elapsed
+            number, device, _, price = [*self.tags.get(DEVICES_TAG, "").split(), "", "", "", ""][:4]
+            if device:
+                hours = float(number) * elapsed / 3600
+                self.device_hours[device] = self.device_hours.get(device, 0.0) + hours
+                self.price += hours * float(price or 0)
+        if self._at or kind == "start":
+            self._at = 0 if kind == "end" else time
 
 
 class ResultPoint(NamedTuple):
@@ -106,7 +148,7 @@ class RunResults(dict[str, MetricSpan]):
         """Add a point; metrics that are no results are left out."""
         if span := self.get(name):
             span.add(point)
-        elif name.startswith((*RESULT_PREFIXES, SPEED)):
+        elif name.startswith((*RESULT_PREFIXES, SPEED, ENERGY)):
             self[name] = MetricSpan(point, point, point, point)
 
     def load(self, content: JournalContent) -> None:
@@ -115,7 +157,7 @@ class RunResults(dict[str, MetricSpan]):
             if name.startswith(RESULT_PREFIXES):
                 for row, value in zip(points.rows, points.values, strict=True):
                     self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
-            elif name == SPEED:  # it has a point for each step, and nobody asks for its extremes
+            elif name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
                 row = points.rows[-1]
                 self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
 

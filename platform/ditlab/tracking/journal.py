@@ -56,7 +56,8 @@ class ModelPoint(TypedDict):
 _METRICS = {"step": Step, "values": dict[str, Value], "held": NotRequired[dict[str, Value]]}
 _FILE = {"path": str, "artifact_path": str | None}
 KINDS: dict[str, dict[str, Any]] = {
-    "start": {"run_id": str, "name": str, "experiment": str, "family": str, "parent": NotRequired[str]},
+    "start": {"run_id": str, "name": str, "experiment": str, "family": str, "parent": NotRequired[str],
+              "metric": NotRequired[str]},
     "params": {"values": Texts},
     "tags": {"values": Texts},
     "metrics": _METRICS,

@@ -19,7 +19,7 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.storage.plain_files import open_for_append
-from ditlab.tracking.history import JournalFacts, ResultPoint, RunResults
+from ditlab.tracking.history import ENERGY, JournalFacts, ResultPoint, RunResults
 from ditlab.tracking.journal import (
     current_time,
     damaged_lines,
@@ -134,6 +134,7 @@ class JournalWriter:
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
+        fields.setdefault("time", current_time())
         with self._lock:
             if self._write(encode_record(kind, fields)):
                 self.facts.add({"kind": kind, **fields})
@@ -168,6 +169,16 @@ class JournalWriter:
         new = {key: value for key, value in values.items() if steps.get(key, -1) < step}
         if new:
             self.append("overview", step=step, values=encode_values(new))
+
+    def log_cost(self) -> None:
+        """Record the time of all attempts so far and the hours of devices, with their price; the step is the second."""
+        with self._lock:
+            self.facts.count_time(current_time())
+        facts = self.facts
+        costs = {f"run/{device.lower()}_hours": round(hours, 4) for device, hours in facts.device_hours.items()}
+        costs |= {"run/price": round(facts.price, 2)} if facts.price else {}
+        costs |= {"run/energy_wh": round(self.results[ENERGY].last.value, 1)} if ENERGY in self.results else {}
+        self.log_overview(int(facts.seconds), {"run/seconds": round(facts.seconds), **costs})
 
     def has_image(self, key: str, step: int) -> bool:
         """Return True if an image of this key and step is recorded."""

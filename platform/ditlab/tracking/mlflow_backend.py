@@ -45,10 +45,12 @@ from ditlab.tracking.mlflow_runs import (
     search_models,
 )
 from ditlab.tracking.names import (
+    FACTS_NAME,
     PARAM_LENGTH,
     TAG_LENGTH,
     artifact_image,
     as_count,
+    is_shown,
     safe_image_key,
     safe_key,
     shorten,
@@ -58,7 +60,7 @@ from ditlab.tracking.notes import code, plain, with_addresses
 WEIGHTS_NAME = "weights.safetensors"
 NOTE_TAG = "mlflow.note.content"
 """Tag that MLflow's UI shows as a run's description."""
-OWN_TAG = "ditlab.note"
+OWN_TAG = "mlflow.ditlab.note"  # MLflow's pages hide tags of this prefix
 """Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a person's."""
 METRICS_PER_CALL = 500
 """The quickest size measured: 13,200 points a second, against 8,100 with 1000."""
@@ -98,7 +100,8 @@ class MlflowBackend(TrackingBackend):
                 if run_id is None:
                     raise NotReadyError("node 0 makes the run")
             else:
-                experiment = find_or_create_experiment(client, start["experiment"], to.uri, to.home)
+                metric = start.get("metric", "")
+                experiment = find_or_create_experiment(client, start["experiment"], to.uri, to.home, metric)
                 run_id = find_or_create_mlflow_run(client, experiment, start)
             check_alive(client, run_id)
         forget_artifact_folder(run_id)
@@ -115,7 +118,7 @@ class MlflowBackend(TrackingBackend):
                 for key, value in values.items():
                     self._params.setdefault(key, shorten(value, PARAM_LENGTH))
             case "tags":
-                self._tags |= {key: shorten(value, TAG_LENGTH) for key, value in values.items()}
+                self._tags |= {key: shorten(value, TAG_LENGTH) for key, value in values.items() if is_shown(key)}
             case _:
                 time, step = record["time"], record["step"]
                 self._metrics += [Metric(key, float(value), time, step) for key, value in values.items()]
@@ -244,7 +247,7 @@ class MlflowBackend(TrackingBackend):
             return
         key, step = record["key"], record["step"]
         name = safe_image_key(key)
-        newest_tag = f"ditlab.latest.{name}"
+        newest_tag = f"mlflow.ditlab.latest.{name}"
         is_newest = (as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0) <= step
         pairs, files = [(f"{name}/{STEPS}", step, record["time"])], [artifact_image(key, step)]
         if is_newest:  # one name for all steps, and thus one file
@@ -268,7 +271,10 @@ class MlflowBackend(TrackingBackend):
         self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_note(self, path: Path) -> None:
-        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a crash part them."""
+        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a crash part them. The
+        file of all tags, which is written with it, goes along."""
+        if (facts := path.with_name(FACTS_NAME)).is_file():
+            self.client.log_artifact(self.run_id, str(facts))
         try:
             text = read_plain(path, MIB).decode(errors="replace")
         except OSError as error:

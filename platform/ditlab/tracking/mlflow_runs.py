@@ -24,24 +24,23 @@ LATEST, STEPS = "latest", "steps"
 """Names of the two image cards, in the section that the image's key names."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
-    "attributes.`Models`", "metrics.`run/parameters`", "metrics.`run/eval`", "metrics.`run/best_eval`",
-    "metrics.`run/speed`", "metrics.`quality/frechet`", "metrics.`quality/agreement`", "tags.`ditlab.family`",
-    "tags.`ditlab.status`", "tags.`ditlab.run`",
+    "metrics.`run/parameters`", "metrics.`run/gpu_hours`", "metrics.`run/core_hours`", "metrics.`quality/frechet`",
+    "metrics.`quality/agreement`", "tags.`ditlab.changed`", "tags.`ditlab.status`", "tags.`ditlab.run`",
 )  # fmt: skip
 _IMAGE_SECTION = "ditlab-images"
 
 _STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
-def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> str:
-    """MLflow's id of the experiment of this name, with our saved view; its artifacts lie under DITLAB_HOME unless a
-    server keeps them."""
+def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str = "") -> str:
+    """MLflow's id of the experiment of this name, with our saved view, which has columns of a run's main metric; its
+    artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)
     if found and found.lifecycle_stage == "deleted":
         raise _deleted_experiment(client, found)
-    if found and VIEW_TAG not in found.tags:
+    if found and (view := _view_value(metric, found.tags.get(VIEW_TAG))):
         try:
-            client.set_experiment_tag(found.experiment_id, VIEW_TAG, _view_value())
+            client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -49,7 +48,7 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home) -> s
         return str(found.experiment_id)
     location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
-    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value()}
+    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric) or ""}
     try:
         return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
@@ -123,8 +122,22 @@ def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
-def _view_value() -> str:
-    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
+def _view_value(metric: str, present: str | None = None) -> str | None:
+    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression.
+
+    Given the one that is there, None where that is a person's, or has the metric's columns already.
+    """
+    own = [f"metrics.`{name}`" for name in ((f"best/{metric}", metric) if metric else ())]
+    columns = [*own, *_COLUMNS]
+    if present is not None:
+        try:
+            view = json.loads(present)
+            before = json.loads(view["state"])["selectedColumns"]
+            columns = [*(column for column in own if column not in before), *before]
+        except (ValueError, KeyError, TypeError):
+            return None
+        if view.get("updatedAt") or _COLUMNS[-1] not in before or len(columns) == len(before):
+            return None
     cards = [
         {
             "uuid": f"ditlab-{number}", "type": "IMAGE", "runsCountToCompare": 10, "metricSectionId": _IMAGE_SECTION,
@@ -134,7 +147,7 @@ def _view_value() -> str:
     ]  # fmt: skip
     section = {"uuid": _IMAGE_SECTION, "name": "samples", "display": True, "isReordered": False}
     state = {
-        "selectedColumns": list(_COLUMNS), "orderByKey": "attributes.start_time", "orderByAsc": False,
+        "selectedColumns": columns, "orderByKey": "attributes.start_time", "orderByAsc": False,
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})

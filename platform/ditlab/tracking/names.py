@@ -16,6 +16,12 @@ _NOT_ALLOWED_IN_FOLDERS = re.compile(r"[^\w.\- ]")
 _NOT_ALLOWED_IN_IMAGES = re.compile(r"[^a-zA-Z0-9_\-./ ]")
 VIEW = "ditlab"
 """Key of the saved view of an experiment in MLflow's UI."""
+_SHOWN_TAGS = frozenset(
+    f"ditlab.{name}" for name in ("run", "family", "status", "changed", "data", "baseline", "forked_from", "trial",
+                                  "failure")
+)  # fmt: skip
+FACTS_NAME = "facts.json"
+"""Artifact with all tags of a run; MLflow shows few as tags."""
 MODEL_TRAINING = "workflowType=machine_learning"
 """Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
 
@@ -24,6 +30,11 @@ def safe_key(name: str) -> str:
     """A name for metrics, parameters and tags that MLflow accepts: odd characters become `_`, empty path parts go."""
     parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part not in ("", ".", "..")]
     return "/".join(parts)[:KEY_LENGTH] or "_"
+
+
+def is_shown(tag: str) -> bool:
+    """Return True for a tag that MLflow shows as one: few of ours, so that they are read, and all of others."""
+    return not tag.startswith("ditlab.") or tag in _SHOWN_TAGS or tag.startswith("ditlab.resume.")
 
 
 def safe_image_key(name: str) -> str:

@@ -122,13 +122,14 @@ class RunNote:
         data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
         count = facts.dataset.get("counts", {}).get("train")
         rows = f" ({count:,} samples)" if count else ""
+        cost = f", {facts.cost}" if facts.cost else ""
         parts = [
             f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
-            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}."
+            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}{cost}."
         ]
         main = facts.tags.get(MAIN_TAG, "")
         if span := self.results.get(main):  # where MLflow shows it before the note is unfolded
-            first, lowest = _untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
+            first, lowest = untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
             headline = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}"]
             headline += [f"{first} untrained"] if first else []
             headline += [lowest] if span.low.step != span.last.step else []
@@ -139,7 +140,14 @@ class RunNote:
         names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
         if names:
             measured = [
-                [plain(name), number(span.last.value), _untrained(span), _baselines(name, self.results)]
+                [
+                    plain(name),
+                    number(span.last.value),
+                    untrained(span),
+                    ", ".join(
+                        f"{plain(word, 60)} {number(value)}" for word, value in baselines(name, self.results).items()
+                    ),
+                ]
                 for name, span in ((name, self.results[name]) for name in names[:_MOST_ROWS])
             ]
             parts.append(table(["metric", "now", "untrained", "to compare"], measured))
@@ -185,13 +193,13 @@ def number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def _untrained(span: MetricSpan) -> str:
+def untrained(span: MetricSpan) -> str:
     """The value before the first step, if it was measured."""
     return number(span.first.value) if span.first.step == 0 and span.last.step > 0 else ""
 
 
-def _baselines(name: str, results: RunResults) -> str:
-    """Values to compare a metric with, as the family or the quality metrics give them."""
+def baselines(name: str, results: RunResults) -> dict[str, float]:
+    """Values to compare a metric with by what they are of, as the family or the quality metrics give them."""
     prefix, _, rest = name.partition("/")
     rest = _NAMES_OF_BASELINES.get(rest, rest)
     found = {f"{name}{ending}": word for ending, word in
@@ -200,8 +208,8 @@ def _baselines(name: str, results: RunResults) -> str:
         inside = re.fullmatch(rf"{re.escape(prefix)}/(?:baseline|reference)/(.+)/{re.escape(rest)}", other)
         if inside:
             found[other] = inside[1]
-    known = [f"{plain(word, 60)} {number(results[at].last.value)}" for at, word in found.items() if at in results]
-    return ", ".join(known[:4])
+    known = {word: results[at].last.value for at, word in found.items() if at in results}
+    return dict([*known.items()][:4])
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
             if key == NOTE_TAG:
                 is_typed = note_hash(value) not in old_tags[old].get(OWN_TAG, "").split()
             else:
-                is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith("mlflow."))
+                is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith(("mlflow.", "ditlab.")))
             if is_typed and data.tags.get(key) != value:
                 client.set_tag(new, key, value)
                 done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")

@@ -12,17 +12,22 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
-from ditlab.tracking.notes import RunNote, number
+from ditlab.tracking.notes import RunNote, baselines, number, untrained
 from ditlab.tracking.records import UnreadableRecord, read_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
 
 STATUS_TAG = "ditlab.status"
 """Tag with a run's status in our words: MLflow has one word for runs that ended and those that a sweep stopped."""
 
+BASELINE_TAG = "ditlab.baseline"
+"""Tag with what the main metric compares with: the untrained network, and baselines that were measured."""
+
 
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
-    """Write the run's note again, not over a person's; `status` is how the run ends, `message` why it failed."""
+    """Write the run's note again, not over a person's, and its cost so far; `status` is how the run ends, `message` why
+    it failed."""
     journal = tracker.journal
+    journal.log_cost()
     try:
         record = read_record(tracker.folder)
         step, total = record.step, record.total_steps
@@ -50,11 +55,17 @@ def renew_review(tracker: RunTracker, step: int) -> None:
 
 
 def log_overview(tracker: RunTracker, step: int) -> None:
-    """Log the run's figures, of four digits, for MLflow's list of runs under names that all families share."""
+    """Log the run's figures for MLflow's list of runs: those of four digits, and what its main metric compares with."""
     facts, results = tracker.journal.facts, tracker.journal.results
     values: dict[str, float] = {}
-    if main := results.get(facts.tags.get(MAIN_TAG, "")):
-        values |= {"run/eval": float(number(main.last.value)), "run/best_eval": float(number(main.low.value))}
+    name = facts.tags.get(MAIN_TAG, "")
+    if main := results.get(name):
+        values |= {f"best/{name}": float(number(main.low.value))}
+        first = untrained(main)
+        known = [f"untrained {first}"] if first else []
+        known += [f"{word} {number(value)}" for word, value in baselines(name, results).items()]
+        if known and facts.tags.get(BASELINE_TAG) != (text := ", ".join(known)):
+            tracker.set_tags({BASELINE_TAG: text})
     if speed := results.get(SPEED):
         values["run/speed"] = float(number(speed.last.value))
     total = as_count(facts.params.get("parameters.total", ""))
@@ -75,7 +86,9 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     params = {key: hide(facts.params[key]) for key in kept if key in facts.params}
     fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}} if facts.dataset else {}
     path = journal.relative_path(folder)
-    journal.append("model", step=step, name=facts.name, path=path, params=params, points=points, **fields)
+    journal.append(
+        "model", step=step, name=facts.params.get("name", facts.name), path=path, params=params, points=points, **fields
+    )
 
 
 def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""`mlflow server` on a home folder, as a child process: command, hosts, storage, accounts. Imports no mlflow."""
+"""`mlflow server` on a home folder, as a child process, which alone imports mlflow: hosts, storage, accounts."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import ipaddress
 import os
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -50,6 +51,14 @@ MIN_PASSWORD_LENGTH = 12  # characters: MLflow takes none below
 # Every account reads every run: only the administrator makes accounts, and a laboratory that shares a server shares its
 # results. The account that made an experiment, or was granted it, writes to it.
 DEFAULT_PERMISSION = "READ"
+
+_APP = "ditlab"
+"""Name of `training_app` among the apps that MLflow finds."""
+_CHOICE = (
+    'const key="mlflow.workflowType_v1";'
+    "try{localStorage.getItem(key)??localStorage.setItem(key,'\"machine_learning\"')}catch{}"
+)
+"""Script: the choice of a browser that has none yet."""
 
 _WELL_KNOWN = frozenset({
     "password1234", "password12345", "password123456", "passwordpassword", "administrator", "administrator1",
@@ -113,6 +122,26 @@ class Administrator:
             "MLFLOW_AUTH_ADMIN_PASSWORD": self.password,
             key: secret,
         }
+
+
+def training_app() -> Any:
+    """MLflow's own app, whose pages begin with model training; the entry point `mlflow.app` of this package names it.
+
+    MLflow 3.17 ignores an experiment's kind on a run's page: it shows what the browser chose last in the switch at the
+    top left, and pages for language-model applications to one that never chose.
+    """
+    from flask import Response, request
+    from mlflow.server import app as pages
+    from mlflow.server.fastapi_app import app
+
+    @pages.after_request
+    def choose(answer: Response) -> Response:
+        if request.path == "/" and answer.status_code == 200 and answer.mimetype == "text/html":
+            answer.direct_passthrough = False
+            answer.set_data(answer.get_data().replace(b"<head>", f"<head><script>{_CHOICE}</script>".encode(), 1))
+        return answer
+
+    return app
 
 
 @dataclass(frozen=True)
@@ -223,6 +252,8 @@ class MlflowServer:
         ]  # fmt: skip
         if self.options.administrator:
             command += ["--app-name", "basic-auth"]
+        elif importlib.metadata.entry_points(group="mlflow.app", name=_APP):
+            command += ["--app-name", _APP]
         if self.options.administrator or self.options.database or self.options.artifacts:
             return [*command, "--serve-artifacts"]  # clients may be on other machines, without keys to the storage
         return [*command, "--default-artifact-root", artifact_address(self.home.artifacts)]

@@ -16,9 +16,10 @@ from ditlab.secrets import hide
 from ditlab.storage.files import sync_file, write_durably
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.backend import Warn
+from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_runs import PARENT_TAG
-from ditlab.tracking.names import TAG_LENGTH, shorten
+from ditlab.tracking.names import FACTS_NAME, TAG_LENGTH, shorten
 from ditlab.tracking.system_metrics import SystemMetrics
 from ditlab.tracking.upload import BackgroundUploader
 
@@ -64,7 +65,7 @@ class RunTracker:
         self._warn: Warn = lambda message: show(hide(message))
         self.journal = JournalWriter(folder, node, budget, self._warn)
         self._system: SystemMetrics | None = None
-        self._note = ""
+        self._note = ("", "")
         self._begin = threading.Event()
         if not is_held:
             self._begin.set()
@@ -92,13 +93,14 @@ class RunTracker:
         Parameters never change in MLflow: those of a resume that differ become tags, `ditlab.resume.<parameter>`.
         """
         tags = {"ditlab.run": self.folder.run_id, **(tags or {})}
-        parent = {"parent": tags[PARENT_TAG]} if PARENT_TAG in tags else {}
+        fields = {"parent": PARENT_TAG, "metric": MAIN_TAG}
+        known_tags = {field: tags[tag] for field, tag in fields.items() if tag in tags}
         known = self.journal.facts.params
         params = {key: hide(value) for key, value in (params or {}).items()}
         changed = {key: value for key, value in params.items() if known.get(key, value) != value}
         tags |= {f"ditlab.resume.{key}": value for key, value in changed.items()}
         self.journal.append(
-            "start", run_id=self.folder.run_id, name=name, experiment=experiment, family=family, **parent
+            "start", run_id=self.folder.run_id, name=name, experiment=experiment, family=family, **known_tags
         )
         if new := {key: value for key, value in params.items() if key not in known}:  # others keep their first value
             self.journal.append("params", values=new)
@@ -153,15 +155,18 @@ class RunTracker:
         self.log_text(json.dumps(table, default=str), file, "table")
 
     def log_note(self, text: str) -> None:
-        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses, if it changed."""
-        if self._node or text == self._note:
+        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses, and beside it all
+        tags as JSON, where either changed."""
+        facts = json.dumps(self.journal.facts.tags, indent=1, sort_keys=True)
+        if self._node or (text, facts) == self._note:
             return
         path = self.folder.media / "note.md"
         with self._keeping(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path.with_name(FACTS_NAME), facts.encode())
             write_durably(path, shorten(text, TAG_LENGTH - _ADDRESSES).encode())
             self.journal.append("note", path=self.journal.relative_path(path))
-            self._note = text
+            self._note = (text, facts)
 
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""

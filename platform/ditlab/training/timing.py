@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
-from ditlab.tracking.history import STRAGGLER_TAG
+from ditlab.tracking.history import ENERGY, STRAGGLER_TAG
 from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -47,7 +48,8 @@ _OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
-_NUM_NUMBERS = _NUM_PHASES + 2  # that a worker sends: nanoseconds by phase, steps, bytes of its peak memory
+# Numbers that a worker sends: nanoseconds by phase, steps, bytes of its peak memory, millijoules of its GPU.
+_NUM_NUMBERS = _NUM_PHASES + 3
 _SECOND = 1_000_000_000  # nanoseconds
 
 
@@ -156,6 +158,20 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
 
 
+def energy_counter(device: torch.device, gpus_per_worker: float) -> Callable[[], int] | None:
+    """Find the counter of a GPU's energy, millijoules; None where no device tells, or workers share one."""
+    if device.type != "cuda" or gpus_per_worker != 1:
+        return None
+    try:
+        pynvml = import_module("pynvml")  # the extra `gpu`
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except Exception:  # no such library, right or counter, or a part of a GPU
+        return None
+    return lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+
+
 class PhaseLog(StepHook):
     """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
 
@@ -163,6 +179,7 @@ class PhaseLog(StepHook):
         self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock,
         now: Callable[[], float] = time.monotonic,
         measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
+        find_energy: Callable[[torch.device, float], Callable[[], int] | None] = energy_counter,
     ) -> None:  # fmt: skip
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
@@ -174,6 +191,9 @@ class PhaseLog(StepHook):
         self._is_counted = False
         self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
+        self._energy = find_energy(rank.device, run.experiment.resources.gpus_per_worker)
+        self._energy_at = self._energy() if self._energy else 0
+        self._joules, self._all_tell = 0.0, True
         self._waited, self._num_waits, self._memory_at = 0.0, 0, -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)
         self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
@@ -220,6 +240,8 @@ class PhaseLog(StepHook):
         self._steps += steps
         self.totals += seconds
         np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
+        self._joules += float(rows[:, -1].sum()) / 1000
+        self._all_tell &= bool(rows[:, -1].min() >= 0)
         if self._rank.is_first and self._rank.world_size > 1 and steps.min() > 0:
             work = seconds[:, _OWN_WORK].sum(1) / steps * steps.min()
             self._stretch = found = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
@@ -272,17 +294,24 @@ class PhaseLog(StepHook):
             done = self._work.rate * step
             values["perf/mfu"], values["perf/hfu"] = self._work.model / done, self._work.hardware / done
         values["perf/memory"] = float(self.peaks.max())
+        if self._all_tell:
+            values[ENERGY] = self._joules / 3600
         self._sums[:], self._steps[:] = 0.0, 0
         return values
 
     def _sent(self) -> list[int]:
         sent, self._own = self._own, [0] * _NUM_NUMBERS
+        if self._energy is None:
+            sent[-1] = -1
         if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             return sent
         self._memory_at = self._now()
+        if self._energy:
+            before, self._energy_at = self._energy_at, self._energy()
+            sent[-1] = self._energy_at - before
         # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
         if self._rank.device.type == "cuda":
-            sent[-1] = int(torch.cuda.max_memory_allocated(self._rank.device))
+            sent[_NUM_PHASES + 1] = int(torch.cuda.max_memory_allocated(self._rank.device))
         else:
-            sent[-1] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            sent[_NUM_PHASES + 1] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return sent

@@ -136,6 +136,20 @@ def test_picture_of_an_earlier_report_is_deleted(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
+def test_the_page_shows_what_the_best_trial_draws_and_what_all_cost(tmp_path: Path) -> None:
+    trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
+    summary = _of([replace(trial, device_hours={"GPU": 1.5}) for trial in trials], [LR])
+    Image.new("RGB", (8, 8)).save(tmp_path / "samples-00000600.png")
+    html, markdown, *pictures = write_sweep_report(
+        summary, tmp_path / "r", "a: 1", "resume", tmp_path / "samples-00000600.png"
+    )
+    assert "All trials together: 3 GPU hours." in html.read_text()
+    assert "best-samples.png" in [path.name for path in pictures]
+    assert "newest samples of trial 1" in html.read_text() and "](best-samples.png)" in markdown.read_text()
+    write_sweep_report(summary, tmp_path / "r", "a: 1", "resume")
+    assert not (tmp_path / "r" / "best-samples.png").exists()
+
+
 def test_report_marks_the_pareto_front(tmp_path: Path) -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0)]
     trials = [_trial(n, {LR.path: 1e-3}, x, speed=y) for n, (x, y) in enumerate(points)]

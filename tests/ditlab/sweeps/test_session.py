@@ -1,5 +1,6 @@
 """Whole sweeps on Ray: trials are ordinary runs, and schedulers stop and perturb them."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.results import SweepResult
 from ditlab.sweeps.session import SweepProgress, SweepSession
-from ditlab.tracking.history import metric_history
+from ditlab.tracking.history import JournalFacts, metric_history
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import read_record
 from support.clusters.faults import wait_until, worker_processes
 from support.clusters.unbroken import checkpoint_of
@@ -48,10 +50,13 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     parent, children = tracked_runs(root, result.sweep_id)
     assert sorted(children) == [0, 1]
     assert [children[number].data.tags.get("ditlab.failure") for number in range(2)] == ["crash", None]
-    assert parent.info.status == "FINISHED" and parent.data.tags["ditlab.best_trial"] == str(best["number"])
-    assert parent.data.metrics["trials/failed"] == 1
-    assert parent.data.metrics["run/best_eval"] == float(f"{best['metrics']['eval/velocity']:.4g}")
+    assert children[1].info.run_name == f"fault=none ({result.summary.name}-001)"
+    assert children[1].data.tags["ditlab.changed"] == "fault=none"
     client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
+    facts = json.loads(Path(client.download_artifacts(parent.info.run_id, "facts.json")).read_text())
+    assert parent.info.status == "FINISHED" and facts["ditlab.best_trial"] == str(best["number"])
+    assert parent.data.metrics["trials/failed"] == 1
+    assert parent.data.metrics["best/eval/velocity"] == best["metrics"]["eval/velocity"]
     files = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "report")}
     assert {"report.html", "best.yaml"} <= files
 
@@ -126,7 +131,7 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
             scores = [series.values[series.steps.tolist().index(takeover.step)] for series in (own, donor)]
             assert scores[1] < scores[0]  # the donor was better
         if found:
-            tags = tracked_runs(tracked_home.root, first.sweep_id)[1][number].data.tags
+            tags = JournalFacts.of(read_content(by_number[number].journal)).tags
             assert found[-1].donor in tags["ditlab.exploits"]
     # Synchronous, so the load of the machine changes nothing.
     values = [[(t.number, t.values, t.metrics["eval/velocity"]) for t in one.summary.trials] for one in (first, second)]

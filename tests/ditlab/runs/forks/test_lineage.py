@@ -7,16 +7,18 @@ import pytest
 from ditlab.analysis.comparison import open_runs, summarise
 from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.reports.comparison import Comparison
 from ditlab.reports.comparison_page import fork_parts, summary_text
 from ditlab.reports.page import Table
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
-from ditlab.runs.lineage import lineage, lineage_lines
+from ditlab.runs.lineage import CHANGED_TAG, change_tags, lineage, lineage_lines, values_text
 from ditlab.runs.page import spec_changes
-from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
 from support.command import run_here
+from support.journaled import family_spec
 
 
 def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family, capfd, monkeypatch):
@@ -105,3 +107,39 @@ def test_a_circle_of_records_is_shown_and_ends(home, parent):
     lines = lineage_lines(lineage(list_runs(home), parent), parent)
     assert sorted(line.split(": ")[-1].split(" ")[0] for line in lines) == sorted([parent, one.run_id])
     assert len(lineage_lines(lineage(list_runs(home), one.run_id), one.run_id)) == 2
+
+
+def test_a_new_run_says_what_differs_from_the_one_before_of_its_name(tmp_path):
+    home = Home(tmp_path / "home")
+    spec = family_spec("digits/dit.yaml").to_dict()
+
+    def tag(**changes):
+        now = {**spec, **changes, "name": "a"}
+        run = create_run(home, "a", family="dit", spec_hash="", total_steps=1)
+        run.spec.write_bytes(encode_recorded(now))
+        found = change_tags(home, run.run_id, "a", now).get(CHANGED_TAG, "")
+        return found.rpartition("; since ")[0] or found, run
+
+    first, _ = tag()
+    assert first == ""
+    assert tag(tracking={**spec["tracking"], "every": 7})[0] == "nothing"
+    optimizer = {**spec["optimizer"], "lr": 0.5}
+    assert tag(optimizer=optimizer)[0] == "lr=0.5 (was 0.001)"
+    text, _ = tag(optimizer=optimizer, schedule={"kind": "constant", "warmup": 7, "warmup_epochs": 0.0})
+    assert text == "schedule=constant (was warmup_cosine), warmup=7 (was 50), final=none (was 0.05)"
+    sweep = create_run(home, "a", family="dit", spec_hash="", trials=2, total_steps=1)
+    trial = create_run(home, "a", family="dit", spec_hash="", parent=sweep.run_id, trial=0)
+    _, last = tag()
+    assert last.path.exists() and trial.path.exists(), "neither a sweep nor its trials are the run before"
+    last.spec.write_text("{")
+    assert tag()[0] == "", "a spec that cannot be read is compared with nothing"
+    many = {**spec, "data": {f"x{number}": number for number in range(20)}}
+    assert tag(**many)[0].count("(was none)") == 12 and tag(**spec)[0].endswith(" more")
+
+
+def test_a_trial_is_called_by_its_values():
+    values = {"optimizer.lr": 0.0012, "objective.time.kind": "logit_normal", "training.ema.decay": 0.999}
+    assert values_text(values) == "lr=0.0012, time=logit_normal, decay=0.999"
+    assert values_text({"objective.time": {"kind": "uniform"}, "batch.size": 8, "model.size": 4}) == (
+        "time=uniform, batch.size=8, model.size=4"
+    )

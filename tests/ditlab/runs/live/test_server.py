@@ -81,8 +81,8 @@ def test_only_what_changed_is_sent(run):
         run.save()
         second = browser.changes(have)
         changed = {each["key"] for each in second["sections"]}
-        assert {"top", "curves", "samples", "timeline"} <= changed and not changed & {"spec", "parameters"}
-        samples = next(each["html"] for each in second["sections"] if each["key"] == "samples")
+        assert {"top", "result", "curves", "timeline"} <= changed and not changed & {"spec", "parameters"}
+        samples = next(each["html"] for each in second["sections"] if each["key"] == "result")
         assert "step 20" in samples and "data:" not in samples
         have |= {each["key"]: each["digest"] for each in second["sections"]}
         again = {each["key"] for each in browser.changes(have)["sections"]}
@@ -94,7 +94,7 @@ def test_only_what_changed_is_sent(run):
 
 def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(run):
     with served(run) as browser:
-        html = next(each["html"] for each in browser.changes({})["sections"] if each["key"] == "samples")
+        html = next(each["html"] for each in browser.changes({})["sections"] if each["key"] == "result")
         address = html.split('<img src="')[1].split('"')[0]
         status, content, headers = browser.ask(f"/{address}")
         assert status == 200 and content == (run.folder.media / "samples-00000000.png").read_bytes()

@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from ditlab.home import Home, RunFolder
+from ditlab.reports.rendering.render import png_texts
 from ditlab.runs.locks import lock_run
 from ditlab.runs.page import MOST_BYTES, write_run_report
 from ditlab.storage.files import add_checksum
+from ditlab.tracking.history import DEVICES_TAG
 from support.journaled import JournaledRun, family_spec, finished_run
 
 NASTY = "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} " + "x" * 10_000
@@ -239,3 +241,38 @@ def test_secrets_are_hidden(run, monkeypatch):
     run.end("failed")
     found = page_of(run)
     assert "s3cr3t-value" not in found.text and "no access with ***" in found.text
+
+
+def test_one_screen_answers_and_figures_are_small(run):
+    run.start()
+    run.tags({DEVICES_TAG: "2 GPU at 2.5"})
+    quarters = {f"eval/velocity_t{quarter}": 0.5 for quarter in range(4)}
+    for step in (0, 20, 40):
+        run.evaluate(step, **quarters, **{"eval/baseline/mean/velocity": 0.9})
+    run.train(range(1, 41))
+    run.time += 1_800_000
+    names = ("zeal", "samples", "adaln", "loss_by_time")
+    for name in names:
+        path = run.folder.media / "figures" / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path, pnginfo=png_texts("", f"{name} in words."))
+    run.end()
+    found = page_of(run)
+    assert "held-out velocity 0.3123 step 40; untrained 2; mean 0.9" in found.text
+    assert "GPU hours 1.0" in found.text and "price 2.5" in found.text
+    places = [found.text.index(each) for each in ("held-out velocity", "GPU hours", "Samples by step", "train 0.3162",
+              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts", "ditlab sample",
+              "What the trained network draws.", "Held-out loss by time", "How time scales", "zeal in words.",
+              "component parameters")]  # fmt: skip
+    assert places == sorted(places)
+    assert sum(attrs.get("class") == "thumb" for attrs in found.all("details")) == len(names)
+
+
+def test_classes_have_their_names_under_the_samples(run):
+    run.start()
+    run.lines.pop()
+    classes = {"label": ["cat", "dog", "2"]}
+    run.add("dataset", name="pets", fingerprint="1", source="arrow", counts={}, context="training", classes=classes)
+    run.evaluate(0)
+    run.end()
+    assert "Samples by step (classes: 0 cat, 1 dog)" in page_of(run).text

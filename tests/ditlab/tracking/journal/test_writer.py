@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import RunFolder
-from ditlab.tracking.history import final_values, metric_history
+from ditlab.tracking.history import DEVICES_TAG, JournalFacts, final_values, metric_history
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
 from support.journals import read_records
@@ -128,6 +128,28 @@ def test_paths_inside_the_run_are_relative(new_run: NewRun, tmp_path: Path) -> N
     assert journal.relative_path(journal.folder.media / "a.png") == "media/a.png"
     assert journal.relative_path(tmp_path / "b.png") == str(tmp_path / "b.png")
     journal.close()
+
+
+def test_time_and_devices_of_all_attempts_are_counted_and_nothing_between_them() -> None:
+    facts = JournalFacts()
+
+    def add(kind: str, second: int, **values: str) -> None:
+        facts.add({"kind": kind, "time": 1_000_000 + 1000 * second, "values": values, "name": "", "family": "",
+                   "status": "running", "step": 0})  # fmt: skip
+
+    add("start", 0)
+    add("tags", 0, **{DEVICES_TAG: "2 GPU at 3"})
+    add("overview", 1800)  # killed after this
+    add("start", 90_000)
+    add("tags", 90_000, **{DEVICES_TAG: "1 GPU at 3"})
+    add("end", 93_600)
+    add("tags", 99_999, x="by an evaluation")
+    assert facts.seconds == 5400 and facts.device_hours == {"GPU": 2.0} and facts.price == 6.0
+    add("start", 100_000)
+    add("tags", 100_000, **{DEVICES_TAG: "4 core"})
+    add("overview", 99_000)  # the clock was set back
+    facts.count_time(1_000_000 + 1000 * 99_900)
+    assert facts.seconds == 6300 and facts.device_hours == {"GPU": 2.0, "core": 1.0} and facts.price == 6.0
 
 
 def test_training_loss_is_the_median_of_the_last_steps(new_run: NewRun) -> None:

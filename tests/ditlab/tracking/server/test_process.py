@@ -3,7 +3,9 @@
 import json
 import signal
 import socket
+import subprocess
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 
@@ -167,3 +169,22 @@ def test_wait_for_the_server_is_bounded_and_named(
     assert f"waiting up to 1 s (--wait) for the MLflow server to answer at http://127.0.0.1:{port}" in (
         capfd.readouterr().err
     )
+
+
+def test_pages_begin_with_model_training(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+    """Where the package is installed, MLflow finds the app that its metadata names, and each page sets the choice."""
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ((name, place),) = project["entry-points"]["mlflow.app"].items()
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [name])
+    assert MlflowServer(home, "127.0.0.1", 0, ServerOptions())._command()[-4:-2] == ["--app-name", name]
+    guarded = MlflowServer(home, "127.0.0.1", 0, ServerOptions(Administrator("ann", PASSWORD)))
+    assert guarded._command()[-3:-1] == ["--app-name", "basic-auth"]
+    script = f"""
+from ditlab.tracking.server import {place.rpartition(":")[2]} as make
+make()
+from mlflow.server import app
+with app.test_client() as client:
+    print(client.get("/").text[:300], client.get("/health").text)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")

@@ -11,7 +11,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.history import MAIN_TAG
+from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG
+from ditlab.tracking.journal import current_time
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
 from ditlab.tracking.mlflow_runs import VIEW_TAG, delete_mlflow_run
@@ -224,41 +225,70 @@ def test_a_model_whose_upload_was_cut_off_is_completed(home: Home, new_run: NewR
     assert weights_step(folder.media / "nothing") is None
 
 
-def test_the_list_of_runs_has_columns_that_sort(home: Home, new_run: NewRun) -> None:
+def test_the_list_of_runs_has_columns_that_answer(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
+    tracker.set_tags({DEVICES_TAG: "2 GPU", "ditlab.changed": "lr=0.1 (was 0.2); since aaaa"})
     for step, value in ((0, 1.7), (300, 0.2), (600, 0.400012), (300, 9.0)):  # a roll-back evaluates a step once more
         evaluate(tracker, step, value)
+    tracker.journal.facts.count_time(current_time() + 3_600_000)
     end_run(tracker, "stopped")
     assert tracker.close(30) == 0
     data = stored(tracker).data
-    assert data.metrics["run/eval"] == 0.4 and data.metrics["run/best_eval"] == 0.2, "four digits fit the columns"
+    assert data.metrics["best/eval/velocity"] == 0.2 and data.metrics["eval/velocity"] == 0.400012
+    assert not {"run/eval", "run/best_eval"} & set(data.metrics), "metrics of different names have no common column"
     assert data.metrics["run/parameters"] == 10 and data.tags["ditlab.status"] == "stopped"
-    history = client_of(tracker).get_metric_history(tracker.mlflow_run_id, "run/eval")
-    assert sorted((point.step, point.value) for point in history) == [(0, 1.7), (300, 0.2), (600, 0.4)]
-    view = json.loads(client_of(tracker).get_experiment(stored(tracker).info.experiment_id).tags[VIEW_TAG])
-    columns = json.loads(view["state"])["selectedColumns"]
-    assert {"tags.`ditlab.family`", "metrics.`run/best_eval`", "tags.`ditlab.status`"} <= set(columns)
+    assert 3600 <= data.metrics["run/seconds"] < 3660 and 2 <= data.metrics["run/gpu_hours"] < 2.04
+    assert data.tags["ditlab.baseline"] == "untrained 1.7"
+    history = client_of(tracker).get_metric_history(tracker.mlflow_run_id, "best/eval/velocity")
+    assert sorted((point.step, point.value) for point in history) == [(0, 1.7), (300, 0.2), (600, 0.2)]
+    experiment = stored(tracker).info.experiment_id
 
-    client_of(tracker).set_experiment_tag(stored(tracker).info.experiment_id, VIEW_TAG, "mine")
-    tracker = open_run(new_run(), home)
-    assert tracker.close(30) == 0
-    assert client_of(tracker).get_experiment(stored(tracker).info.experiment_id).tags[VIEW_TAG] == "mine"
+    def columns() -> list[str]:
+        view = json.loads(client_of(tracker).get_experiment(experiment).tags[VIEW_TAG])
+        return json.loads(view["state"])["selectedColumns"]
+
+    assert columns()[:2] == ["metrics.`best/eval/velocity`", "metrics.`eval/velocity`"]
+    assert {"metrics.`run/gpu_hours`", "tags.`ditlab.changed`", "tags.`ditlab.status`"} <= set(columns())
+    before = len(columns())
+    for metric in ("eval/bound", "eval/bound", "eval/velocity"):  # a family whose metric has another name
+        other = RunTracker(new_run(), None, home)
+        other.start("small", "digits", "dlm", {}, {MAIN_TAG: metric})
+        assert other.close(30) == 0
+    assert columns()[:2] == ["metrics.`best/eval/bound`", "metrics.`eval/bound`"] and len(columns()) == before + 2
+
+    view = json.loads(client_of(tracker).get_experiment(experiment).tags[VIEW_TAG])
+    state = json.dumps({**json.loads(view["state"]), "selectedColumns": ["tags.`ditlab.run`"]})
+    for persons in ("mine", json.dumps({**view, "updatedAt": 7, "state": state}), "[]", '{"state": "{}"}'):
+        client_of(tracker).set_experiment_tag(experiment, VIEW_TAG, persons)
+        tracker = open_run(new_run(), home)
+        assert tracker.close(30) == 0
+        assert client_of(tracker).get_experiment(experiment).tags[VIEW_TAG] == persons
 
 
-def test_tags_lead_from_samples_to_their_checkpoint(home: Home, new_run: NewRun) -> None:
+def test_few_tags_are_shown_and_a_file_has_all(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
     for step in (300, 600):
         (folder.path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
         (folder.path / "checkpoints" / f"step-{step:08d}" / "manifest.json").write_text("{}")
+    shown = {"ditlab.changed": "nothing; since aaaa", "ditlab.forked_from": "aaaa@4", "ditlab.data": "digits 1234",
+             "ditlab.resume.optimizer.lr": "0.5", "mlflow.source.git.commit": "abc"}  # fmt: skip
     tracker.set_tags({"ditlab.samples.step": "600", "ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""})
+    tracker.set_tags({**shown, "ditlab.threads": "1", "ditlab.measurement.eval": "{}"})
+    renew_note(tracker)
     tracker.set_tags(checkpoint_tags(tracker, 300, str(folder.path / "checkpoints" / "step-00000300")))
     assert tracker.journal.facts.tags["ditlab.samples.checkpoint"] == ""
     tracker.set_tags(checkpoint_tags(tracker, 600, str(folder.path / "checkpoints" / "step-00000600")))
+    evaluate(tracker, 600, 0.2)
+    client = client_of(tracker)
+    end_run(tracker, "finished")
     assert tracker.close(30) == 0
-    tags = stored(tracker).data.tags
-    assert tags["ditlab.samples.step"] == tags["ditlab.saved.step"] == "600"
+    visible = {key for key in stored(tracker).data.tags if not key.startswith("mlflow.")}
+    assert visible == {*shown, "ditlab.run", "ditlab.family", "ditlab.status"} - {"mlflow.source.git.commit"}
+    tags = json.loads(Path(client.download_artifacts(tracker.mlflow_run_id, "facts.json")).read_text())
+    assert tags == tracker.journal.facts.tags and shown.items() <= tags.items()
+    assert tags["ditlab.samples.step"] == tags["ditlab.saved.step"] == "600" and tags["ditlab.threads"] == "1"
     assert tags["ditlab.samples.checkpoint"] == "checkpoints/step-00000600"
     assert tags["ditlab.samples.manifest"] == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 
