@@ -47,7 +47,7 @@ _INTERRUPTIBLE = 100_000
 """Steps of SQLite's machine between looks for Ctrl-C."""
 
 
-class Answer(NamedTuple):
+class QueryResult(NamedTuple):
     """Result of a question."""
 
     columns: list[str]
@@ -68,8 +68,8 @@ class _Points(NamedTuple):
     """Name of the main metric, and number of parameters, as the journal has them."""
 
 
-def query_runs(home: Home, sql: str) -> Answer:
-    """Answer one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
+def query_runs(home: Home, sql: str) -> QueryResult:
+    """QueryResult one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
 
     NaN and infinities are NULL and texts, as SQLite has no NaN: `value IS NULL` finds diverged points.
     """
@@ -93,7 +93,7 @@ def query_runs(home: Home, sql: str) -> Answer:
             ) from None
         if cursor.description is None:
             raise UserError(f"SQL {sql[:200]!r} selects nothing; write one SELECT over {', '.join(COLUMNS)}.")
-        return Answer([each[0] for each in cursor.description], rows, notes)
+        return QueryResult([each[0] for each in cursor.description], rows, notes)
 
 
 def _authorise(action: int, function: str | None) -> int:
@@ -227,7 +227,7 @@ def shown(value: Any) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def as_records(answer: Answer) -> Sequence[dict[str, Any]]:
+def as_records(answer: QueryResult) -> Sequence[dict[str, Any]]:
     """Rows as objects, infinities as null: JSON has none."""
     return [
         {name: value if not isinstance(value, float) or math.isfinite(value) else None
