@@ -34,10 +34,14 @@ from ditlab.tracking.access import check_access, check_reachable, launch_address
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
+from ditlab.tracking.names import change_texts, differing, flatten
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 
-RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
-"""Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
+RESUMABLE_CHANGES = (
+    "training.steps", "training.epochs", "schedule.decay_start", "encoders.cache", "encoders.compile",
+)  # fmt: skip
+"""Content fields that a resumed run may change: a longer run is the same experiment, as is one that ends its stable
+rate, and the rest costs only time."""
 
 
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
@@ -55,11 +59,13 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     elif resume is not None:
         resumed = find_training_run(home, resume).folder
     if resumed:
-        check_same_content(launch.experiment, resumed)
+        before = check_same_content(launch.experiment, resumed)
         launch = launch.changed(run_id=resumed.run_id, resumed=True)
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
             tracked = tracked_at(launch.experiment, read_record(resumed).tracking_uri or None)
             launch = launch.changed(experiment=tracked)
+        if before.to_dict() != launch.experiment.to_dict():
+            launch = launch.changed(before=before)
     check_parts(launch, local, remote)
     if resumed:
         recorded = recorded_dataset(resumed.journal)
@@ -125,7 +131,17 @@ def launch_notes(launch: Launch) -> list[str]:
         f"batch {experiment.batch.size}, {workers} worker{'s' if most > 1 else ''}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )
-    return [line, *filter(None, [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note])]
+    notes = [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
+    return [line, *filter(None, notes), *resume_lines(launch)]
+
+
+def resume_lines(launch: Launch) -> list[str]:
+    """Lines on what a resume changes: a field each, then both learning rates where they are not as before."""
+    if not launch.before:
+        return []
+    changes = differing(flatten(launch.before.to_dict()), flatten(launch.experiment.to_dict()))
+    rates = launch.rate_change(max(launch.checkpoints().last_step(), first_step(launch.experiment.start)))
+    return [*(f"resumed with {text}" for text in change_texts(changes)), *filter(None, [rates])]
 
 
 def startup_lines(launch: Launch) -> list[str]:
@@ -217,9 +233,11 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         check_quality(experiment, launch.data)
 
 
-def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
-    """Raises UserError where a resumed run would change its content. A longer run is the same experiment."""
-    old, new = load_recorded_experiment(folder.spec).to_dict(), experiment.to_dict()
+def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
+    """Return the experiment that a resumed run was. Raises UserError where it would change its content: a longer run
+    is the same experiment."""
+    recorded = load_recorded_experiment(folder.spec)
+    old, new = recorded.to_dict(), experiment.to_dict()
     changed = [
         f"{path}={format_value(after)} (was {format_value(before)})"
         for section in dict.fromkeys([*old, *new])
@@ -248,6 +266,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError(
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
+    return recorded
 
 
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:

@@ -140,6 +140,27 @@ def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, ep
     return base * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
+def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:
+    """Return a sentence on both learning rates around the resume of a run after `step` steps with another spec.
+
+    Empty where the next step's rate is what the spec of before gives, and before the first step. Raises UserError for a
+    spec that has no plan on these data.
+    """
+
+    def rate(experiment: Experiment, number: int) -> float:
+        plan = plan_run(experiment, data)
+        lr = experiment.optimizer.lr
+        return learning_rate(experiment.schedule, lr, number, plan.total_steps, plan.epoch_steps)
+
+    due, new = rate(before, step), rate(now, step)
+    if not step or math.isclose(due, new, rel_tol=1e-9):
+        return ""
+    return (
+        f"learning rate {rate(before, step - 1):.4g} at step {step:,} and {new:.4g} at step {step + 1:,}, where the "
+        f"schedule of before gives {due:.4g}"
+    )
+
+
 @dataclass(frozen=True)
 class ForwardPass:
     """One forward pass of a worker: rows `start` to `stop` of its `number`-th micro-batch."""

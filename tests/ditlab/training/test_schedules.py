@@ -1,5 +1,6 @@
 """Learning-rate schedules at the values that their definitions give in closed form."""
 
+import itertools
 import math
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_stable_rate_falls_from_where_one_says_to_the_last_step(shape, half):
     found = rates(WarmupStableDecaySchedule(warmup=10, decay_start=800, shape=shape, final=0.1))
     assert found[9:800] == [1e-4] * 791 and found[0] == pytest.approx(1e-5)
     assert found[899] == pytest.approx(1e-4 * (0.1 + 0.9 * half)) and found[-1] == pytest.approx(1e-5)
-    assert all(before > after for before, after in zip(found[799:], found[800:], strict=False))
+    assert all(before > after for before, after in itertools.pairwise(found[799:]))
 
 
 def test_no_stable_rate_depends_on_the_length_of_the_run():
