@@ -50,6 +50,8 @@ class Launch:
     """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
     start_note: str = ""
     """Line about the checkpoint of another run that this one begins from; stays in its process."""
+    resume_note: str = ""
+    """Line about the run that `--resume auto` has found, or why none; stays in its process."""
     notify: Notify = field(default=write_to_stderr, compare=False)
     """Receives sentences about data that are fetched; stays in its process."""
 

@@ -44,6 +44,10 @@ RESUMABLE_CHANGES = (
 rate, and the rest costs only time."""
 
 
+MOST_COMPARED = 20
+"""Runs of a name, the newest ones, that `--resume auto` compares with a spec."""
+
+
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
     """Check all that needs no process: of a new run, or of `resume` (id, name, `auto`: the newest unfinished one).
 
@@ -55,7 +59,8 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
     resumed: RunFolder | None = None
     if resume == "auto":
-        resumed = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
+        resumed, note = find_auto(launch.experiment, home)
+        launch = launch.changed(resume_note=note)
     elif resume is not None:
         resumed = find_training_run(home, resume).folder
     if resumed:
@@ -131,7 +136,7 @@ def launch_notes(launch: Launch) -> list[str]:
         f"batch {experiment.batch.size}, {workers} worker{'s' if most > 1 else ''}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )
-    notes = [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
+    notes = [launch.resume_note, launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
     return [line, *filter(None, notes), *resume_lines(launch)]
 
 
@@ -233,6 +238,43 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         check_quality(experiment, launch.data)
 
 
+def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str]:
+    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or says why none is."""
+    name, spec_hash, others = experiment.name, experiment.content_hash(), ""
+    if folder := find_unfinished(home, name, spec_hash):
+        record = read_record(folder)
+        where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
+        return folder, f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}"
+    named = [each for each in list_runs(home) if each.name == name and not (each.trials or each.parent)]
+    for record in named[:MOST_COMPARED]:
+        with suppress(UserError):
+            old = load_recorded_experiment(home.run(record.run_id).spec).to_dict()
+            changed = content_changes(old, experiment.to_dict())
+            texts = ", ".join(f"{path}: {format_value(was)} -> {format_value(now)}" for path, was, now in changed)
+            if all(path in RESUMABLE_CHANGES for path, *_ in changed):
+                other = f" but for {texts}" if changed else ""
+                begun = "is finished" if record.status == "finished" else f"is {record.status}"
+                length = "" if changed else " with a larger training.steps"
+                others = (
+                    f"run {record.run_id} of this spec{other} {begun} at step {record.step:,}; "
+                    f"--resume {record.run_id}{length} goes on from it"
+                )
+                break
+            others = others or f"the newest of that name, {record.run_id}, differs in {texts}"
+    why = others or (f"the {len(named)} of that name have other specs" if named else "none has that name")
+    return None, f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins: {why}"
+
+
+def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return path, old and new value of the fields of content in which two specs differ."""
+    return [
+        each
+        for section in dict.fromkeys([*old, *new])
+        if section not in NOT_CONTENT
+        for each in changed_values(old.get(section), new.get(section), section)
+    ]
+
+
 def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     """Return the experiment that a resumed run was. Raises UserError where it would change its content: a longer run
     is the same experiment."""
@@ -240,9 +282,8 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     old, new = recorded.to_dict(), experiment.to_dict()
     changed = [
         f"{path}={format_value(after)} (was {format_value(before)})"
-        for section in dict.fromkeys([*old, *new])
-        for path, before, after in changed_values(old.get(section), new.get(section), section)
-        if section not in NOT_CONTENT and path not in RESUMABLE_CHANGES
+        for path, before, after in content_changes(old, new)
+        if path not in RESUMABLE_CHANGES
     ]
     if changed:
         raise UserError(

@@ -8,7 +8,7 @@ from ditlab.api.training import plan_training, train
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import parse_yaml
-from ditlab.tracking.records import list_runs, read_record
+from ditlab.tracking.records import list_runs, read_record, update_record
 from ditlab.training.plan import learning_rate
 from ditlab.training.trainer import Trainer
 from support.journals import read_records
@@ -68,6 +68,32 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
     train(back, local=True, resume=run, say=said.append)
     found = [each["changes"] for each in read_records(folder.journal) if each["kind"] == "resume"]
     assert found[1:] == [{"tracking.every": ("2", "1")}]
+
+
+def test_auto_says_which_run_it_means_or_why_none(run_home):
+    """A finished run has no successor by itself: a new one begins, and the line names the run to go on from."""
+    run, spec = only_run(run_home), tiny(training__steps=2)
+
+    def noted(experiment):
+        return plan_training(experiment, local=True, resume="auto").notes[1].removeprefix("--resume auto: ")
+
+    begin = "no unfinished run {name} has spec hash {hash}, so a new one begins: "
+    none = begin.format(name=spec.name, hash=spec.content_hash())
+    of = f"run {run} of this spec"
+    assert (
+        noted(spec) == f"{none}{of} is finished at step 2; --resume {run} with a larger training.steps goes on from it"
+    )
+    update_record(run_home.run(run), status="interrupted")
+    assert noted(spec) == f"run {run} ({spec.name}, spec hash {spec.content_hash()}), interrupted at step 2 of 2"
+    assert f"{of} but for training.steps: 2 -> 3 is interrupted at step 2; --resume {run} goes" in noted(
+        tiny(training__steps=3)
+    )
+    assert noted(tiny(training__steps=2, optimizer__lr=0.5)).endswith(f"{run}, differs in optimizer.lr: 0.001 -> 0.5")
+    assert noted(tiny(name="another")).endswith("none has that name")
+    # resumed with another length, it is found by its spec of now
+    go(tiny(training__steps=3), run)
+    update_record(run_home.run(run), status="interrupted")
+    assert noted(tiny(training__steps=3)).startswith(f"run {run} (")
 
 
 def test_a_stable_rate_goes_on_and_ends_without_a_jump(run_home):
