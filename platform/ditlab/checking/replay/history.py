@@ -6,7 +6,6 @@ were done, but are not in `steps.bin`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,8 +16,6 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import UserError
 from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent, read_content
@@ -102,20 +99,6 @@ class StepHistory:
         """Return True if the run's checkpoint of a step holds what a lineage had come to there."""
         own = lineage[step - self.first - 1] if step > self.first else self.default
         return own is self.final(step) or (not own.is_recorded and step not in self._final)
-
-
-def kept_spec(run: OpenedRun, spec_hash: str) -> Experiment | None:
-    """Return the spec by which attempts of a hash trained, also where a resume has changed the run's since; None where
-    it is gone, or has another hash than its name says."""
-    if spec_hash == run.experiment.content_hash():
-        return run.experiment
-    if not re.fullmatch("[0-9a-f]{16}", spec_hash):
-        return None
-    try:
-        found = load_recorded_experiment(run.folder.spec_of(spec_hash))
-    except UserError:
-        return None
-    return found if found.content_hash() == spec_hash else None
 
 
 def read_history(run: OpenedRun) -> StepHistory:

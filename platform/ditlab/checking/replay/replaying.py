@@ -23,7 +23,6 @@ from ditlab.checking.process_group import open_in_worker, run_workers
 from ditlab.checking.replay.history import (
     Execution,
     StepHistory,
-    kept_spec,
     read_history,
 )
 from ditlab.checking.replay.stepper import ReplayedStep, StepObserver
@@ -256,7 +255,7 @@ class ReplaySource:
 
     def _kept_spec(self, spec_hash: str) -> Mapping[str, Any]:
         if spec_hash not in self._kept:
-            found = kept_spec(self.run, spec_hash)
+            found = self.run.kept_spec(spec_hash)
             if found is None:
                 path = self.run.folder.spec_of(spec_hash)
                 raise UserError(f"{path}, the spec that a resume has changed since, is gone or altered; bring it back.")

@@ -13,7 +13,6 @@ import torch
 from ditlab.analysis.evaluation import measured_weights
 from ditlab.analysis.opened_run import OpenedRun, SavedRun
 from ditlab.averages import START
-from ditlab.checking.replay.history import kept_spec
 from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
@@ -126,7 +125,7 @@ def check_spec(
     switches = [record["changes"][SPEC_HASH] for record in resumes if SPEC_HASH in record["changes"]]
     attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
     known, trained = [own], {attempt.spec_hash for attempt in attempts}
-    if trained and own not in trained and kept_spec(run, attempts[-1].spec_hash):
+    if trained and own not in trained and run.kept_spec(attempts[-1].spec_hash):
         known.append(attempts[-1].spec_hash)  # a resume that ended before its first step
         yield VerifiedPart("spec", "not checked", f"no step was trained by {run.folder.spec}, of hash {own}.")
     for old, new in reversed(switches):
@@ -147,7 +146,7 @@ def check_spec(
     faults += [
         f"{run.folder.spec_of(each)}, by which steps were trained, is gone or altered; bring it back."
         for each in sorted(trained & {*known})
-        if not kept_spec(run, each)
+        if not run.kept_spec(each)
     ]
     yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
     if is_whole and not faults:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.replay.history import kept_spec
 from ditlab.checking.verify.files import KeptCheckpoints, VerifiedPart
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.data.orders import training_order
@@ -113,7 +112,7 @@ def check_samples(
 
 def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Iterator[VerifiedPart]:
     """Compare the learning rate of each step with the schedule of the spec by which its attempt trained."""
-    num, specs = 0, {each: kept_spec(run, each) for each in {each.spec_hash for each in receipts.attempts.values()}}
+    num, specs = 0, {each: run.kept_spec(each) for each in {each.spec_hash for each in receipts.attempts.values()}}
     for number, attempt in sorted(receipts.attempts.items()):
         rows = receipts.rows[(receipts.rows["attempt"] == number) & (receipts.rows["flags"] & LEFT_OUT == 0)]
         experiment = specs[attempt.spec_hash]
