@@ -21,6 +21,7 @@ from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import lineage_tags
+from ditlab.secrets import hide
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
@@ -146,7 +147,7 @@ def resume_lines(launch: Launch) -> list[str]:
         return []
     changes = differing(flatten(launch.before.to_dict()), flatten(launch.experiment.to_dict()))
     rates = launch.rate_change(max(launch.checkpoints().last_step(), first_step(launch.experiment.start)))
-    return [*(f"resumed with {text}" for text in change_texts(changes)), *filter(None, [rates])]
+    return [*(f"resumed with {hide(text)}" for text in change_texts(changes)), *filter(None, [rates])]
 
 
 def startup_lines(launch: Launch) -> list[str]:

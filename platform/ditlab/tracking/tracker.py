@@ -108,7 +108,8 @@ class RunTracker:
         old = self.journal.facts.current_params
         if not old:
             return {}
-        found = differing({**before, **old}, {key: hide(value) for key, value in params.items()})
+        new = {key: hide(value) for key, value in params.items()}
+        found = differing({**{key: hide(value) for key, value in before.items()}, **old}, new)
         return {path: pair for path, pair in found.items() if path in old or before}
 
     def log_resume(self, step: int, changes: Mapping[str, tuple[str, str]], rates: str) -> None:
