@@ -236,6 +236,11 @@ class RunFolder:
     """Receipts of the steps, 40 bytes each (`ditlab.receipts.records`)."""
     receipt_attempts = Below("receipts/attempts.jsonl")
     """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
+
+    def spec_of(self, spec_hash: str) -> Path:
+        """The spec by which attempts of a hash trained, kept where a resume has changed `spec` since."""
+        return self.receipts / f"spec-{spec_hash}.yaml"
+
     evaluations = Below("evaluations")
     """Loss components of each evaluation by held-out sample: `00000200.npz`, an array a component."""
     openmetrics = Below("openmetrics.txt")

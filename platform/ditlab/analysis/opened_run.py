@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +32,8 @@ from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.mixture import packing_of
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
-from ditlab.tracking.journal import recorded_dataset
+from ditlab.tracking.journal import read_content, recorded_dataset
+from ditlab.tracking.names import SPEC_HASH
 from ditlab.tracking.records import FoundRun, RunRecord
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import load_network
@@ -68,6 +71,32 @@ class OpenedRun:
             return None
         own = (self.home, self.folder, self.record, self.experiment, self.warn, self.progress, self.anyway)
         return SavedRun(*own, checkpoint=checkpoint)
+
+    def kept_spec(self, spec_hash: str) -> Experiment | None:
+        """The spec by which attempts of a hash trained, also where a resume has changed the run's since; None where it
+        is gone, or has another hash than its name says."""
+        if spec_hash == self.experiment.content_hash():
+            return self.experiment
+        if not re.fullmatch("[0-9a-f]{16}", spec_hash):
+            return None
+        try:
+            found = load_recorded_experiment(self.folder.spec_of(spec_hash))
+        except UserError:
+            return None
+        return found if found.content_hash() == spec_hash else None
+
+    def specs(self) -> list[tuple[float, Experiment]]:
+        """The specs by which the run trained, each up to a step, in order: without those of before that are gone."""
+        try:
+            events = read_content(self.folder.journal).events
+        except OSError:
+            events = []
+        past = (
+            (float(event["step"]), self.kept_spec(event["changes"][SPEC_HASH][0]))
+            for event in events
+            if event["kind"] == "resume" and SPEC_HASH in event["changes"]
+        )
+        return [*((last, spec) for last, spec in past if spec), (math.inf, self.experiment)]
 
     def writable_folder(self, name: str) -> Path:
         """A folder below the run's own, made where it is missing. Raises UserError where it cannot be written."""

@@ -131,15 +131,19 @@ def _prepare(
     from ditlab.cluster.capacity import NO_GROWTH, cluster_nodes
     from ditlab.sweeps.prepare import local_nodes, prepare_sweep
     from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
+    from ditlab.tracking.names import change_texts, differing, flatten
 
     nodes, growth = cluster_nodes() if address and not is_dry else (local_nodes(), NO_GROWTH)
     home, stored = Home.from_environment(), None
     if resume == "auto" and given:
-        resume = find_unfinished_sweep(home, given)
+        resume, line = find_unfinished_sweep(home, given)
+        say(line)
     if resume:
         stored = find_stored_sweep(home, resume, given)
         if stored.note:
             say(stored.note)
+        for text in change_texts(differing(flatten(stored.stored.to_dict()), flatten(stored.sweep.to_dict()))):
+            say(f"resumed with {text}")
     sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
     assert sweep
     return prepare_sweep(sweep, source, [*nodes, *growth.nodes()], remote=address is not None, stored=before), stored

@@ -408,7 +408,10 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         f"two within a factor of {MOST_APART} of it, interpolated on logarithmic axes."
     )
     note += " Training time is not known for all runs." if len(rows) < len(AXES) else ""
-    falling = [run.held_out[main] for run in comparison.evaluated if run.spec.get("schedule.kind") != "constant"]
+    falling = [
+        run.held_out[main] for run in comparison.evaluated
+        if run.spec.get("schedule.kind") != "constant" and run.spec.get("schedule.decay_start") != "null"
+    ]  # fmt: skip
     if any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in budgets):
         note += _UNEVEN
     note += " One training run each: what another seed would give is not in these numbers."

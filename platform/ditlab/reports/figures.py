@@ -10,7 +10,13 @@ import numpy as np
 from denoisers.figures import Bars, Curve, Figure, Lines, Tick
 from ditlab.reports.charts import running_median
 from ditlab.reports.formatting import format_number
-from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule, WarmupCosineSchedule
+from ditlab.spec.optimization import (
+    ConstantSchedule,
+    ScheduleSpec,
+    SteppedCosineRestartSchedule,
+    WarmupCosineSchedule,
+    WarmupStableDecaySchedule,
+)
 
 MOST_TIMES = 5.0
 """Largest ratio of the sizes of curves in one panel."""
@@ -72,7 +78,8 @@ def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int
     """Draw every kind of schedule at learning rate 1 over 1,000 steps of 10 epochs."""
     total, epoch = 1000, 100
     kinds: list[ScheduleSpec] = [
-        ConstantSchedule(warmup=50), WarmupCosineSchedule(warmup=50, final=0.05), SteppedCosineRestartSchedule(),
+        ConstantSchedule(warmup=50), WarmupCosineSchedule(warmup=50, final=0.05),
+        WarmupStableDecaySchedule(warmup=50, decay_start=800), SteppedCosineRestartSchedule(),
     ]  # fmt: skip
     steps = range(total)
     curves = [

@@ -17,12 +17,23 @@ from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
 from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, read_content, read_lines
+from ditlab.tracking.names import change_texts
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
 """Prefixes of the metrics whose points are events; those of single steps are none."""
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
-_RANKS = {"start": 0, "params": 0, "tags": 0, "dataset": 0, "metrics": 1, "artifact": 2, "table": 2, "end": 3}
+_RANKS = {
+    "start": 0,
+    "params": 0,
+    "resume": 0,
+    "tags": 0,
+    "dataset": 0,
+    "metrics": 1,
+    "artifact": 2,
+    "table": 2,
+    "end": 3,
+}
 _FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
@@ -118,6 +129,9 @@ class EventReader:
                     shown = ", ".join(f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES])
                     more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
                     kind, text = "evaluation", f"evaluated at step {record['step']:,}: {shown}{more}"
+            case "resume":
+                texts = [*change_texts(record["changes"]), *filter(None, [record["rates"]])]
+                kind, text = "start", f"resumed after step {record['step']:,} with {'; '.join(texts)}"
             case "tags":
                 kind, text = _tags(record["values"])
             case "artifact" | "table" if record["artifact_path"]:
@@ -135,9 +149,6 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
     def named(tags: Iterable[str]) -> str:
         return "; ".join(f"{tag.removeprefix('ditlab.').replace('_', ' ')}: {values[tag]}" for tag in tags)
 
-    prefix = "ditlab.resume."
-    if changed := [f"{name.removeprefix(prefix)}={values[name]}" for name in values if name.startswith(prefix)]:
-        return "start", f"resumed with {', '.join(changed)}"
     if recovered := [name for name in _RECOVERED_TAGS if name in values]:
         return "recovery", named(recovered).partition("\n")[0]
     if faults := [values[name] for name in _FAULT_TAGS if values.get(name)]:

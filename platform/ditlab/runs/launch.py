@@ -19,7 +19,7 @@ from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.names import flatten
-from ditlab.training.plan import RunPlan, TrainingRun, plan_run
+from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
 
@@ -36,6 +36,8 @@ class Launch:
     """Empty until the run's folder exists."""
     resumed: bool = False
     """True if this run was started before."""
+    before: Experiment | None = None
+    """The spec that a resumed run had, where this launch changes it."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the tracked run, such as the commit of its code."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
@@ -48,6 +50,8 @@ class Launch:
     """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
     start_note: str = ""
     """Line about the checkpoint of another run that this one begins from; stays in its process."""
+    resume_note: str = ""
+    """Line about the run that `--resume auto` has found, or why none; stays in its process."""
     notify: Notify = field(default=write_to_stderr, compare=False)
     """Receives sentences about data that are fetched; stays in its process."""
 
@@ -78,6 +82,7 @@ class Launch:
         """Plain JSON values, from which `from_dict` rebuilds the launch in another process."""
         return {
             "spec": self.experiment.to_dict(),
+            "before": self.before and self.before.to_dict(),
             "home": str(self.home.root),
             "memory": asdict(self.memory),
             **{name: getattr(self, name) for name in ("run_id", "resumed", "trial_channel", "gated")},
@@ -86,11 +91,19 @@ class Launch:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Launch:
-        """Rebuild a launch from `to_dict`'s values: validates the spec."""
+        """Rebuild a launch from `to_dict`'s values: validates the specs."""
         rest = {key: value for key, value in values.items() if key != "spec"}
-        experiment = class_for(values["spec"]).model_validate(values["spec"])
+        experiment, before = (
+            spec and class_for(spec).model_validate(spec) for spec in (values["spec"], values["before"])
+        )
         memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
-        return cls(**{**rest, "experiment": experiment, "home": Home(Path(values["home"])), "memory": memory})
+        return cls(
+            **{**rest, "experiment": experiment, "before": before, "home": Home(Path(values["home"])), "memory": memory}
+        )
+
+    def rate_change(self, step: int) -> str:
+        """Sentence on the learning rates around a resume after `step` steps; empty where they are as before."""
+        return rate_change(self.before, self.experiment, self.data, step) if self.before else ""
 
     @property
     def folder(self) -> RunFolder:

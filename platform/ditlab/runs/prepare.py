@@ -21,6 +21,7 @@ from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
+from ditlab.secrets import hide
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
@@ -34,10 +35,18 @@ from ditlab.tracking.access import check_access, check_reachable, launch_address
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
+from ditlab.tracking.names import change_texts, differing, flatten
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
 
-RESUMABLE_CHANGES = ("training.steps", "training.epochs", "encoders.cache", "encoders.compile")
-"""Content fields that a resumed run may change: a longer run is the same experiment, and the rest costs only time."""
+RESUMABLE_CHANGES = (
+    "training.steps", "training.epochs", "schedule.decay_start", "encoders.cache", "encoders.compile",
+)  # fmt: skip
+"""Content fields that a resumed run may change: a longer run is the same experiment, as is one that ends its stable
+rate, and the rest costs only time."""
+
+
+MOST_COMPARED = 20
+"""Runs of a name, the newest ones, that `--resume auto` compares with a spec."""
 
 
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
@@ -51,15 +60,18 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
     resumed: RunFolder | None = None
     if resume == "auto":
-        resumed = find_unfinished(home, launch.experiment.name, launch.experiment.content_hash())
+        resumed, note = find_auto(launch.experiment, home)
+        launch = launch.changed(resume_note=note)
     elif resume is not None:
         resumed = find_training_run(home, resume).folder
     if resumed:
-        check_same_content(launch.experiment, resumed)
+        before = check_same_content(launch.experiment, resumed)
         launch = launch.changed(run_id=resumed.run_id, resumed=True)
         if given_uri is None:  # it goes on where it is tracked, whatever the environment says now
             tracked = tracked_at(launch.experiment, read_record(resumed).tracking_uri or None)
             launch = launch.changed(experiment=tracked)
+        if before.to_dict() != launch.experiment.to_dict():
+            launch = launch.changed(before=before)
     check_parts(launch, local, remote)
     if resumed:
         recorded = recorded_dataset(resumed.journal)
@@ -127,7 +139,17 @@ def launch_notes(launch: Launch) -> list[str]:
         f"batch {experiment.batch.size}, {workers} worker{'s' if most > 1 else ''}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )
-    return [line, *filter(None, [launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note])]
+    notes = [launch.resume_note, launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
+    return [line, *filter(None, notes), *resume_lines(launch)]
+
+
+def resume_lines(launch: Launch) -> list[str]:
+    """Lines on what a resume changes: a field each, then both learning rates where they are not as before."""
+    if not launch.before:
+        return []
+    changes = differing(flatten(launch.before.to_dict()), flatten(launch.experiment.to_dict()))
+    rates = launch.rate_change(max(launch.checkpoints().last_step(), first_step(launch.experiment.start)))
+    return [*(f"resumed with {hide(text)}" for text in change_texts(changes)), *filter(None, [rates])]
 
 
 def startup_lines(launch: Launch) -> list[str]:
@@ -219,14 +241,52 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         check_quality(experiment, launch.data)
 
 
-def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
-    """Raises UserError where a resumed run would change its content. A longer run is the same experiment."""
-    old, new = load_recorded_experiment(folder.spec).to_dict(), experiment.to_dict()
+def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str]:
+    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or says why none is."""
+    name, spec_hash, others = experiment.name, experiment.content_hash(), ""
+    if folder := find_unfinished(home, name, spec_hash):
+        record = read_record(folder)
+        where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
+        return folder, f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}"
+    named = [each for each in list_runs(home) if each.name == name and not (each.trials or each.parent)]
+    for record in named[:MOST_COMPARED]:
+        with suppress(UserError):
+            old = load_recorded_experiment(home.run(record.run_id).spec).to_dict()
+            changed = content_changes(old, experiment.to_dict())
+            texts = ", ".join(f"{path}: {format_value(was)} -> {format_value(now)}" for path, was, now in changed)
+            if all(path in RESUMABLE_CHANGES for path, *_ in changed):
+                other = f" but for {texts}" if changed else ""
+                begun = "is finished" if record.status == "finished" else f"is {record.status}"
+                length = "" if changed else " with a larger training.steps"
+                others = (
+                    f"run {record.run_id} of this spec{other} {begun} at step {record.step:,}; "
+                    f"--resume {record.run_id}{length} goes on from it"
+                )
+                break
+            others = others or f"the newest of that name, {record.run_id}, differs in {texts}"
+    why = others or (f"the {len(named)} of that name have other specs" if named else "none has that name")
+    return None, f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins: {why}"
+
+
+def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return path, old and new value of the fields of content in which two specs differ."""
+    return [
+        each
+        for section in dict.fromkeys([*old, *new])
+        if section not in NOT_CONTENT
+        for each in changed_values(old.get(section), new.get(section), section)
+    ]
+
+
+def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
+    """Return the experiment that a resumed run was. Raises UserError where it would change its content: a longer run
+    is the same experiment."""
+    recorded = load_recorded_experiment(folder.spec)
+    old, new = recorded.to_dict(), experiment.to_dict()
     changed = [
         f"{path}={format_value(after)} (was {format_value(before)})"
-        for section in dict.fromkeys([*old, *new])
-        for path, before, after in changed_values(old.get(section), new.get(section), section)
-        if section not in NOT_CONTENT and path not in RESUMABLE_CHANGES
+        for path, before, after in content_changes(old, new)
+        if path not in RESUMABLE_CHANGES
     ]
     if changed:
         raise UserError(
@@ -250,6 +310,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> None:
         raise UserError(
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
+    return recorded
 
 
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:

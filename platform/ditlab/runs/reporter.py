@@ -21,7 +21,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
-from ditlab.tracking.names import flatten
+from ditlab.tracking.names import SPEC_HASH, flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
@@ -36,7 +36,9 @@ from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.evaluation import save_by_sample
 from ditlab.training.export import export_weights
 from ditlab.training.metrics import metric_names
+from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import Reporter, RunOutcome, TrainingProgress
+from ditlab.training.stepping import Stepper
 
 
 def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
@@ -90,7 +92,7 @@ class TrackedReporter(Reporter):
         numbers = {**counts.components, "total": counts.total, "trainable": counts.trainable}
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in numbers.items()}
-        parameters["spec_hash"] = experiment.content_hash()
+        parameters[SPEC_HASH] = experiment.content_hash()
         tags = {
             **launch.tags,
             "ditlab.workers": str(max(1, len(self._worker_nodes))),
@@ -108,6 +110,8 @@ class TrackedReporter(Reporter):
         title = experiment.name
         if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
             title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
+        before = flatten(launch.before.to_dict()) if launch.before else {}
+        self._changes = tracker.resume_changes(parameters, before)
         tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)
         if not launch.resumed:
             copy_tokenizer(launch.data.train.store, self._folder.path)
@@ -135,6 +139,15 @@ class TrackedReporter(Reporter):
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
         return self
+
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        """Log what a resume changes, once it is known how many steps are done."""
+        changes, self._changes = self._changes, {}
+        if changes:
+            step = stepper.state.step
+            self._tracker.log_resume(step, changes, self._launch.rate_change(step))
+            self._tracker.log_artifact(self._folder.spec)
+            self._renew_note()
 
     def before_checkpoint(self) -> None:
         self._receipts.sync()

@@ -26,7 +26,16 @@ from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
-from ditlab.spec.optimization import LATER, AdamW, Batch, ConstantSchedule, OptimizerSpec, ScheduleSpec, Training
+from ditlab.spec.optimization import (
+    LATER,
+    AdamW,
+    Batch,
+    ConstantSchedule,
+    OptimizerSpec,
+    ScheduleSpec,
+    Training,
+    WarmupStableDecaySchedule,
+)
 from ditlab.spec.overrides import Assignment, assign, explain
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.resources import Resources
@@ -151,6 +160,8 @@ class Experiment(Spec):
                 f"schedule.warmup={warmup} leaves nothing of training.steps={steps}; "
                 f"set schedule.warmup to {steps // 10}, or training.steps above {warmup}."
             )
+        if steps is not None and isinstance(self.schedule, WarmupStableDecaySchedule):
+            self.schedule.check_decay(steps, warmup)
         self.optimizer.check(self.engine.zero.offload)
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)

@@ -197,6 +197,33 @@ class WarmupCosineSchedule(_Rising):
     """Value at the end of the cosine, as a share of the learning rate."""
 
 
+class WarmupStableDecaySchedule(_Rising):
+    """Linear warm-up, the learning rate itself, then a fall at the run's end that begins where one says.
+
+    No rate before `decay_start` depends on the run's length (MiniCPM, Hu et al. 2024, arXiv:2404.06395; Haegele et al.
+    2024, arXiv:2405.18392): a run without a decay goes on for as long as one likes, and a resume ends it by a decay.
+    """
+
+    kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
+    """Linear rise, constant rate, fall at the end."""
+    decay_start: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    """Step after which the rate falls, down to `final` at the run's last step; null: it does not fall. A resume may set
+    or change it."""
+    shape: Literal["sqrt", "linear"] = "sqrt"
+    """Fall by 1 - sqrt(share of the decay that is done), the best of Haegele et al., or by a straight line."""
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Value at the end of the decay, as a share of the learning rate."""
+
+    def check_decay(self, total: int, warmup: int) -> None:
+        """Raise ValueError where a run of so many steps, `warmup` of them rising, has no place for the decay."""
+        if self.decay_start is not None and not warmup <= self.decay_start < total:
+            raise ValueError(
+                f"schedule.decay_start={self.decay_start} does not lie between the end of the warm-up, step {warmup}, "
+                f"and the run's last step, {total}; set it to about {max(warmup, total - max(1, total // 5))}, or to "
+                "null for a run without a decay."
+            )
+
+
 class SteppedCosineRestartSchedule(Spec):
     """Cosine from peak to valley in every cycle; peak and valley shrink from cycle to cycle, down to a floor."""
 
@@ -213,7 +240,8 @@ class SteppedCosineRestartSchedule(Spec):
 
 
 ScheduleSpec = Annotated[
-    ConstantSchedule | WarmupCosineSchedule | SteppedCosineRestartSchedule, Field(discriminator="kind")
+    ConstantSchedule | WarmupCosineSchedule | WarmupStableDecaySchedule | SteppedCosineRestartSchedule,
+    Field(discriminator="kind"),
 ]
 
 

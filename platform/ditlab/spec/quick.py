@@ -25,7 +25,7 @@ SpecT = TypeVar("SpecT")
 RHYTHM = 10
 """Steps between evaluations where a scheduler compares trials as they train."""
 TRIALS = 2
-LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs")
+LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs", "schedule.decay_start")
 """Fields along which a short sweep has no axis; nor along the batch's."""
 
 
@@ -107,6 +107,8 @@ def _changes(
             length |= {"schedule.warmup_epochs": 0.0, "schedule.warmup": steps // 10}
         elif schedule.get("warmup"):
             length["schedule.warmup"] = min(schedule["warmup"], steps // 10)
+        if schedule.get("decay_start"):
+            length["schedule.decay_start"] = min(schedule["decay_start"], steps - max(1, steps // 5))
         yield length
     # Each worker has as many samples as others, in whole micro-batches.
     workers = before["resources"]["workers"]

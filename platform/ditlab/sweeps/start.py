@@ -128,14 +128,19 @@ def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredS
     return StoredSweep(folder, given, stored, found.note)
 
 
-def find_unfinished_sweep(home: Home, given: Sweep) -> str | None:
-    """Return the id of the newest unfinished sweep with this name and equal content; None where there is none."""
+def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
+    """Return the id of the newest unfinished sweep with this name and equal content, None where there is none, and a
+    line that names it or says why none is."""
+    why = ""
     for record in list_runs(home):
-        if record.trials and record.name == given.name and record.status != "finished":
+        if record.trials and record.name == given.name:
             stored = SweepFolder(home.run(record.run_id)).load_sweep()
-            if not differences(stored, portable_sweep(given, home, stored)[0]):
-                return record.run_id
-    return None
+            changed, run_id = differences(stored, portable_sweep(given, home, stored)[0]), record.run_id
+            if not changed and record.status != "finished":
+                return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
+            more = "is finished; --resume with its id and more trials goes on from it"
+            why = why or f": sweep {run_id} {f'differs in {changed[0]}' if changed else more}"
+    return None, f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins{why}"
 
 
 def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial]:

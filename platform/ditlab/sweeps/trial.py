@@ -128,8 +128,14 @@ class TrialThread(threading.Thread):
                 hold_start(start, home, folder.run_id)
             tags |= lineage_tags(start.point, list_runs(home))
         is_gated = not isinstance(self._sweep.scheduler, NoScheduler)
+        before = None
+        if resumed:
+            with suppress(UserError):  # it is written again
+                before = load_recorded_experiment(folder.spec)
+        if before and before.to_dict() == spec:
+            before = None
         launch = Launch(
-            experiment, home, folder.run_id, resumed, tags, trial_channel=self._channel.name, gated=is_gated
+            experiment, home, folder.run_id, resumed, before, tags, trial_channel=self._channel.name, gated=is_gated
         )
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):

@@ -45,6 +45,8 @@ class JournalFacts:
     family: str = ""
     params: dict[str, str] = field(default_factory=dict)
     """Every parameter logged so far; the first value stays."""
+    resumes: list[dict[str, Any]] = field(default_factory=list)
+    """Records of the resumes that changed parameters."""
     tags: dict[str, str] = field(default_factory=dict)
     """Every tag, with its last value."""
     dataset: dict[str, Any] = field(default_factory=dict)
@@ -73,6 +75,12 @@ class JournalFacts:
             facts.add(record)
         return facts
 
+    @property
+    def current_params(self) -> dict[str, str]:
+        """Every parameter that holds now, after all resumes."""
+        changed = {path: new for record in self.resumes for path, (_, new) in record["changes"].items()}
+        return {path: value for path, value in {**self.params, **changed}.items() if changed.get(path, value)}
+
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next record that holds no metrics."""
         self.count_time(record["time"], record["kind"])
@@ -81,6 +89,8 @@ class JournalFacts:
                 self.name, self.family, self.status = record["name"], record["family"], "running"
             case "params":
                 self.params = {**record["values"], **self.params}
+            case "resume":
+                self.resumes.append(record)
             case "tags":
                 self.tags |= record["values"]
             case "dataset" if record["context"] == "training":

@@ -59,6 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "start": {"run_id": str, "name": str, "experiment": str, "family": str, "parent": NotRequired[str],
               "metric": NotRequired[str]},
     "params": {"values": Texts},
+    "resume": {"step": Step, "changes": dict[str, tuple[str, str]], "rates": str},
     "tags": {"values": Texts},
     "metrics": _METRICS,
     "overview": _METRICS,
@@ -77,8 +78,9 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "end": {"status": Literal["finished", "failed", "interrupted", "stopped"]},
 }  # fmt: skip
-"""Fields of each kind of record beside `kind` and `time`. `start` is also a resumption, an `artifact` a file or
-folder, `note` a renewal of its file's text, `model` exported weights or more metrics of earlier ones."""
+"""Fields of each kind of record beside `kind` and `time`. `start` is also a resumption, `resume` what that changes: old
+and new text by field, steps done, a sentence on the learning rate. `artifact` is a file or folder, `note` a renewal of
+its file's text, `model` exported weights or more metrics of earlier ones."""
 _typed_dict: Any = TypedDict
 _SHAPES = [_typed_dict(kind, {"kind": Literal[kind], "time": Time, **fields}) for kind, fields in KINDS.items()]
 _any_record: Any = Annotated[Union[*_SHAPES], Field(discriminator="kind")]

@@ -22,6 +22,8 @@ _SHOWN_TAGS = frozenset(
 )  # fmt: skip
 FACTS_NAME = "facts.json"
 """Artifact with all tags of a run; MLflow shows few as tags."""
+SPEC_HASH = "spec_hash"
+"""Parameter with the hash over the fields that decide the trained weights."""
 MODEL_TRAINING = "workflowType=machine_learning"
 """Parameter of addresses without which MLflow 3.17 shows its pages for language-model applications."""
 
@@ -93,6 +95,17 @@ def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
 
     walk(spec, "")
     return flat
+
+
+def differing(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Old and new text of each field in which two flat specs differ; empty where one has no such field."""
+    pairs = {path: (old.get(path, ""), new.get(path, "")) for path in dict.fromkeys([*old, *new])}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def change_texts(changes: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return `field: old -> new` of each field that a resume changes."""
+    return [f"{path}: {old or 'none'} -> {new or 'none'}" for path, (old, new) in changes.items() if path != SPEC_HASH]
 
 
 def as_count(text: str) -> int | None:

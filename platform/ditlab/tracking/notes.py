@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ditlab.secrets import hide
 from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, JournalFacts, MetricSpan, RunResults
-from ditlab.tracking.names import MODEL_TRAINING, artifact_image, as_count, experiment_page, shorten
+from ditlab.tracking.names import MODEL_TRAINING, artifact_image, as_count, change_texts, experiment_page, shorten
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
@@ -39,6 +39,7 @@ _STATUS = {
 }  # fmt: skip
 _MOST_TRIALS = 10
 _MOST_AXES = 6
+_MOST_RESUMES = 4
 _LONGEST_RANKING = 2500
 """Characters: MLflow takes a note of 8,000."""
 
@@ -165,7 +166,10 @@ class RunNote:
             parts.append(
                 f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, speed, failures."
             )
-        parts.append(listed(spec_lines(facts.params)))
+        lines = spec_lines(facts.current_params)
+        for record in facts.resumes[-_MOST_RESUMES:]:  # MLflow's parameters are those of the first start
+            lines.append(f"resumed after step {record['step']:,} with {'; '.join(change_texts(record['changes']))}")
+        parts.append(listed(lines))
         if facts.status in ("running", "failed", "interrupted"):
             parts.append("To go on, where the run's files are, with its `spec.yaml` (among the artifacts):")
             parts.append(code([f"ditlab train spec.yaml --resume {self.run_id}"]))

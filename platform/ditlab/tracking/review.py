@@ -83,7 +83,8 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
         if name.startswith(RESULT_PREFIXES) and span.last.step == step and math.isfinite(span.last.value)
     ]
     kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
-    params = {key: hide(facts.params[key]) for key in kept if key in facts.params}
+    known = facts.current_params
+    params = {key: hide(known[key]) for key in kept if key in known}
     fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}} if facts.dataset else {}
     path = journal.relative_path(folder)
     journal.append(

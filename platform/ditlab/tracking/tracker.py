@@ -19,7 +19,7 @@ from ditlab.tracking.backend import Warn
 from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_runs import PARENT_TAG
-from ditlab.tracking.names import FACTS_NAME, TAG_LENGTH, shorten
+from ditlab.tracking.names import FACTS_NAME, TAG_LENGTH, change_texts, differing, shorten
 from ditlab.tracking.system_metrics import SystemMetrics
 from ditlab.tracking.upload import BackgroundUploader
 
@@ -88,23 +88,40 @@ class RunTracker:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Start or resume the run. `params` is a flattened spec; the tag `ditlab.parent` (a run id) nests a trial.
-
-        Parameters never change in MLflow: those of a resume that differ become tags, `ditlab.resume.<parameter>`.
-        """
+        """Start or resume the run. `params` is a flattened spec; the tag `ditlab.parent` (a run id) nests a trial."""
         tags = {"ditlab.run": self.folder.run_id, **(tags or {})}
         fields = {"parent": PARENT_TAG, "metric": MAIN_TAG}
         known_tags = {field: tags[tag] for field, tag in fields.items() if tag in tags}
         known = self.journal.facts.params
         params = {key: hide(value) for key, value in (params or {}).items()}
-        changed = {key: value for key, value in params.items() if known.get(key, value) != value}
-        tags |= {f"ditlab.resume.{key}": value for key, value in changed.items()}
         self.journal.append(
             "start", run_id=self.folder.run_id, name=name, experiment=experiment, family=family, **known_tags
         )
         if new := {key: value for key, value in params.items() if key not in known}:  # others keep their first value
             self.journal.append("params", values=new)
         self.set_tags(tags)
+
+    def resume_changes(self, params: Mapping[str, str], before: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return old and new text of the parameters in which `params` differ from those that the journal knows to hold.
+
+        `before` are those of the spec that a resume changes, with fields that came after the run's first start; empty
+        where it changes none.
+        """
+        old = self.journal.facts.current_params
+        if not old:
+            return {}
+        new = {key: hide(value) for key, value in params.items()}
+        found = differing({**{key: hide(value) for key, value in before.items()}, **old}, new)
+        return {path: pair for path, pair in found.items() if path in old or before}
+
+    def log_resume(self, step: int, changes: Mapping[str, tuple[str, str]], rates: str) -> None:
+        """Log what a resume changes after `step` steps, and what that does to the learning rate.
+
+        Parameters never change in MLflow: the tag `ditlab.resume.1` of the first such resume says what holds since.
+        """
+        self.journal.append("resume", step=step, changes=dict(changes), rates=rates)
+        text = "; ".join([*change_texts(changes), *filter(None, [rates])])
+        self.set_tags({f"ditlab.resume.{len(self.journal.facts.resumes)}": f"after step {step:,}: {text}"})
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Log facts that may change; the last value counts."""

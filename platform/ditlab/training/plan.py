@@ -15,7 +15,12 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimization import ConstantSchedule, ScheduleSpec, SteppedCosineRestartSchedule
+from ditlab.spec.optimization import (
+    ConstantSchedule,
+    ScheduleSpec,
+    SteppedCosineRestartSchedule,
+    WarmupStableDecaySchedule,
+)
 from ditlab.training.recovery import MemoryPlan
 
 
@@ -58,7 +63,7 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """Compute the steps and epochs of a run on its data.
 
     Raises UserError where the data hold less than one batch, or the cache of a streamed store less than a worker's
-    windows, and where the warm-up is as long as the run.
+    windows, and where the warm-up is as long as the run or its decay has no place in it.
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
     check_cache_room(experiment.data, data, order, experiment.resources.max_workers)
@@ -77,6 +82,11 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
                 f"schedule.{name}={value} leaves nothing of the run's {total} steps; set schedule.{name} to {less}, "
                 "or to 0."
             )
+        if isinstance(schedule, WarmupStableDecaySchedule):
+            try:
+                schedule.check_decay(total, length)
+            except ValueError as error:
+                raise UserError(str(error)) from None
     views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
     if data.mixture and data.mixture.draw == "sample":
         views = []  # no sample waits for a batch of its shape
@@ -118,9 +128,37 @@ def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, ep
     length = schedule.warmup_steps(epoch_steps)
     if step < length or isinstance(schedule, ConstantSchedule):  # the warm-up rises from 1/length at step 0
         return base * (min(1.0, (step + 1) / length) if length else 1.0)
+    if isinstance(schedule, WarmupStableDecaySchedule):
+        if schedule.decay_start is None or step < schedule.decay_start:
+            return base
+        # Haegele et al. 2024, arXiv:2405.18392, which reaches `final` at the last step
+        done = min(1.0, (step + 1 - schedule.decay_start) / (total - schedule.decay_start))
+        left = 1 - (math.sqrt(done) if schedule.shape == "sqrt" else done)
+        return base * (schedule.final + (1 - schedule.final) * left)
     # Half a cosine, which reaches `final` at the last step.
     progress = (step - length) / max(1, total - 1 - length)
     return base * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:
+    """Return a sentence on both learning rates around the resume of a run after `step` steps with another spec.
+
+    Empty where the next step's rate is what the spec of before gives, and before the first step. Raises UserError for a
+    spec that has no plan on these data.
+    """
+
+    def rate(experiment: Experiment, number: int) -> float:
+        plan = plan_run(experiment, data)
+        lr = experiment.optimizer.lr
+        return learning_rate(experiment.schedule, lr, number, plan.total_steps, plan.epoch_steps)
+
+    due, new = rate(before, step), rate(now, step)
+    if not step or math.isclose(due, new, rel_tol=1e-9):
+        return ""
+    return (
+        f"learning rate {rate(before, step - 1):.4g} at step {step:,} and {new:.4g} at step {step + 1:,}, where the "
+        f"schedule of before gives {due:.4g}"
+    )
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ OVERRIDES = [
     ("training.clip={kind: zclip, z: 0}", "training.clip.z=0 must be above 0"),
     ("checkpoint.storage=s4://bucket/x", "checkpoint.storage=s4://bucket/x"),
     ("schedule={kind: constant, warmup: 4}", "schedule.warmup=4 leaves nothing"),
+    ("schedule={kind: warmup_stable_decay, decay_start: 9}", "schedule.decay_start=9 does not lie between"),
     ("model.patch_size=3", "model.image_size=8 is no multiple of model.patch_size=3"),
     ("sampling.guidance=2.0", "sampling.guidance=2 needs a conditional model"),
     ("resources.gpus_per_worker=1", "needs 1 GPU, this machine has 0; set resources.gpus_per_worker=0"),

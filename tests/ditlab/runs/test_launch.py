@@ -17,7 +17,8 @@ from support.trainings.workers import tiny
 def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
     memory = MemoryPlan(halvings=1, skipped_steps=(3, 4, 5), step=5, attempts=4)
     launch = Launch(
-        tiny(), Home(tmp_path), "abcd1234", resumed=True, tags={"ditlab.trial": "3"}, memory=memory,
+        tiny(), Home(tmp_path), "abcd1234", resumed=True, before=tiny(training__steps=2),
+        tags={"ditlab.trial": "3"}, memory=memory,
         trial_channel="trial-x", gated=True, versions={"ray": "2.60.0"},
     )  # fmt: skip
     again = Launch.from_dict(json.loads(json.dumps(launch.to_dict())))

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from ditlab import numerics
-from ditlab.api.training import train
+from ditlab.api.training import plan_training, train
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import parse_yaml
-from ditlab.tracking.records import list_runs, read_record
+from ditlab.tracking.records import list_runs, read_record, update_record
+from ditlab.training.plan import learning_rate
 from ditlab.training.trainer import Trainer
 from support.journals import read_records
 from support.trainings.workers import newest, tiny
@@ -31,6 +32,84 @@ def test_a_longer_run_is_recorded_with_its_new_spec(run_home):
     assert (spec["training"]["steps"], spec["sampling"]["steps"]) == (3, 7)
     assert read_record(folder).total_steps == 3
     assert (result.status, result.step, result.total_steps, warnings) == ("finished", 3, 3, [])
+
+
+def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled(run_home):
+    """The rate of a run of cosine jumps where the run becomes longer: it is a function of the whole length."""
+    cosine = {"kind": "warmup_cosine", "final": 0.1}
+    run = train(tiny(name="cosine", training__steps=4, schedule=cosine), local=True).run_id
+    folder = run_home.run(run)
+    before, old = folder.spec.read_bytes(), read_record(folder).spec_hash
+    longer = tiny(name="cosine", training__steps=8, schedule=cosine, tracking__every=2)
+    said = []
+    assert [line for line in plan_training(longer, local=True, resume=run).notes if "->" in line]
+    train(longer, local=True, resume=run, say=said.append)
+    rates = "learning rate 0.0001 at step 4 and 0.0004499 at step 5, where the schedule of before gives 0.0001"
+    assert said[1:4] == ["resumed with training.steps: 4 -> 8", "resumed with tracking.every: 1 -> 2", rates]
+    records = read_records(folder.journal)
+    (record,) = [each for each in records if each["kind"] == "resume"]
+    new = read_record(folder).spec_hash
+    assert (record["step"], record["rates"]) == (4, rates)
+    changes = {"training.steps": ("4", "8"), "tracking.every": ("1", "2"), "spec_hash": (old, new)}
+    assert record["changes"] == changes
+    logged = {each["step"]: each["values"]["train/lr"] for each in records if "train/lr" in each.get("values", {})}
+    assert [f"{logged[step]:.4g}" for step in (4, 6)] == [
+        "0.0001",
+        f"{learning_rate(longer.schedule, 1e-3, 5, 8, 1):.4g}",
+    ]
+    assert folder.spec_of(old).read_bytes() == before and new == longer.content_hash() != old
+    (text,) = [each["values"]["ditlab.resume.1"] for each in records if "ditlab.resume.1" in each.get("values", {})]
+    assert text == f"after step 4: training.steps: 4 -> 8; tracking.every: 1 -> 2; {rates}"
+    note = (folder.media / "note.md").read_text()
+    assert "steps=8" in note and "resumed after step 4 with training.steps&#58; 4 -&#62; 8" in note
+    # the same again changes nothing, and a spec as before is a change as well
+    train(longer, local=True, resume=run, say=said.append)
+    back = tiny(name="cosine", training__steps=8, schedule=cosine)
+    train(back, local=True, resume=run, say=said.append)
+    found = [each["changes"] for each in read_records(folder.journal) if each["kind"] == "resume"]
+    assert found[1:] == [{"tracking.every": ("2", "1")}]
+
+
+def test_auto_says_which_run_it_means_or_why_none(run_home):
+    """A finished run has no successor by itself: a new one begins, and the line names the run to go on from."""
+    run, spec = only_run(run_home), tiny(training__steps=2)
+
+    def noted(experiment):
+        return plan_training(experiment, local=True, resume="auto").notes[1].removeprefix("--resume auto: ")
+
+    begin = "no unfinished run {name} has spec hash {hash}, so a new one begins: "
+    none = begin.format(name=spec.name, hash=spec.content_hash())
+    of = f"run {run} of this spec"
+    assert (
+        noted(spec) == f"{none}{of} is finished at step 2; --resume {run} with a larger training.steps goes on from it"
+    )
+    update_record(run_home.run(run), status="interrupted")
+    assert noted(spec) == f"run {run} ({spec.name}, spec hash {spec.content_hash()}), interrupted at step 2 of 2"
+    assert f"{of} but for training.steps: 2 -> 3 is interrupted at step 2; --resume {run} goes" in noted(
+        tiny(training__steps=3)
+    )
+    assert noted(tiny(training__steps=2, optimizer__lr=0.5)).endswith(f"{run}, differs in optimizer.lr: 0.001 -> 0.5")
+    assert noted(tiny(name="another")).endswith("none has that name")
+    # resumed with another length, it is found by its spec of now
+    go(tiny(training__steps=3), run)
+    update_record(run_home.run(run), status="interrupted")
+    assert noted(tiny(training__steps=3)).startswith(f"run {run} (")
+
+
+def test_a_stable_rate_goes_on_and_ends_without_a_jump(run_home):
+    stable = {"kind": "warmup_stable_decay", "warmup": 2}
+    run = train(tiny(name="stable", training__steps=4, schedule=stable), local=True).run_id
+    said = []
+    train(tiny(name="stable", training__steps=6, schedule=stable), local=True, resume=run, say=said.append)
+    ended = tiny(name="stable", training__steps=8, schedule={**stable, "decay_start": 6})
+    train(ended, local=True, resume=run, say=said.append)
+    assert [line for line in said if line.startswith(("resumed", "learning"))] == [
+        "resumed with training.steps: 4 -> 6", "resumed with schedule.decay_start: null -> 6",
+        "resumed with training.steps: 6 -> 8",
+        "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of before gives 0.001",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"another experiment: schedule.final=0.5 \(was 0.0\)"):
+        go(tiny(name="stable", training__steps=9, schedule={**stable, "final": 0.5}), run)
 
 
 def test_a_run_does_not_leave_its_checkpoints_behind(run_home, tmp_path):

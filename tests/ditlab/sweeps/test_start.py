@@ -113,13 +113,18 @@ def test_newest_of_several_sweeps_of_a_name_is_found_with_a_note(home):
 
 
 def test_unfinished_sweep_is_found_by_its_content(home):
-    assert find_unfinished_sweep(home, sweep_of()) is None
+    assert find_unfinished_sweep(home, sweep_of())[0] is None
     first, second = started(sweep_of()), started(sweep_of())
-    started(sweep_of(seed=1))
-    assert find_unfinished_sweep(home, sweep_of()) == second.folder.sweep_id
+    other = started(sweep_of(seed=1))
+    assert find_unfinished_sweep(home, sweep_of())[0] == second.folder.sweep_id
     update_record(second.folder.folder, status="finished")
-    assert find_unfinished_sweep(home, sweep_of()) == first.folder.sweep_id
-    assert find_unfinished_sweep(home, sweep_of(seed=2)) is None
+    found, line = find_unfinished_sweep(home, sweep_of())
+    assert found == first.folder.sweep_id and line == f"--resume auto: sweep {found} (rates), running"
+    found, line = find_unfinished_sweep(home, sweep_of(seed=2))
+    assert found is None and line.endswith(f"sweep {other.folder.sweep_id} differs in seed=2 (was 1)")
+    update_record(other.folder.folder, status="finished")
+    found, line = find_unfinished_sweep(home, sweep_of(seed=1, trials=6))
+    assert found is None and f"sweep {other.folder.sweep_id} is finished; --resume with its id and more" in line
 
 
 def test_resumed_sweep_may_have_more_trials(home):

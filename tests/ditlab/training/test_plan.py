@@ -62,6 +62,18 @@ def test_a_warmup_in_epochs_follows_the_data():
         plan_run(tiny(batch={"size": 128}, **spec), data(1617))
 
 
+@pytest.mark.parametrize(("start", "remedy"), [(36, 29), (40, 29), (5, 29)])
+def test_a_decay_without_room_is_refused(start, remedy):
+    decay = {"kind": "warmup_stable_decay", "decay_start": start}
+    message = rf"decay_start={start} does not lie .* about {remedy}, or to null"
+    with pytest.raises(UserError, match=message):  # by its plan: its data say how long an epoch is
+        plan_run(
+            tiny(batch={"size": 128}, training={"epochs": 3}, schedule={**decay, "warmup_epochs": 1.5}), data(1617)
+        )
+    with pytest.raises(ValueError, match=message):
+        tiny(training={"steps": 36}, schedule={**decay, "warmup": 18})
+
+
 def test_two_lengths_of_one_warmup_are_refused():
     with pytest.raises(ValueError, match=r"schedule\.warmup=2 and schedule\.warmup_epochs=1 are two lengths"):
         tiny(schedule={"kind": "constant", "warmup": 2, "warmup_epochs": 1.0})

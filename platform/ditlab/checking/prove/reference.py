@@ -418,6 +418,11 @@ def schedule_factors(spec: Mapping[str, Any], steps: np.ndarray, total: int, epo
     rise = (n + 1) / warmup if warmup else np.ones_like(n)
     if spec["kind"] == "constant":
         return np.minimum(1.0, rise)
+    if spec["kind"] == "warmup_stable_decay":
+        start = total if spec["decay_start"] is None else spec["decay_start"]
+        done = np.clip((n + 1 - start) / max(1, total - start), 0, 1)
+        lost = np.power(done, 0.5 if spec["shape"] == "sqrt" else 1.0)
+        return np.minimum(np.minimum(1.0, rise), 1 - (1 - spec["final"]) * lost)
     phase = np.pi * np.clip((n - warmup) / max(1, total - 1 - warmup), 0, 1)
     fall = spec["final"] * np.sin(phase / 2) ** 2 + np.cos(phase / 2) ** 2
     return np.where(steps < warmup, rise, fall)

@@ -235,17 +235,36 @@ class ReplaySource:
     def spec_of(self, execution: Execution) -> Mapping[str, Any]:
         """Return the spec by which a step was done, for the device of this replay and the places that hold now.
 
-        It is that of a checkpoint which the attempt has written, else of the next attempt that has one, else the run's.
+        It is that of a checkpoint which the attempt has written, else of the next attempt with the same hash that has
+        one, else the one kept for that hash. Raises UserError where that is gone.
         """
         spec = current = self._current_spec
         if execution.is_recorded:
-            own = {step: self.history.final(step).attempt for step in self.manifests if step > self.history.first}
+            spec_hash = self.history.attempts[execution.attempt].spec_hash
+            own = {
+                step: self.history.final(step).attempt
+                for step, manifest in self.manifests.items()
+                if step > self.history.first and manifest.spec_hash == spec_hash
+            }
             later = [
                 step for step in sorted(own, key=lambda step: (own[step], -step)) if own[step] >= execution.attempt
             ]
-            spec = self.manifests[later[0]].spec if later else current
+            spec = self.manifests[later[0]].spec if later else self._kept_spec(spec_hash)
         spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
         return spec if self.num_gpus else {**spec, "resources": {**spec["resources"], "gpus_per_worker": 0}}
+
+    def _kept_spec(self, spec_hash: str) -> Mapping[str, Any]:
+        if spec_hash not in self._kept:
+            found = self.run.kept_spec(spec_hash)
+            if found is None:
+                path = self.run.folder.spec_of(spec_hash)
+                raise UserError(f"{path}, the spec that a resume has changed since, is gone or altered; bring it back.")
+            self._kept[spec_hash] = found.to_dict()
+        return self._kept[spec_hash]
+
+    @cached_property
+    def _kept(self) -> dict[str, Mapping[str, Any]]:
+        return {}
 
     @cached_property
     def _current_spec(self) -> Mapping[str, Any]:

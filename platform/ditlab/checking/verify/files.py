@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +19,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout
 from ditlab.errors import UserError, first_line
+from ditlab.receipts.reading import Receipts
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -30,6 +32,7 @@ from ditlab.spec.values import format_bytes
 from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import folder_size, is_as_stamped
 from ditlab.storage.plain_files import read_plain
+from ditlab.tracking.names import SPEC_HASH, change_texts
 
 REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
 
@@ -39,7 +42,7 @@ class VerifiedPart:
     """One part of a run that was verified, or could not be."""
 
     part: str
-    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
+    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `rates`, `replay` or `code`."""
     verdict: Literal["holds", "off", "not checked"]
     sentence: str
     """Description of what was checked, or of what is off, with the place and the remedy."""
@@ -105,8 +108,11 @@ def _described(manifests: dict[int, CheckpointManifest], noun: str) -> str:
     return f"{len(manifests)} {noun} ({steps}), {format_bytes(size)}"
 
 
-def check_spec(run: OpenedRun, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
-    """Compare the run's spec with its stamp, byte by byte, and with those in the checkpoints."""
+def check_spec(
+    run: OpenedRun, kept: KeptCheckpoints, receipts: Receipts | None, resumes: Sequence[Mapping[str, Any]]
+) -> Iterator[VerifiedPart]:
+    """Compare the run's spec with its stamp, byte by byte, and with those of checkpoints and attempts: each other one
+    must be one that a record of `resumes`, the journal's, has changed."""
     try:
         content = read_plain(run.folder.spec, MAX_BYTES)
     except OSError as error:
@@ -116,14 +122,37 @@ def check_spec(run: OpenedRun, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
     if not is_whole:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
     own = run.experiment.content_hash()
-    others = [step for step, manifest in kept.manifests.items() if manifest.spec_hash != own]
-    for step in others[:3]:
-        theirs = kept.manifests[step].spec_hash
-        sentence = f"checkpoint {step:,} was trained by a spec of hash {theirs}, and {run.folder.spec} has {own}."
-        yield VerifiedPart("spec", "off", sentence)
-    if is_whole and not others:
+    switches = [record["changes"][SPEC_HASH] for record in resumes if SPEC_HASH in record["changes"]]
+    attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
+    known, trained = [own], {attempt.spec_hash for attempt in attempts}
+    if trained and own not in trained and run.kept_spec(attempts[-1].spec_hash):
+        known.append(attempts[-1].spec_hash)  # a resume that ended before its first step
+        yield VerifiedPart("spec", "not checked", f"no step was trained by {run.folder.spec}, of hash {own}.")
+    for old, new in reversed(switches):
+        if new == known[-1]:
+            known.append(old)
+    faults = [
+        f"checkpoint {step:,} was trained by a spec of hash {manifest.spec_hash}, and {run.folder.spec} has {own}: no "
+        "record of a resume says so."
+        for step, manifest in kept.manifests.items()
+        if manifest.spec_hash not in known
+    ]
+    faults += [
+        f"attempt {attempt.attempt} goes on from step {attempt.step:,} with a spec of hash {attempt.spec_hash}, and "
+        f"the attempt before had {before.spec_hash}: no record of a resume says so."
+        for before, attempt in pairwise(attempts)
+        if before.spec_hash != attempt.spec_hash and (before.spec_hash, attempt.spec_hash) not in switches
+    ]
+    faults += [
+        f"{run.folder.spec_of(each)}, by which steps were trained, is gone or altered; bring it back."
+        for each in sorted(trained & {*known})
+        if not run.kept_spec(each)
+    ]
+    yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
+    if is_whole and not faults:
         of = f", that of {len(kept.manifests)} checkpoints" if kept.manifests else ""
-        yield VerifiedPart("spec", "holds", f"hash {own}{of}.")
+        texts = (f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes)
+        yield VerifiedPart("spec", "holds", "; ".join([f"hash {own}{of}", *texts]) + ".")
 
 
 def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataSplits | None, VerifiedPart]:
@@ -169,9 +198,10 @@ def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: di
         with store.open(int(step)) as reader:
             saved = SavedRun(run.home, run.folder, run.record, run.experiment, run.warn, checkpoint=reader)
             weights = measured_weights(saved, saved.network(torch.device("cpu")))
+            hashes = {run.experiment.content_hash(), reader.manifest.spec_hash}  # measured before or after a resume
     except UserError as error:
         return VerifiedPart("evaluations", "not checked", f"{name}: {error}")
     of = f"of the weights of checkpoint {int(step):,}, of the run's spec and of the measurements beside it"
-    if evaluation_digest(measurements, run.experiment.content_hash(), weights) != recorded:
+    if recorded not in {evaluation_digest(measurements, each, weights) for each in hashes}:
         return VerifiedPart("evaluations", "off", f"{name} is not {of}.")
     return VerifiedPart("evaluations", "holds", f"{name} is {of}, as its digest says.")

@@ -19,7 +19,8 @@ from ditlab.errors import first_line
 from ditlab.receipts.reading import Receipts, walk_chain
 from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 from ditlab.storage.plain_files import open_regular_file
-from ditlab.tracking.journal import LARGEST_JOURNAL, all_metrics, read_journal
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
+from ditlab.training.plan import learning_rate, plan_run
 
 NAMED = 3
 """Faults that are named one by one."""
@@ -109,14 +110,45 @@ def check_samples(
     )
 
 
+def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Iterator[VerifiedPart]:
+    """Compare the learning rate of each step with the schedule of the spec by which its attempt trained."""
+    num, specs = 0, {each: run.kept_spec(each) for each in {each.spec_hash for each in receipts.attempts.values()}}
+    for number, attempt in sorted(receipts.attempts.items()):
+        rows = receipts.rows[(receipts.rows["attempt"] == number) & (receipts.rows["flags"] & LEFT_OUT == 0)]
+        experiment = specs[attempt.spec_hash]
+        if experiment is None or not len(rows):
+            continue
+        schedule, base, plan = experiment.schedule, experiment.optimizer.lr, plan_run(experiment, data)
+        due = [
+            learning_rate(schedule, base, step - 1, plan.total_steps, plan.epoch_steps)
+            for step in rows["step"].tolist()
+        ]
+        away = np.flatnonzero(~np.isclose(rows["lr"], due, rtol=1e-6, atol=0))
+        if len(away):
+            first = away[0]
+            yield VerifiedPart(
+                "rates", "off",
+                f"step {rows['step'][first]:,} (attempt {number}) had the learning rate {rows['lr'][first]:.6g}, and "
+                f"the schedule of its spec gives {due[first]:.6g}; {len(away):,} of the attempt's steps are off.",
+            )  # fmt: skip
+            return
+        num += len(rows)
+    if num:
+        yield VerifiedPart(
+            "rates", "holds", f"{num:,} steps had the learning rate that the schedule of their spec gives."
+        )
+
+
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
-) -> tuple[list[tuple[int, dict[str, str]]], list[VerifiedPart]]:
+) -> tuple[list[tuple[int, dict[str, str]]], list[JournalRecord], list[VerifiedPart]]:
     """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing; the
-    last line of a run in training may be torn. Returns tags, each with the number of its line, and the findings."""
+    last line of a run in training may be torn. Returns tags, each with the number of its line, records of resumes, and
+    the findings."""
     path, may_be_torn = run.folder.journal, run.record.status == "running"
     number, has_end, points, damaged = 0, False, list[tuple[int, dict[str, float]]](), list[str]()
     tags: list[tuple[int, dict[str, str]]] = []
+    resumes: list[JournalRecord] = []
     try:
         with open_regular_file(path, LARGEST_JOURNAL) as file:
             for number, line in enumerate(read_journal(file), 1):
@@ -131,11 +163,13 @@ def check_journal(
                         points.append((record["step"], values))
                 elif record is not None and record["kind"] == "tags":
                     tags.append((number, record["values"]))
+                elif record is not None and record["kind"] == "resume":
+                    resumes.append(record)
                 has_end = has_end or (record is not None and record["kind"] == "end")
     except FileNotFoundError:
-        return [], [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+        return [], [], [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
     except OSError as error:
-        return [], [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+        return [], [], [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
     faults, sentence = [], f"{number:,} lines have their checksums"
     if damaged:
         more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
@@ -167,7 +201,7 @@ def check_journal(
         done = receipts.steps["step"][(receipts.steps["flags"] & LEFT_OUT) == 0].tolist()
         due = {step for step in done if step <= last and (step % every == 0 or step == 1)}
         missing = sorted(due - {step for step, _ in points})
-        if missing and not any("ditlab.resume.tracking.every" in values for _, values in tags):
+        if missing and not any("tracking.every" in record["changes"] for record in resumes):
             faults.append(
                 f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
                 "missing; bring it back from a copy."
@@ -177,5 +211,5 @@ def check_journal(
         if rest := len(points) - num_compared:
             sentence += f". {rest:,} logged steps have no receipt"
     if faults:
-        return tags, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
-    return tags, [VerifiedPart("journal", "holds", f"{sentence}.")]
+        return tags, resumes, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
+    return tags, resumes, [VerifiedPart("journal", "holds", f"{sentence}.")]

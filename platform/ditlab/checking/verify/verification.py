@@ -23,7 +23,7 @@ from ditlab.checking.verify.files import (
     open_verified,
     read_checkpoints,
 )
-from ditlab.checking.verify.records import check_chain, check_journal, check_samples
+from ditlab.checking.verify.records import check_chain, check_journal, check_rates, check_samples
 from ditlab.errors import RunFailed, UserError
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import EVALUATION_TAG
@@ -115,8 +115,9 @@ def verify_run(
     except UserError as error:
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
         parts.append(VerifiedPart("receipts", "off" if names_chain else "not checked", str(error)))
-    tags, journal = check_journal(run, receipts, kept)
-    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal, *check_spec(run, kept)]
+    tags, resumes, journal = check_journal(run, receipts, kept)
+    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal]
+    parts += check_spec(run, kept, receipts, resumes)
     parts.append(_check_code(run, receipts))
     recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
     recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
@@ -124,6 +125,7 @@ def verify_run(
     parts.append(opened)
     if receipts is not None and data is not None:
         parts += check_samples(run, receipts, data, kept.manifests, seed)
+        parts += check_rates(run, receipts, data)
     evaluations = [(line, values) for line, values in tags if EVALUATION_TAG in values]
     if evaluations and data is not None:
         parts.append(check_evaluation(run, store, *evaluations[-1]))

@@ -125,6 +125,9 @@ SCHEDULES = [
     {"kind": "constant", "warmup_epochs": 0.5},
     {"kind": "warmup_cosine"},
     {"kind": "warmup_cosine", "warmup": 9, "final": 0.05},
+    {"kind": "warmup_stable_decay", "warmup": 9},
+    {"kind": "warmup_stable_decay", "warmup": 9, "decay_start": 250, "final": 0.05},
+    {"kind": "warmup_stable_decay", "warmup_epochs": 0.5, "decay_start": 20, "shape": "linear"},
     {"kind": "stepped_cosine_restart", "cycle": 11, "valley": 0.3, "decay": 0.8, "floor": 0.02},
     {"kind": "stepped_cosine_restart"},
 ]

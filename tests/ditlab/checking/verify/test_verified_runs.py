@@ -37,7 +37,7 @@ def test_a_whole_run_holds(made):
     found = verified(made)
     assert {part.part: part.verdict for part in found.parts} == {
         "receipts": "holds", "checkpoints": "holds", "averages": "holds", "journal": "holds", "spec": "holds",
-        "code": "holds", "data": "holds", "samples": "holds", "replay": "not checked",
+        "code": "holds", "data": "holds", "samples": "holds", "rates": "holds", "replay": "not checked",
     }  # fmt: skip
     assert found.holds and json.dumps(found.to_dict())
     assert listed(made) == before

@@ -38,7 +38,8 @@ def run(home: Path) -> RunFolder:
         journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
     journal.append("tags", values={"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"})
     journal.append("start", **begin)
-    journal.append("tags", values={"ditlab.resume.training.steps": "600", "ditlab.resume.seed": "4"})
+    changes = {"training.steps": ("300", "600"), "spec_hash": ("a", "b"), "resources.workers": ("2", "")}
+    journal.append("resume", step=300, changes=changes, rates="learning rate 0 at step 300")
     journal.log_metrics(400, {"eval/a": 0.5, "eval/b": 0.25, "eval/c": float("nan"), "eval/d": 1.0})
     for name in ("one.png", "two.png"):
         journal.append("artifact", path=f"media/{name}", artifact_path="figures")
@@ -137,7 +138,8 @@ def test_events_stand_in_their_order(run, ditlab):
         "data: digits (1,617 train, 180 held out)",
         "failed: lost_worker: worker 1 was killed",
         "started again (1): small, MLflow experiment digits",
-        "resumed with training.steps=600, seed=4",
+        "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 -> none; learning rate 0 at "
+        "step 300",
         "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
         "logged figures (2 files)",
         "ended: finished",

@@ -118,7 +118,7 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
     lost = "worker 1 on node 10.0.0.5 was lost"
     run.tags({"ditlab.failure": "lost_worker", "ditlab.failures": "1", "ditlab.failure_message": lost}, after=500)
     run.start()
-    run.tags({"ditlab.resume.optimizer.lr": "0.5"})
+    run.add("resume", step=10, changes={"training.steps": ("10", "40")}, rates="")
     run.train(range(11, 21))
     run.add("end", status="interrupted")
     run.start()
@@ -127,7 +127,8 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
     run.train(range(31, 41))
     run.end()
     found = page_of(run)
-    for expected in (f"failed: lost_worker: {lost}", "recovery skipped steps: 2", "resumed with optimizer.lr=0.5",
+    for expected in (f"failed: lost_worker: {lost}", "recovery skipped steps: 2",
+                     "resumed after step 10 with training.steps: 10 -> 40",
                      "started again (3)", "steps with NaN or infinity 2", "in 4 attempts"):  # fmt: skip
         assert expected in found.text, expected
     bars = [attrs["class"] for attrs in found.all("span") if (attrs.get("class") or "").startswith("bar ")]

@@ -110,7 +110,12 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert first.close(30) == 0
     assert Stored(first).run.info.status == "KILLED"
 
-    second = open_run(folder, home, params={"depth": "9", "workers": "2", "new": "1"})
+    params = {"depth": "9", "workers": "2", "new": "1"}
+    second = open_run(folder, home, params=params)
+    changes = second.resume_changes(params, {})
+    assert changes == {"workers": ("1", "2")}
+    second.log_resume(200, changes, "a rate")
+    assert second.resume_changes(params, {}) == {} != second.resume_changes({**params, "workers": "1"}, {})
     for step in range(201, 301):
         second.journal.log_metrics(step, {"train/loss": 1 / step})
     second.log_image("samples", 200, picture(tmp_path / "a.png"))
@@ -122,7 +127,7 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert stored.points("train/loss") == [(step, 1 / step) for step in range(1, 301)]
     assert stored.run.info.status == "FINISHED"
     assert stored.run.data.params == {"depth": "9", "workers": "1", "new": "1"}
-    assert stored.run.data.tags["ditlab.resume.workers"] == "2"
+    assert stored.run.data.tags["ditlab.resume.1"] == "after step 200: workers: 1 -> 2; a rate"
     assert len(stored.files("images")) == 4  # the picture and its thumbnail, and once more as the newest one
 
     with RunTracker(folder, None, home) as later:  # as `ditlab evaluate` does, after the end
