@@ -42,7 +42,10 @@ DAMAGED: tuple[tuple[str, str], ...] = (
 
 NOT_READ: tuple[tuple[str, str], ...] = (
     (CHECKPOINT + r"fork-\w+", "a fork's mark: another content than the checkpoint's hash is tried in runs/forks"),
-    (r"train/\w+/receipts/(steps\.bin|attempts\.jsonl)", "receipts: tests of receipts and checking/verify damage them"),
+    (
+        r"train/\w+/receipts/(steps\.bin|attempts\.jsonl|spec-[0-9a-f]{16}\.yaml)",
+        "receipts: tests of receipts and checking/verify damage them",
+    ),
     (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),
     (r".*\.lock", "a lock: what it holds is not read"),
     (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),
