@@ -56,6 +56,7 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
              "bytes", 1),
         Case("store's index", lambda one: next((one.home.stores / "digits").glob("blocks-*")), (readers.digits,),
              "bytes", 1),
+        Case("name of a store", lambda one: one.home.stores / "pets", (readers.named,), "json", 3),
         Case("buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4),
         Case("bucket's store.json", lambda one: next(one.bucketed.glob("*/store.json")), (readers.buckets,), "json", 3),
         Case("export's weights", lambda one: one.export / "weights.safetensors", (readers.export,), "bytes", 3),

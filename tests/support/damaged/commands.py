@@ -36,6 +36,8 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
             return [("runs", "sync"), shown[1]]
         case "store.json" | "store's rows" | "store's index":
             return [("data", "inspect", "digits"), sample]
+        case "name of a store":
+            return [("data", "inspect", "pets"), ("data", "list")]
         case "best.yaml":
             return [("train", one.best, "--dry-run"), ("validate", one.best), ("runs", "rm", OTHER, "--dry-run")]
         case "home.json" | "mlflow.db":

@@ -9,6 +9,7 @@ from unittest import mock
 import torch
 
 from denoisers.contract import BatchField
+from ditlab.data.named_stores import StoreName
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.home import Home, RunFolder
 from ditlab.quality.classifier import SmallClassifier, TrainedClassifier, _save
@@ -111,6 +112,7 @@ def complete(root: Path, run_id: str) -> DamagedHome:
         update_record(home.run(OTHER), name="other", status="interrupted")
         sweep = _sweep(home)
         bucketed.write(home.stores / "buckets")
+        (home.stores / "pets").write_text(StoreName(store="buckets").model_dump_json())
         (root / "tokenizer.json").write_bytes(ByteTokenizer().content)
         home.classifiers.mkdir(exist_ok=True)
         network = SmallClassifier(FIELDS.shape, FIELDS.num_classes, torch.Generator().manual_seed(0))

@@ -25,6 +25,7 @@ DAMAGED: tuple[tuple[str, str], ...] = (
     (CHECKPOINT + r"shard-[^/]*", "checkpoint's shard"),
     (SNAPSHOT + r"manifest\.json", "snapshot's manifest"),
     (SNAPSHOT + r"shard-[^/]*", "snapshot's shard"),
+    (r"stores/[\w.-]+", "name of a store"),
     (STORE + r"buckets\.json", "buckets.json"),
     (STORE + r"\d+x\d+-\w+/store\.json", "bucket's store.json"),
     (STORE + r"store\.json", "store.json"),

@@ -16,6 +16,7 @@ from ditlab.analysis.drawing import open_export
 from ditlab.api.removal import check_unneeded
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
+from ditlab.data.named_stores import store_folder
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.text.tokenizer import open_tokenizer
 from ditlab.errors import UserError
@@ -174,6 +175,11 @@ def spec(one: DamagedHome, say: Say) -> Any:
 def digits(one: DamagedHome, say: Say) -> Any:
     """The store of the run's data, its shards hashed."""
     return _store(one.home.stores / "digits")
+
+
+def named(one: DamagedHome, say: Say) -> Any:
+    """A store by its name."""
+    return _store(store_folder("pets", one.home))
 
 
 def buckets(one: DamagedHome, say: Say) -> Any:
