@@ -378,8 +378,9 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     def last(run: ComparedRun, name: str) -> Cell:
         if name not in run.curves:
             return None
-        curve = smoothed(run.curves[name]) if name == TRAIN_LOSS else run.curves[name]
-        return float(curve.values[-1])
+        steps, values = run.curves[name].steps, run.curves[name].values
+        recent = steps > steps[-1] * (1 - 1 / WINDOWS) if name == TRAIN_LOSS else slice(-1, None)
+        return float(np.median(values[recent]))
 
     metrics: list[list[Cell]] = [[name, *(last(run, name) for run in comparison.runs)] for name in names]
     if any(run.measurement for run in comparison.runs):
