@@ -160,12 +160,12 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
     """Parameters by component."""
     rows = [(name, f"{number:,}", f"{number / counts.total:.1%}") for name, number in counts.components.items()]
-    rows.append(("total", f"{counts.total:,}", ""))
-    if counts.trainable != counts.total:
-        rows.append(("trainable", f"{counts.trainable:,}", ""))
     rows += [
         (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()
     ]
+    if counts.trainable != counts.total:
+        rows.append(("trainable", f"{counts.trainable:,}", ""))
+    rows.append(("total", f"{counts.total:,}", ""))
     title = f"{experiment.name} ({experiment.model.family})"
     return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)
 
