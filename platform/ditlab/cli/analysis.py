@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -253,5 +251,7 @@ def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> No
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema)
     output.emit(exported.to_dict(), as_json, exported.files)
-    code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
-    output.hint_text(as_json, f"{output.short_path(Path(sys.executable))} -c {shlex.quote(code)}")
+    output.hint_text(as_json, "in Python:")
+    folder = str(output.relative(exported.folder))
+    for line in ("import ditlab", f"model = ditlab.load_export({folder!r})", "model.network"):
+        output.hint_line(as_json, line)
