@@ -137,6 +137,6 @@ def test_the_site_is_built_strictly_and_passes_every_check(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert find_faults(tmp_path / "site") == []
-    assert "Your images in fifteen minutes" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "Three doors" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     for name in ("reference/experiment", "reference/commands", "reference/python", "reference/metrics"):
         assert Path(tmp_path, "site", f"{name}.html").stat().st_size > 10_000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +254,8 @@ def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> No
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema)
     output.emit(exported.to_dict(), as_json, exported.files)
-    output.hint_text(as_json, "in Python:")
-    folder = str(output.relative(exported.folder))
-    for line in ("import ditlab", f"model = ditlab.load_export({folder!r})", "model.network"):
-        output.hint_line(as_json, line)
+    code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
+    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'  # as one types it, where that is safe
+    found = shutil.which("python")
+    program = "python" if found and Path(found).samefile(sys.executable) else output.short_path(Path(sys.executable))
+    output.hint_text(as_json, f"{program} -c {quoted}")

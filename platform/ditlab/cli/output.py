@@ -91,12 +91,6 @@ def hint_text(as_json: bool, text: str) -> None:
         say(f"next: {text}")
 
 
-def hint_line(as_json: bool, text: str) -> None:
-    """Print a line that follows `hint_text`, indented."""
-    if not as_json:
-        say(f"  {text}")
-
-
 def command_line(command: str, *arguments: object) -> str:
     """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python with the module."""
     beside = Path(sys.executable).with_name("ditlab")
