@@ -29,6 +29,8 @@ mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py")

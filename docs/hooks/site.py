@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from built_site import find_faults
-from command_notes import show_notes
+from command_notes import leave_out_notes
 from figure_gallery import show_figures
 from formulas import render_formulas
 from mkdocs.exceptions import PluginError
@@ -37,7 +37,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Lead links out of docs/ to the pages of those files; show figures, and why commands are not run."""
     linked = config["extra"]["repository"].relinked(markdown, page.file.src_uri)
-    return show_notes(show_figures(linked, page.file.src_uri, Path(config["docs_dir"])))
+    return leave_out_notes(show_figures(linked, page.file.src_uri, Path(config["docs_dir"])))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:

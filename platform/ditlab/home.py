@@ -242,7 +242,7 @@ class RunFolder:
         return self.receipts / f"spec-{spec_hash}.yaml"
 
     evaluations = Below("evaluations")
-    """Loss components of each evaluation by held-out sample: `00000200.npz`, an array a component."""
+    """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
     checkpoints = Below("checkpoints")

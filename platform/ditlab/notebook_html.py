@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -112,6 +115,55 @@ def row_of(parts: Iterable[Markup]) -> Markup:
     """Parts side by side, in as many lines as the page is narrow."""
     inside = Markup("").join(parts)
     return Markup("<div style='display:flex;flex-wrap:wrap;gap:.5em;align-items:flex-start'>{}</div>").format(inside)
+
+
+class NotebookBar:
+    """A bar and a line of text below a notebook's cell, renewed in place."""
+
+    INTERVAL = 0.25
+    """Least seconds between two versions, as each is sent to the browser."""
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        """Show by `display`, IPython's."""
+        self._display, self._shown_at, self._latest = display, -math.inf, ("", 0, 0)
+        self._handle: Any = None
+
+    def stage(self, name: str) -> None:
+        """Show what is waited for."""
+        self._show(f"{name} ...", 0, 0)
+
+    def update(self, progress: Any) -> None:
+        """Show a training's progress (`TrainingProgress`)."""
+        is_over = progress.step == progress.total_steps
+        self._show(progress.describe(), progress.step, progress.total_steps, is_over or progress.phase != "training")
+
+    def close(self) -> None:
+        """Show the latest version."""
+        if self._latest[0]:
+            self._show(*self._latest)
+
+    def _show(self, text: str, done: int, total: int, at_once: bool = True) -> None:
+        self._latest = text, done, total
+        if not at_once and time.monotonic() - self._shown_at < self.INTERVAL:
+            return
+        self._shown_at = time.monotonic()
+        bar = Markup("<progress value='{}' max='{}' style='width:14em'></progress> ") if total else Markup("")
+        page = {"text/html": paragraph(bar.format(done, total) + shown(text)), "text/plain": hide(text)}
+        if self._handle is None:
+            self._handle = self._display(page, raw=True, display_id=True)
+        else:
+            self._handle.update(page, raw=True)
+
+
+def notebook_bar() -> NotebookBar | None:
+    """Return a bar below the current cell; None outside of a notebook (a terminal's IPython has none)."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    return NotebookBar(display)
 
 
 def as_markup(value: object) -> Markup:

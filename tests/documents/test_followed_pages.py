@@ -114,7 +114,7 @@ def test_a_page_can_be_followed(reader, page, monkeypatch):
         install(reader.folder / "site", files)
         monkeypatch.syspath_prepend(reader.folder / "site")
         monkeypatch.setenv("PYTHONPATH", str(reader.folder / "site"))  # for the processes of a sweep
-    if page == "docs/index.md":
+    if page == "docs/tutorials/pictures.md":
         runpy.run_path(str(reader.folder / "shapes.py"))
     if page == "docs/data.md":
         make_pets(reader.folder / "pets")
@@ -146,7 +146,9 @@ def test_specs_written_out_on_a_page_are_valid(page, tmp_path, monkeypatch):
     (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
     (tmp_path / "dit.yaml").symlink_to(CHECKOUT / "experiments" / "digits" / "dit.yaml")
     for name, content in files_of((CHECKOUT / page).read_text(encoding="utf-8")).items():
-        if not name.endswith(".yaml") or "edges" in content:  # a component of the page's own package
+        if (
+            not name.endswith(".yaml") or "edges" in content or "moons" in content
+        ):  # a component of the page's own package
             continue
         (tmp_path / name).unlink(missing_ok=True)
         (tmp_path / name).write_text(content, encoding="utf-8")

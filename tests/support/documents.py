@@ -24,12 +24,13 @@ DIT, UNET, CLASSES, DEMO = (
     f"ditlab train experiments/digits/{name}.yaml" for name in ("dit", "unet", "dit_class", "demo")
 )
 FOLLOWED = {
-    "docs/index.md": (),
+    "docs/tutorials/pictures.md": (),
     "docs/specs.md": (),
     "docs/data.md": (),
     "docs/sweeps.md": (),
     "docs/tutorials/text.md": (),
     "docs/tutorials/own_loss.md": (),
+    "docs/tutorials/points.md": (),
     "docs/tutorials/sweep.md": (),
     "docs/families/dit.md": (DIT, CLASSES),
     "docs/families/unet.md": (DIT,),

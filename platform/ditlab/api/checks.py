@@ -12,7 +12,7 @@ from ditlab.checking.replay.report import ReplayReport, replay_run
 from ditlab.checking.verify.verification import GIB, RunVerification, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.tracking.records import find_training_run
@@ -50,19 +50,21 @@ def replay(
     anyway: bool = False,
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
+    on_cost: Callable[[str, bool], None] = ignore,
 ) -> ReplayReport:
     """Do steps `step` to `to` (from 1; None: one step) of a run again, without writing anything into the run.
 
     With `check`, loss, gradient norm, learning rate and samples are compared with journal and receipts (`holds`). With
     `worst` instead of a step, that many steps which stand out are found, replayed and explained. With `overrides`
     (`training.clip.max_norm=0.5`) the step is done once more under another spec. `anyway`: go on with other code, data
-    or device than the run's. The steps run in processes of their own: a program that calls this keeps its start behind
-    `if __name__ == "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's parent is
-    gone, or code, data or device are not the run's, and RunFailed where a step does not fit into memory.
+    or device than the run's. `on_cost` receives what it will take, and whether that is more than the training took,
+    before a step is done, and may raise. The steps run in processes of their own: a program that calls this keeps its
+    start behind `if __name__ == "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's
+    parent is gone, or code, data or device are not the run's, and RunFailed where a step does not fit into memory.
     """
     found = find_training_run(home := Home.from_environment(), run)
     opened = open_found(found, home, warn or _log.warning, on_progress)
-    return replay_run(opened, step, to, check=check, worst=worst, changes=overrides, anyway=anyway)
+    return replay_run(opened, step, to, check=check, worst=worst, changes=overrides, anyway=anyway, on_cost=on_cost)
 
 
 def verify(
@@ -75,13 +77,15 @@ def verify(
     anyway: bool = False,
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
+    on_cost: Callable[[str, bool], None] = ignore,
 ) -> RunVerification:
     """Check receipts, checkpoints, journal, spec and data of a run, and do `steps` of its steps, chosen by `seed`,
     again, within about so many `seconds`.
 
-    Stores of data up to `data_limit` bytes are hashed whole. Nothing is written into the run. The steps run in
-    processes of their own: a program that calls this keeps its start behind `if __name__ == "__main__"`. Raises
-    UserError for an unknown run, a sweep, an option out of its range, or checkpoints that cannot be reached.
+    `on_cost` is as in `replay`. Stores of data up to `data_limit` bytes are hashed whole. Nothing is written into the
+    run. The steps run in processes of their own: a program that calls this keeps its start behind `if __name__ ==
+    "__main__"`. Raises UserError for an unknown run, a sweep, an option out of its range, or checkpoints that cannot be
+    reached.
     """
     least_of = {"steps": (steps, 0), "seed": (seed, 0), "seconds": (seconds, 1), "data_limit": (data_limit, 0)}
     for name, (value, least) in least_of.items():
@@ -89,4 +93,6 @@ def verify(
             raise UserError(f"{name}={value} is below {least}; give {least} or more.")
     found = find_training_run(home := Home.from_environment(), run)
     opened = open_found(found, home, warn or _log.warning, on_progress)
-    return verify_run(opened, steps=steps, seed=seed, seconds=seconds, data_limit=data_limit, anyway=anyway)
+    return verify_run(
+        opened, steps=steps, seed=seed, seconds=seconds, data_limit=data_limit, anyway=anyway, on_cost=on_cost
+    )

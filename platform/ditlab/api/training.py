@@ -13,7 +13,7 @@ from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.notebook_html import never_failing
+from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.progress import ignore
 from ditlab.runs.launch import RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
@@ -99,10 +99,11 @@ def train(
     prove: bool = False,
     grace: float = GRACE,
     on_progress: Callable[[TrainingProgress], None] | None = None,
+    on_stage: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> TrainingResult:
-    """Train an experiment and return its result. Prints nothing by itself.
+    """Train an experiment and return its result. Prints nothing by itself, but a bar in a notebook.
 
     Works in any thread. In the main thread the first Ctrl-C ends the run after a final checkpoint, and the result's
     status is `interrupted`; a second one raises KeyboardInterrupt.
@@ -118,7 +119,8 @@ def train(
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
         grace: seconds from the first Ctrl-C or SIGTERM to the end; what is not saved by then is lost.
-        on_progress: receives step, metrics and speed, a few times a second.
+        on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows a bar, else nothing.
+        on_stage: receives what is waited for before the first step, as `starting workers`.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
 
@@ -136,6 +138,10 @@ def train(
         )
     say, warn = say or ignore, warn or _log.warning
     with ExitStack() as stack:
+        if on_progress is None and on_stage is None and (bar := notebook_bar()):
+            stack.callback(bar.close)
+            on_progress, on_stage = bar.update, bar.stage
+        on_progress, on_stage = on_progress or ignore, on_stage or ignore
         server = None
         if metrics_port is not None:  # it listens at once
             from ditlab.runs.servers import MetricsServer
@@ -144,14 +150,17 @@ def train(
         if address is not None:
             from ditlab.cluster.launch import cluster_connection
 
+            on_stage(f"connecting to {address}")
             stack.enter_context(cluster_connection(experiment, address, say))
         check_stop_wait(grace, warn)
+        on_stage("preparing data")
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         if prove:
             from ditlab.api import checks
             from ditlab.checking.prove.findings import proof_lines
 
             say("proving the engine on twenty steps before the run begins")
+            on_stage("proving the engine")
             proof = checks.prove(experiment)
             if not proof.holds:
                 raise ProofFailed(proof)
@@ -164,7 +173,7 @@ def train(
         for line in startup_lines(launch):
             say(line)
         lifecycle = RunLifecycle(launch)
-        callbacks = RunCallbacks(on_progress or ignore, warn, lifecycle.record_attempt_failure)
+        callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure, on_stage)
         if local:
             from ditlab.runs.local import train_in_process as run_training
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -254,4 +255,7 @@ def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> No
         exported = opened.export(out, averaged=not raw, ema=ema)
     output.emit(exported.to_dict(), as_json, exported.files)
     code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
-    output.hint_text(as_json, f"{output.short_path(Path(sys.executable))} -c {shlex.quote(code)}")
+    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'  # as one types it, where that is safe
+    found = shutil.which("python")
+    program = "python" if found and Path(found).samefile(sys.executable) else output.short_path(Path(sys.executable))
+    output.hint_text(as_json, f"{program} -c {quoted}")

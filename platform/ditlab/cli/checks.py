@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
+
+if TYPE_CHECKING:
+    from ditlab.cli.progress import ProgressBars
+
+
+_yes = click.option(
+    "--yes", is_flag=True, help="Do not ask whether to go on where the steps take longer than the training took."
+)
+
+
+def _ask_if_long(progress: ProgressBars, yes: bool) -> Callable[[str, bool], None]:
+    """Say what a replay takes; where that is long, ask a person at a terminal first. Raises Exit on a no."""
+
+    def tell(cost: str, is_long: bool) -> None:
+        for line in wrap(cost, 80):
+            progress.say(line)
+        if is_long and not yes and not progress.confirms("Go on?"):
+            progress.say("no step was done.")
+            raise click.exceptions.Exit(1)
+
+    return tell
 
 
 @click.command()
@@ -57,11 +81,12 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 )  # fmt: skip
 @options.overrides
 @click.option("--anyway", is_flag=True, help="Go on with other code, data or device than the run's, and say so.")
+@_yes
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a picture of each step; default: none.")
 @options.as_json
 def replay(
     run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],
-    anyway: bool, out: Path | None, as_json: bool,
+    anyway: bool, yes: bool, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Do a step of RUN again, and show its samples, losses and gradients. Nothing is written into the run.
 
@@ -80,7 +105,7 @@ def replay(
         progress.stage("opening the run")
         found = replay_steps(
             run, step, to, check=check, worst=worst, overrides=overrides, anyway=anyway, warn=progress.say,
-            on_progress=progress,
+            on_progress=progress, on_cost=_ask_if_long(progress, yes),
         )  # fmt: skip
     output.console(as_json).print("\n".join(found.lines), soft_wrap=True)
     files = found.save(out) if out else []
@@ -108,8 +133,11 @@ def replay(
     help="Hash data of up to this size as a whole; of larger data only what replayed steps read.",
 )  # fmt: skip
 @click.option("--anyway", is_flag=True, help="Replay with other code or device than the run's, and say so.")
+@_yes
 @options.as_json
-def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, as_json: bool) -> None:
+def verify(
+    run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, yes: bool, as_json: bool
+) -> None:
     """Check RUN against its record: files, receipts, data, and some steps done again.
 
     Exit code 1 where something is off. Nothing is written into the run.
@@ -128,7 +156,7 @@ def verify(run: str, steps: int, seed: int, seconds: float, data_limit: str, any
         progress.stage("opening the run")
         found = verify_run(
             run, steps=steps, seed=seed, seconds=seconds, data_limit=limit, anyway=anyway, warn=progress.say,
-            on_progress=progress,
+            on_progress=progress, on_cost=_ask_if_long(progress, yes),
         )  # fmt: skip
     for line in found.terminal_lines():
         output.console(as_json).print(line)

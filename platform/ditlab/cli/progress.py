@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -15,8 +16,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.cli.terminal import PlainLines, escape_for_terminal, format_clock, print_plain
-from ditlab.reports.formatting import format_number
+from ditlab.cli.terminal import PlainLines, escape_for_terminal, print_plain
+from ditlab.reports.formatting import format_clock, format_number
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
 _LEAST_RATE_TIME = 1.0
 """Seconds before a rate is shown: until then it is that of what is buffered."""
-NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 
 
 class TerminalConsole(Console):
@@ -76,6 +76,17 @@ class LiveDisplay(ABC):
             self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
         else:
             print_plain(message)
+
+    def confirms(self, question: str) -> bool:
+        """Ask a person at a terminal, below the display, which stands still; elsewhere nobody is asked: True."""
+        if not self._is_live or not sys.stdin.isatty():
+            return True
+        assert isinstance(self._shown, Live)
+        self._shown.stop()
+        try:
+            return click.confirm(question, default=True, err=True)
+        finally:
+            self._shown.start(refresh=True)
 
     def warn(self, message: str) -> None:
         """Print a warning, as `say` does."""
@@ -155,15 +166,7 @@ class ProgressLine(LiveDisplay):
 
     def update(self, progress: TrainingProgress) -> None:
         """Show the latest progress: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
-        parts = [f"step {progress.step}/{progress.total_steps}"]
-        for name, value in progress.metrics.items():
-            if name.startswith("train/") and name not in NOT_SHOWN:
-                parts.append(f"{name.removeprefix('train/')} {value:.4f}")
-        if progress.phase != "training":
-            parts.append(f"{progress.phase} ...")
-        elif progress.samples_per_second > 0 and progress.seconds_left is not None:
-            parts += [f"{progress.samples_per_second:,.0f} samples/s", f"{format_clock(progress.seconds_left)} left"]
-        self._text = " · ".join(parts)
+        self._text = progress.describe()
 
     def describe(self) -> str:
         """Latest progress."""

@@ -140,7 +140,6 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.api.specs import count_parameters, trace_shapes
 
     counts, terminal = count_parameters(experiment), output.console(as_json)
-    terminal.print(parameter_table(experiment, counts))
     with building():
         roles = count_by_role(experiment.model, experiment.objective)
     terminal.print(role_table(roles))
@@ -153,12 +152,13 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
         traced = trace_shapes(experiment, batch)
         terminal.print(shape_table(traced, batch))
         result["shapes"] = [asdict(row) for row in traced]
+    terminal.print(parameter_table(experiment, counts))
     output.emit(result, as_json)
     output.hint(as_json, "train", *output.repeated_arguments("shapes", "batch", "as_json"), "--dry-run")
 
 
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
-    """Parameters by component."""
+    """Parameters by component; the total is the last row."""
     rows = [(name, f"{number:,}", f"{number / counts.total:.1%}") for name, number in counts.components.items()]
     rows += [
         (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()

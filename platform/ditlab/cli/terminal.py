@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from ditlab.errors import UserError
+from ditlab.reports.formatting import format_clock
 from ditlab.secrets import hide
 
 # Line breaks and tabs are layout. Any other control character moves the cursor, erases lines, sets a window's title or
@@ -88,10 +89,3 @@ def print_plain(message: str) -> None:
     """Print a line on standard error in one write, without secrets and control characters."""
     sys.stderr.write(f"{escape_for_terminal(message)}\n")
     sys.stderr.flush()
-
-
-def format_clock(seconds: float) -> str:
-    """Seconds as `0:35`, `2:05:09` or `73:00:00`: hours go on past a day."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -81,12 +81,10 @@ def train(
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
 
-        proving = "proving the engine, then " if prove else ""
-        line.stage(f"{proving}preparing the run{'' if local else ' and its workers'}")
         try:
             result = training.train(
                 experiment, local=local, address=address, resume=resume, metrics_port=metrics_port, prove=prove,
-                grace=grace, on_progress=line.update, say=line.say, warn=line.warn,
+                grace=grace, on_progress=line.update, on_stage=line.stage, say=line.say, warn=line.warn,
             )  # fmt: skip
         except training.ProofFailed as error:
             from ditlab.checking.prove.findings import proof_lines

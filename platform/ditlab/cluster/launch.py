@@ -33,6 +33,8 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
     is_on_cluster = is_connected()
+    if not is_on_cluster:
+        callbacks.on_stage("starting Ray")
     with ray_session(None, needed, callbacks.warn), stop_signals(grace) as stop:
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
@@ -43,6 +45,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
         pool = WorkerPool(launch.folder.path / "ray", keep=False)
         if is_on_cluster:
             launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
+        callbacks.on_stage("starting workers")
         try:
             outcome = train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
         except KeyboardInterrupt:

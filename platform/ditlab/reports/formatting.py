@@ -106,6 +106,13 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s" if seconds >= 1 or not seconds else f"{seconds:.2f} s"
 
 
+def format_clock(seconds: float) -> str:
+    """Seconds as `0:35`, `2:05:09` or `73:00:00`: hours go on past a day."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def shorten(text: str, characters: int) -> str:
     """Shorten `text` to at most `characters`, leaving out its middle."""
     if len(text) <= characters:

@@ -15,6 +15,7 @@ from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
@@ -180,3 +181,5 @@ class RunCallbacks:
     """Receives warnings, one sentence each."""
     on_failure: Callable[[Mapping[str, str]], None]
     """Receives the tags of each failed attempt, before the run goes on or ends."""
+    on_stage: Callable[[str], None] = ignore
+    """Receives what the run waits for before its first step: `starting workers`."""

@@ -18,6 +18,7 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
     os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
+    callbacks.on_stage("building the network")
     before, cores, threads = torch.get_num_threads(), os.cpu_count() or 1, resources.cpus_per_worker
     if threads and threads > cores:
         callbacks.warn(

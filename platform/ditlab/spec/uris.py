@@ -51,7 +51,8 @@ def refuse_storage(field: str, place: str) -> str:
         scheme = ""
     has_scheme = is_uri(place) or has_one_slash(place)
     is_whole = is_uri(place) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) and place.strip() == place
-    if "\0" in place or (has_scheme and (not is_whole or re.search(r"[\t-\r]", place))):
+    has_odd_host = re.match(r"[^:]+://[^/]*\s", place)
+    if "\0" in place or (has_scheme and (not is_whole or has_odd_host or re.search(r"[\t-\r]", place))):
         raise ValueError(
             f"{field}={place if place.isprintable() else ascii(place)} is neither a path nor a URI; write "
             "scheme://bucket/prefix, or ./ before a folder's name."

@@ -1,14 +1,13 @@
 """Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
 
-import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from torch import nn
 
 from ditlab.data.splits import DataSplits
@@ -170,24 +169,21 @@ def held_out_sums(
 
 def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:
     """Keep values by held-out sample of an evaluation in a run's folder, float32. Raises OSError as the disk does."""
-    content = io.BytesIO()
-    kept: dict[str, Any] = {name: each.astype(np.float32) for name, each in values.items()}
-    np.savez(content, **kept)
     folder.evaluations.mkdir(exist_ok=True)
-    write_whole(_by_sample_file(folder, step), content.getvalue())
+    write_whole(_by_sample_file(folder, step), save({name: each.astype(np.float32) for name, each in values.items()}))
 
 
 def read_by_sample(folder: RunFolder, step: int) -> BySample:
     """Return what `save_by_sample` kept, float64; {} where there is nothing, or it is damaged."""
     try:
-        with np.load(_by_sample_file(folder, step), allow_pickle=False) as found:
-            return {name: found[name].astype(np.float64) for name in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        found = load(_by_sample_file(folder, step).read_bytes())
+    except (OSError, SafetensorError):
         return {}
+    return {name: values.astype(np.float64) for name, values in found.items()}
 
 
 def _by_sample_file(folder: RunFolder, step: int) -> Path:
-    return folder.evaluations / f"{step:08d}.npz"
+    return folder.evaluations / f"{step:08d}.safetensors"
 
 
 def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:

@@ -9,10 +9,12 @@ import numpy as np
 
 from denoisers.figures import Figure
 from ditlab.receipts.writer import ReceiptWriter
+from ditlab.reports.formatting import format_clock
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
 
-Phase = Literal["training", "evaluating", "saving"]
+_NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
+Phase = Literal["training", "compiling", "evaluating", "saving"]
 
 
 @dataclass
@@ -56,7 +58,20 @@ class TrainingProgress:
     """Latest metrics under their MLflow names: `train/loss` and so on."""
     phase: Phase = "training"
     seconds_left: float | None = None
-    """Time to the last step, without evaluations and saves."""
+    """Time to the end, from the median pace of the latest steps, with evaluations and saves as long as the last one
+    of each; what has not happened yet counts nothing."""
+
+    def describe(self) -> str:
+        """One line for people: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+        parts = [f"step {self.step}/{self.total_steps}"]
+        for name, value in self.metrics.items():
+            if name.startswith("train/") and name not in _NOT_SHOWN:
+                parts.append(f"{name.removeprefix('train/')} {value:.4f}")
+        if self.phase != "training":
+            parts.append(f"{self.phase} ...")
+        elif self.samples_per_second > 0 and self.seconds_left is not None:
+            parts += [f"{self.samples_per_second:,.0f} samples/s", f"{format_clock(self.seconds_left)} left"]
+        return " · ".join(parts)
 
 
 @dataclass(frozen=True)

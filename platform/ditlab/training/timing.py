@@ -10,7 +10,8 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,8 +27,8 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
 # Throughput
-TIME_CONSTANT = 30.0
-"""Seconds of training after which a stretch counts for a third in the time left; a busy machine's differ tenfold."""
+RECENT = 31
+"""Latest stretches, of a second or a step each, whose median pace the time left is told from."""
 # Slow workers
 FACTOR = 1.5
 """Times the median of the other workers that a slow worker's own work takes."""
@@ -61,7 +62,10 @@ class ThroughputMeter:
         self._since, self._steps = clock(), 0
         self.samples_per_second = 0.0
         self.seconds_per_sample = 0.0
-        """Average of which stretches fade within `TIME_CONSTANT`: what the time left is told from."""
+        """Median of the `RECENT` latest stretches: what the time left is told from."""
+        self._paces: deque[float] = deque(maxlen=RECENT)
+        self._pauses: dict[str, float] = {}
+        """Seconds that the latest pause of each kind took."""
 
     def restart(self) -> None:
         """Begin a new stretch: the time since the last step was spent on something else."""
@@ -73,19 +77,27 @@ class ThroughputMeter:
         elapsed = self._clock() - self._since
         if elapsed > 0 and (elapsed > 1.0 or not self.samples_per_second):
             samples = self._steps * self._batch_size
-            share = 1 - math.exp(-elapsed / TIME_CONSTANT) if self.seconds_per_sample else 1.0
-            self.seconds_per_sample += share * (elapsed / samples - self.seconds_per_sample)
+            self._paces.append(elapsed / samples)
+            self.seconds_per_sample = statistics.median(self._paces)
             self.samples_per_second = samples / elapsed
             self._since, self._steps = self._clock(), 0
 
+    def seconds_left(self, steps: int, pauses: Mapping[str, int]) -> float:
+        """Return the time of so many more steps and pauses by kind; a kind of which none is over yet counts nothing."""
+        between = sum(num * self._pauses.get(kind, 0.0) for kind, num in pauses.items())
+        return steps * self._batch_size * self.seconds_per_sample + between
+
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time inside from the throughput."""
+    def paused(self, kind: str = "") -> Iterator[None]:
+        """Exclude the time inside from the throughput; of a `kind` it is kept for the time left."""
         start = self._clock()
         try:
             yield
         finally:
-            self._since += self._clock() - start
+            elapsed = self._clock() - start
+            self._since += elapsed
+            if kind:
+                self._pauses[kind] = elapsed
 
 
 @dataclass(frozen=True)

@@ -223,8 +223,10 @@ class Trainer:
             throughput.restart()
             self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
-                with throughput.paused():
+                with throughput.paused("evaluation"):
                     self._evaluate()  # the level of chance; and a sampler that fails does so before hours of training
+            if experiment.engine.compile:
+                self.metrics.report_progress(state.step, "compiling")
             while state.step < self.run.plan.total_steps and not stopped:
                 marker.begin(state.step, "waiting for data")
                 if self._retire_fields():
@@ -263,11 +265,13 @@ class Trainer:
         if snapshots and snapshots.is_due(step):
             with self.clock.phase("checkpoint"):
                 snapshots.save(self.state)
-        with metrics.throughput.paused():
-            if evaluates:
+        if evaluates:
+            with metrics.throughput.paused("evaluation"):
                 self._evaluate()
-            if saves:
+        if saves:
+            with metrics.throughput.paused("checkpoint"):
                 self._save()
+        with metrics.throughput.paused():
             if evaluates and not last:
                 with self.clock.phase("evaluation"):
                     stopped = self._is_stopped_by_evaluation()

@@ -61,7 +61,7 @@ def test_training_and_held_out_metrics(rows, dtype):
         with MetaDevice(READS) as mode:
             metrics = parts.objective.metrics(parts.network, parts.batch, MetaNoise())
         found = {**components, **metrics}.values()
-        assert all(value.device == META and value.shape == () for value in found), shown
+        assert all(value.device == META and value.ndim < 2 for value in found), shown
         trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
         assert all(each.grad is not None and each.grad.device == META for each in trained), shown
         transfers = training.seen.transfers + mode.seen.transfers

@@ -44,13 +44,13 @@ def test_the_frontier_of_a_run(averaged_home, finished, ema, monkeypatch):
     errors = {each["profile"]: each["profile_error"] for each in said.json["averages"]}
     assert errors["0.05"] < 1e-9 and errors["0.1"] < 1e-9
     first, *rest = (each["metrics"] for each in said.json["averages"])
-    assert {"held_out/velocity", "held_out/direction"} <= first.keys()
+    assert {"eval/velocity", "eval/direction"} <= first.keys()
     assert all(each == pytest.approx(first, rel=1e-4) for each in rest)
     (figure,) = said.json["files"]
     assert Path(figure).read_bytes().startswith(b"\x89PNG")
     lines = [line for line in said.err.splitlines() if line != figure]
     assert max(map(len, lines)) <= 80
-    assert sum("held_out/velocity_t0" in line for line in lines) == 1
+    assert sum("eval/velocity_t0" in line for line in lines) == 1
     assert sum("exact" in line for line in lines) == 1 and sum("approximate" in line for line in lines) == 1
 
 

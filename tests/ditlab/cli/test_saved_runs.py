@@ -1,6 +1,9 @@
 """`sample`, `evaluate`, `export`, `figures` on a run that has finished."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from ditlab.api.analysis import figures
 from ditlab.home import Home
 from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
 from ditlab.training.export import load_export
+from support.documents import CHECKOUT
 from support.opened import open_training_run
 
 
@@ -221,3 +225,19 @@ def test_formats_and_themes(blank_pictures, ditlab, tmp_path):
     names = [Path(file).name for file in said.json["files"]]
     assert names == ["schedules.svg", "schedules.png", "schedules-dark.svg", "schedules-dark.png"]
     assert ditlab(*words, "--format", "gif").code == 2
+
+
+def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(finished, with_run, tmp_path, monkeypatch):
+    """The page's block as it stands, in a process whose path holds the networks alone."""
+    monkeypatch.chdir(tmp_path)
+    said = with_run("export", finished.run_id, "--out", "exported")
+    assert said.code == 0 and said.err.rstrip().endswith("print(ditlab.load_export('exported').network)\""), said.err
+    page = (CHECKOUT / "docs" / "exports.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "denoisers").symlink_to(CHECKOUT / "models" / "denoisers")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    absent = "import sys\nsys.modules.update(dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed')))\n"
+    found = subprocess.run(
+        [sys.executable, "-c", absent + block], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert found.returncode == 0 and found.stdout.startswith("torch.Size([4, "), found.stderr

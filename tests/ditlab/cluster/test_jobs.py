@@ -15,6 +15,8 @@ import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.home import Home
+from ditlab.tracking.history import JournalFacts
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import list_runs
 from support.clusters.lab import Lab, lab
 from support.clusters.nodes import CHECKOUT, wait_for
@@ -73,7 +75,10 @@ def test_the_line_of_the_readme_trains_on_two_nodes(here, two_nodes):
     [record] = [record for record in list_runs(Home(here.home)) if record.name == "digits-dit"]
     assert (record.status, record.step) == ("finished", 40)
     run = here.mlflow.run(record.run_id)
-    tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+    facts = JournalFacts()
+    for event in read_content(Home(here.home).run(record.run_id).journal).events:
+        facts.add(event)
+    tags = facts.tags
     assert run["info"]["status"] == "FINISHED" and tags["ditlab.workers"] == "2"
     assert len(set(tags["ditlab.nodes"].split(", "))) == 2, tags["ditlab.nodes"]
     assert here.mlflow.steps(run["info"]["run_id"], "train/loss") == list(range(1, 41))

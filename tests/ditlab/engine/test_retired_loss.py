@@ -57,6 +57,6 @@ def traced(stage):
             trace.norms.append(float(engine.step(step, 1e-3)))
             with engine.evaluating():
                 found = objective.metrics(rooted, batch, noise)
-            trace.alignments.extend(float(found[name]) for name in ("alignment",) if name in found)
+            trace.alignments.extend(float(found[name].mean()) for name in ("alignment",) if name in found)
         engine.close()
     return trace

@@ -32,7 +32,6 @@ ASHA = {"scheduler": {"kind": "asha", "grace": 2}}
 APART = {
     "held-out samples": {"data": {"kind": "choice", "values": [DIGITS, {**DIGITS, "hold_out": 0.01}]}},
     "their number": {"evaluation.limit": {"kind": "choice", "values": [16, 32]}},
-    "precision": {"training.precision": {"kind": "choice", "values": ["fp32", "bf16"]}},
 }
 
 

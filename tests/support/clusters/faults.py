@@ -12,6 +12,9 @@ from pathlib import Path
 import mlflow
 import psutil
 
+from ditlab.home import Home
+from ditlab.tracking.history import JournalFacts
+from ditlab.tracking.journal import read_content
 from support.trainings.timings import TIMINGS
 
 
@@ -99,7 +102,7 @@ def kill_worker(index: int, number: int = signal.SIGKILL) -> Callable[[], None]:
 
 
 def tracked(home: Path, name: str) -> tuple[dict[str, list[tuple[int, float]]], dict[str, str], str]:
-    """(points by metric, tags, status) of the one MLflow run of a name, timings left out."""
+    """(points by metric, tags, status) of the one MLflow run of a name, timings left out; tags of its journal, too."""
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     (run,) = client.search_runs(experiments, f"attributes.run_name = '{name}'")
@@ -107,4 +110,7 @@ def tracked(home: Path, name: str) -> tuple[dict[str, list[tuple[int, float]]], 
     points = {
         key: [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, key)] for key in keys
     }
-    return {key: sorted(values) for key, values in points.items()}, dict(run.data.tags), run.info.status
+    facts = JournalFacts()
+    for event in read_content(Home(home).run(run.data.tags["ditlab.run"]).journal).events:
+        facts.add(event)
+    return {key: sorted(values) for key, values in points.items()}, facts.tags | run.data.tags, run.info.status

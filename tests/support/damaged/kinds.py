@@ -48,7 +48,7 @@ NOT_READ: tuple[tuple[str, str], ...] = (
         "receipts: tests of receipts and checking/verify damage them",
     ),
     (r"train/\w+/receipts/spec-\w+\.yaml", "the spec before a resume: checking/verify/test_resumed_runs alters it"),
-    (r"train/\w+/evaluations/\d+\.npz", "values by held-out sample: training/test_evaluation cuts one short"),
+    (r"train/\w+/evaluations/\d+\.safetensors", "values by held-out sample: training/test_evaluation cuts one short"),
     (r"train/\w+/journal\.parquet", "made again where it is damaged: runs/test_query"),
     (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),
     (r".*\.lock", "a lock: what it holds is not read"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from textwrap import wrap
 from typing import Any
 
@@ -18,6 +19,7 @@ PHASES = (
 """Phases in the order in which a step goes through them, then those of a run's life."""
 MOST_COLUMNS = 80
 _PHASE, _WHAT = 21, 30
+_TIED = "\N{NO-BREAK SPACE}"  # a number stays with its word
 
 
 @dataclass(frozen=True)
@@ -205,13 +207,16 @@ def proof_lines(proof: Proof) -> list[str]:
     lines = [f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"]
     for group in groups.values():
         worst, num = max(group, key=lambda each: each.rank), sum(each.times for each in group)
-        number = f" ({num:,})" if num > 1 else ""
-        what = worst.what if len(worst.what) + len(number) < _WHAT else f"{worst.what[: _WHAT - len(number) - 2]}…"
+        number = f"{_TIED}({num:,})" if num > 1 else ""
+        phases, whats = wrap(worst.phase, _PHASE - 1), wrap(worst.what + number, _WHAT - 1)
         off = sum(not each.holds for each in group)
         bound = "exact" if worst.bound == 0 else f"{worst.bound:.1e}"
         distance = "0" if worst.distance == 0 else f"{worst.distance:.1e}"
         verdict = f"OFF: {off}" if off else "holds"
-        lines.append(f"  {worst.phase:<{_PHASE}}{what + number:<{_WHAT}}{distance:>9}{bound:>9}  {verdict}")
+        numbers = f"{distance:>9}{bound:>9}  {verdict}"
+        for phase, what in zip_longest(phases, whats, fillvalue=""):
+            lines.append(f"  {phase:<{_PHASE}}{what.replace(_TIED, ' '):<{_WHAT}}{numbers}".rstrip())
+            numbers = ""
     before = [f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.", proof.scaled_down]
     first, last = (
         [line for text in texts for line in wrap(text, MOST_COLUMNS, subsequent_indent="  ")]

@@ -6,7 +6,9 @@ is trained by one group of workers, in the real training loop, one after the oth
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,9 +34,13 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
+from ditlab.progress import ignore
 from ditlab.receipts.records import joined_digest
+from ditlab.reports.formatting import format_duration
+from ditlab.runs.description import run_time
 from ditlab.runs.launch import checkpoint_store, start_point
 from ditlab.spec.plugins import plugin_packages
+from ditlab.tracking.journal import read_content
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
@@ -229,6 +235,8 @@ class ReplaySource:
     """Hash of the code here."""
     anyway: bool = False
     """Go on with other code than that which did a step."""
+    on_cost: Callable[[str, bool], None] = ignore
+    """Receives what a replay will take, in a sentence, and whether that is more than the training took; may raise."""
     remarks: list[str] = field(default_factory=list)
     """Sentences on what is other here than the run's, with `anyway`, and on what the run does not record."""
 
@@ -270,6 +278,26 @@ class ReplaySource:
     def _current_spec(self) -> Mapping[str, Any]:
         return self.run.experiment.to_dict()
 
+    def tell_cost(self, plans: Sequence[ReplayPlan], limit: float = math.inf) -> None:
+        """Tell `on_cost` how many steps some plans train and how long that takes, `limit` seconds at most.
+
+        From the mean time of the run's own steps, and the processor time of this process so far for each start of
+        workers: they load and open what it has. Of a run without times only the number of steps is known.
+        """
+        steps = sum(plan.segments[-1].last - plan.origin + (plan.variant is not None) for plan in plans)
+        starts = sum(len(plan.segments) + (plan.variant is not None) for plan in plans)
+        text = f"{steps:,} step{'s' * (steps > 1)} to train again, {starts} start{'s' * (starts > 1)} of workers"
+        with suppress(OSError):
+            if took := run_time(read_content(self.run.folder.journal)):
+                own = took.total - took.seconds.get("evaluation", 0.0) - took.seconds.get("checkpoint", 0.0)
+                seconds = min(limit, steps * own / took.num_steps + starts * time.process_time())
+                training = took.total / took.num_steps * (self.history.last - self.history.first)
+                text += f": about {format_duration(seconds)} at the speed of the run's own steps"
+                text += f"; its training took {format_duration(training)}"
+                self.on_cost(f"{text}.", seconds > training)
+                return
+        self.on_cost(f"{text}; the run has no times to tell from how long that takes.", False)
+
     def machine_differences(self, executions: Sequence[Execution]) -> list[str]:
         """Return in what this machine is of another kind than those that did some steps, a phrase each.
 
@@ -304,7 +332,7 @@ class ReplaySource:
         return [history.final(step) for step in range(first, last + 1)]
 
 
-def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
+def open_source(run: OpenedRun, anyway: bool = False, on_cost: Callable[[str, bool], None] = ignore) -> ReplaySource:
     """Open a run for replay, reading alone.
 
     Raises UserError where the data are not here, and, without `anyway`, where code, data or device are other than the
@@ -346,7 +374,7 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
                 whole.append(step)
             else:
                 remarks.append(f"The checkpoint of step {step:,} is not whole; no replay begins from it.")
-    return ReplaySource(run, history, store, manifests, whole, data, num_gpus, code, anyway, remarks)
+    return ReplaySource(run, history, store, manifests, whole, data, num_gpus, code, anyway, on_cost, remarks)
 
 
 @dataclass(frozen=True)
@@ -387,6 +415,8 @@ def replay_executions(
             source.whole.remove(checked)
             continue
         _check_plans(source, plans)
+        source.tell_cost(plans)
+        source = replace(source, on_cost=ignore)  # once
         try:
             for plan in plans:
                 origins.append(_describe_origin(source, plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ditlab.checkpoints.start_point import order_changes
 from ditlab.data.preview import row_pictures, row_texts
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab.progress import ignore
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.runs.launch import build_model
 from ditlab.spec.experiment import class_for
@@ -66,7 +67,7 @@ class ReplayReport:
 
 def replay_run(
     run: OpenedRun, step: int | None, to: int | None, *, check: bool, worst: int | None, changes: Sequence[str],
-    anyway: bool,
+    anyway: bool, on_cost: Callable[[str, bool], None] = ignore,
 ) -> ReplayReport:  # fmt: skip
     """Replay what is asked for, without writing anything into the run; the arguments are those of `api.checks.replay`.
 
@@ -81,7 +82,7 @@ def replay_run(
         raise UserError(f"--set replays a single step, and --to {to} names more; leave --to out.")
     if not worst and step is None:
         raise UserError("nothing says which step to replay; give --step N, or --worst K.")
-    source = open_source(run, anyway)
+    source = open_source(run, anyway, on_cost)
     checked: ReplayCheck | None = None
     first_lines: list[str] = []
     extra: dict[str, Any] = {}

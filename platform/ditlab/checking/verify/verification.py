@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.checking.replay.check import check_replay
-from ditlab.checking.replay.replaying import open_source
+from ditlab.checking.replay.replaying import open_source, plan_replay
 from ditlab.checking.verify.files import (
     VerifiedPart,
     check_averages,
@@ -25,6 +25,7 @@ from ditlab.checking.verify.files import (
 )
 from ditlab.checking.verify.records import check_chain, check_journal, check_rates, check_samples
 from ditlab.errors import RunFailed, UserError
+from ditlab.progress import ignore
 from ditlab.receipts.reading import Receipts, read_receipts
 from ditlab.receipts.records import EVALUATION_TAG
 from ditlab.reports.formatting import terminal_table
@@ -92,7 +93,7 @@ class RunVerification:
 
 def verify_run(
     run: OpenedRun, *, steps: int = 3, seed: int = 0, seconds: float = 300.0, data_limit: int = 16 * GIB,
-    anyway: bool = False,
+    anyway: bool = False, on_cost: Callable[[str, bool], None] = ignore,
 ) -> RunVerification:  # fmt: skip
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
@@ -130,7 +131,7 @@ def verify_run(
     if evaluations and data is not None:
         parts.append(check_evaluation(run, store, *evaluations[-1]))
     if steps and opened.verdict != "off":
-        parts += check_random_steps(run, steps, seed, seconds, anyway, begin)
+        parts += check_random_steps(run, steps, seed, seconds, anyway, begin, on_cost)
     else:
         why = "--steps 0" if opened.verdict != "off" else "the data are not the run's"
         parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
@@ -153,7 +154,13 @@ def _check_code(run: OpenedRun, receipts: Receipts | None) -> VerifiedPart:
 
 
 def check_random_steps(
-    run: OpenedRun, num: int, seed: int, seconds: float, anyway: bool, now: float
+    run: OpenedRun,
+    num: int,
+    seed: int,
+    seconds: float,
+    anyway: bool,
+    now: float,
+    on_cost: Callable[[str, bool], None] = ignore,
 ) -> Iterator[VerifiedPart]:
     """Do up to `num` steps again, in at most about `seconds` from `now` on, and compare them with the run's record.
 
@@ -173,6 +180,10 @@ def check_random_steps(
     if not chosen:
         yield VerifiedPart("replay", "not checked", "no step that was done has a state to begin from.")
         return
+    plans = [
+        plan for step in chosen for plan in plan_replay(history, [history.final(step)], source.whole, source.spec_of)
+    ]
+    replace(source, on_cost=on_cost).tell_cost(plans, seconds)
     done: list[int] = []
     bounds: set[str] = set()
     for step in chosen:

@@ -1,6 +1,7 @@
 """The last line of commands for people: the next command, which works as it stands."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id
     drawn = next_command(with_run("figures", "small", "--kind", "loss", "--out", "y"))
     assert drawn == ["export", run_id, "--out", f"export-{run_id}"]
     words = shlex.split(next_line(with_run(*drawn)))
-    assert words[0] == sys.executable and words[1] == "-c" and f"export-{run_id}" in words[2]
+    assert Path(shutil.which(words[0])).samefile(sys.executable) and words[1] == "-c" and f"export-{run_id}" in words[2]
     exec(words[2], {"print": lambda network: network.eval()})
 
 

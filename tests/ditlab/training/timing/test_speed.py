@@ -1,8 +1,8 @@
-"""The speed shown is the latest stretch's; the time left is told from an average that one slow step hardly moves."""
+"""The speed shown is the latest stretch's; the time left is told from the median of the recent ones, and pauses."""
 
 import pytest
 
-from ditlab.training.timing import TIME_CONSTANT, ThroughputMeter
+from ditlab.training.timing import RECENT, ThroughputMeter
 
 
 class Clock:
@@ -14,32 +14,46 @@ class Clock:
         return self.now
 
 
-def test_one_slow_step_hardly_changes_the_time_left():
+def steps(meter: ThroughputMeter, clock: Clock, num: int, seconds: float) -> None:
+    for _ in range(num):
+        clock.now += seconds
+        meter.count_step()
+
+
+def test_slow_steps_now_and_then_do_not_change_the_time_left():
     clock = Clock()
     meter = ThroughputMeter(10, clock)
-    for _ in range(40):
-        clock.now += 2.0
-        meter.count_step()
-    assert meter.samples_per_second == pytest.approx(5.0) and meter.seconds_per_sample == pytest.approx(0.2)
-    clock.now += 6.0
-    meter.count_step()
-    assert meter.samples_per_second == pytest.approx(10 / 6)
-    assert 0.2 < meter.seconds_per_sample < 0.3
+    for _ in range(8):
+        steps(meter, clock, 4, 2.0)
+        steps(meter, clock, 1, 60.0)
+        assert meter.seconds_per_sample == pytest.approx(0.2)
+        assert meter.seconds_left(100, {}) == pytest.approx(200.0)
+    assert meter.samples_per_second == pytest.approx(10 / 60)
 
 
 def test_a_change_that_lasts_is_believed():
     clock = Clock()
     meter = ThroughputMeter(10, clock)
-    for seconds in (2.0, 8.0):
-        for _ in range(int(5 * TIME_CONSTANT / seconds)):
-            clock.now += seconds
-            meter.count_step()
-    assert meter.seconds_per_sample == pytest.approx(0.8, rel=0.02)
+    steps(meter, clock, RECENT, 2.0)
+    steps(meter, clock, RECENT // 2 + 1, 8.0)
+    assert meter.seconds_per_sample == pytest.approx(0.8)
 
 
 def test_the_first_stretch_counts_whole():
     clock = Clock()
     meter = ThroughputMeter(10, clock)
-    clock.now += 4.0
-    meter.count_step()
+    steps(meter, clock, 1, 4.0)
     assert meter.seconds_per_sample == pytest.approx(0.4)
+
+
+def test_evaluations_and_saves_belong_to_the_time_left_as_far_as_they_are_known():
+    clock = Clock()
+    meter = ThroughputMeter(10, clock)
+    for seconds in (90.0, 30.0):  # the first one also warms up
+        with meter.paused("evaluation"):
+            clock.now += seconds
+    with meter.paused():
+        clock.now += 1000.0
+    steps(meter, clock, 3, 2.0)
+    assert meter.samples_per_second == pytest.approx(5.0)
+    assert meter.seconds_left(10, {"evaluation": 3, "checkpoint": 2}) == pytest.approx(20 + 3 * 30)

@@ -1,0 +1,107 @@
+"""What a command waits for and how long it takes is said: stages, cost of a replay, a notebook's bar, totals last."""
+
+import dataclasses
+import sys
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from ditlab import notebook_html
+from ditlab.api.training import train
+from ditlab.checking.prove.findings import MOST_COLUMNS, Proof, ProofComparison, proof_lines
+from ditlab.cli.checks import _ask_if_long
+from ditlab.training.reporting import TrainingProgress
+from support.command import run_inside
+from support.documents import CHECKOUT
+from support.trainings.workers import tiny
+
+
+class Answers:
+    """A display in whose place a test answers."""
+
+    def __init__(self, answer: bool) -> None:
+        self.answer, self.said, self.asked = answer, [], 0
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def confirms(self, question: str) -> bool:
+        self.asked += 1
+        return self.answer
+
+
+@pytest.mark.parametrize("is_long, yes, answer, asks", [(0, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 1), (1, 0, 0, 1)])
+def test_only_long_replays_are_asked_for(is_long, yes, answer, asks):
+    display = Answers(bool(answer))
+    tell = _ask_if_long(display, bool(yes))
+    if asks and not answer:
+        with pytest.raises(click.exceptions.Exit):
+            tell("9 steps to train again.", bool(is_long))
+    else:
+        tell("9 steps to train again.", bool(is_long))
+    assert display.asked == asks and display.said[0] == "9 steps to train again."
+
+
+def test_a_pipe_says_what_a_replay_takes_and_goes_on(with_run):
+    said = with_run("replay", "small", "--step", "2")
+    assert said.code == 0, said.err
+    assert "2 steps to train again, 1 start of workers" in said.err and "Go on?" not in said.err
+
+
+def test_a_training_names_what_it_waits_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
+    stages = []
+    train(tiny(training__steps=2), local=True, on_stage=stages.append)
+    assert stages == ["preparing data", "building the network"]
+
+
+def test_a_notebook_shows_one_bar_that_is_renewed(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
+    shown = []
+    handle = SimpleNamespace(update=lambda page, raw: shown.append(page))
+
+    def display(page, raw, display_id):
+        shown.append(page)
+        return handle
+
+    monkeypatch.setattr("ditlab.api.training.notebook_bar", lambda: notebook_html.NotebookBar(display))
+    train(tiny(training__steps=3), local=True)
+    assert shown[0]["text/plain"] == "preparing data ..." and "<progress" not in shown[0]["text/html"]
+    assert "<progress value='3' max='3'" in shown[-1]["text/html"] and shown[-1]["text/plain"].startswith("step 3/3")
+
+
+@pytest.mark.parametrize("shell, found", [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)])
+def test_only_a_notebook_has_a_bar(shell, found, monkeypatch):
+    import IPython.display  # noqa: F401
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert (notebook_html.notebook_bar() is not None) == found
+
+
+def test_a_secret_is_in_neither_form_of_a_bar(monkeypatch):
+    pages = []
+    bar = notebook_html.NotebookBar(lambda page, **_: pages.append(page))
+    bar.stage("connecting to http://ann:s3cret@host:5000 <b>")
+    assert "s3cret" not in str(pages) and "<b>" not in pages[0]["text/html"].replace("<b>:", "")
+
+
+def test_progress_names_a_compilation():
+    progress = TrainingProgress(0, 9, 0.0, {}, "compiling")
+    assert progress.describe() == "step 0/9 · compiling ..."
+    left = dataclasses.replace(progress, phase="training", samples_per_second=5.0, seconds_left=65.0)
+    assert left.describe() == "step 0/9 · 5 samples/s · 1:05 left"
+
+
+def test_a_proof_is_whole_words_in_80_columns():
+    what = "exponential average of steps done again, kept in float32"
+    proof = Proof((ProofComparison("dropout of conditions", what, 1.0, 0.5, times=1234),), "spec", "engine", "", 1.0)
+    lines = proof_lines(proof)
+    assert max(map(len, lines)) <= MOST_COLUMNS and "…" not in "".join(lines)
+    words = " ".join(lines).split()
+    assert {*what.split(), *["dropout", "of", "conditions", "(1,234)", "OFF:", "1"]} <= set(words)
+
+
+def test_params_ends_on_the_total(tmp_path):
+    said = run_inside("params", CHECKOUT / "experiments" / "digits" / "dit.yaml", "--shapes", home=tmp_path)
+    assert said.code == 0 and said.out.rstrip().splitlines()[-1].split() == ["total", "2,171,780"]
