@@ -135,8 +135,8 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
     """Answer SQL, one SELECT over the tables runs, metrics and specs of all runs in DITLAB_HOME.
 
     The three best runs of last week below two million parameters: "SELECT run, name, main_value FROM runs WHERE
-    created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value LIMIT 3". SQLite reads it, in memory;
-    it can write nothing.
+    created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value NULLS LAST LIMIT 3". SQLite reads it,
+    in memory; it can write nothing. NaN, and what was not measured, is NULL, which SQLite sorts first by itself.
     """
     from ditlab.runs.query import as_records, query_runs, schema_lines, shown
 
@@ -219,7 +219,7 @@ def _local_rows(
     """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read."""
     from ditlab.runs.locks import running_state
     from ditlab.tracking.history import SPEED
-    from ditlab.tracking.journal import damaged_lines, main_metric, recent_metrics
+    from ditlab.tracking.journal import damaged_lines, last_value, main_metric, recent_metrics
     from ditlab.tracking.records import record_remarks, scan_runs
 
     rows: list[dict[str, Any]] = []
@@ -244,7 +244,10 @@ def _local_rows(
         row["step"] = max(record.step, recent.step)
         metrics = {name: output.finite(value) for name, value in recent.latest.items()}
         main = main_metric(home.run(record.run_id))
-        row |= {"main_metric": main, "main_value": metrics.get(main), "metrics": metrics}
+        value = metrics.get(main)
+        if main and main not in metrics:  # its last evaluation lies further back
+            value = output.finite(last_value(home.run(record.run_id), main))
+        row |= {"main_metric": main, "main_value": value, "metrics": metrics}
         row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
         rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
     remarks = [*record_remarks(runs), *faults]

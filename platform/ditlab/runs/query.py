@@ -1,12 +1,15 @@
 """Questions in SQL about the runs of a home: tables made of records, specs and journals, in a database in memory.
 
-The points of a run that has ended are kept as Parquet beside its journal, and read from there while the journal's size
-and time are those of the file's making. A file that is torn, or of another journal, is made again.
+The points of a run that has ended are kept as Parquet beside its journal, and read from there while the journal's
+digest is that of the file's making. A file that is torn, or of another journal, is made again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -42,6 +45,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 """
 _FORMAT = b"1"
 _KEY = b"ditlab.journal"
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _INTERRUPTIBLE = 100_000
 """Steps of SQLite's machine between looks for Ctrl-C."""
@@ -69,9 +73,9 @@ class _Points(NamedTuple):
 
 
 def query_runs(home: Home, sql: str) -> QueryResult:
-    """QueryResult one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
+    """Answer one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
 
-    NaN and infinities are NULL and texts, as SQLite has no NaN: `value IS NULL` finds diverged points.
+    NaN is NULL, as SQLite has no NaN: `value IS NULL` finds diverged points.
     """
     notes: list[str] = []
     wanted = {table for table in COLUMNS if table in sql.lower()}
@@ -87,6 +91,8 @@ def query_runs(home: Home, sql: str) -> QueryResult:
             cursor = database.execute(sql)
             rows = cursor.fetchall()
         except (sqlite3.Error, sqlite3.Warning) as error:
+            if "interrupted" in str(error):  # by Ctrl-C
+                raise KeyboardInterrupt from None
             tables = "; ".join(f"{table} ({', '.join(fields)})" for table, fields in COLUMNS.items())
             raise UserError(
                 f"SQL {sql[:200]!r} is refused ({first_line(error)}); write one SELECT over {tables}."
@@ -150,19 +156,16 @@ def _run_row(record: RunRecord, points: _Points | None) -> tuple[Any, ...]:
 
 
 def _number(text: str) -> str | int | float:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    """Return the number that a field's text is, as JSON writes numbers; another text as it is."""
+    return json.loads(text) if _NUMBER.fullmatch(text) else text
 
 
 def _points(folder: RunFolder, record: RunRecord) -> _Points:
     """Read a run's points: of one that has ended from the Parquet file, which is made where it is missing."""
-    kept, stat = folder.path / "journal.parquet", folder.journal.stat()
-    key = b"%s %d %d" % (_FORMAT, stat.st_size, stat.st_mtime_ns)
+    kept, key = folder.path / "journal.parquet", _FORMAT
     if record.status != "running":
+        with folder.journal.open("rb") as journal:
+            key += hashlib.file_digest(journal, "sha256").hexdigest().encode()
         try:
             with parquet.ParquetFile(kept) as file:
                 if (file.schema_arrow.metadata or {}).get(_KEY) == key:

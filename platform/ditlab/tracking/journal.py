@@ -8,6 +8,7 @@ Torn and damaged lines are passed over. A journal can be read whole, from an off
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -290,6 +291,23 @@ def main_metric(folder: RunFolder) -> str:
     except OSError:
         return ""
     return found[1].decode(errors="replace") if found else ""
+
+
+def last_value(folder: RunFolder, metric: str) -> float | None:
+    """Return a metric's last value, of which the line alone is parsed; None where the journal has none."""
+    try:
+        with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
+            content = file.read()
+    except OSError:
+        return None
+    place, end = json.dumps(metric).encode() + b":", len(content)
+    while (at := content.rfind(place, 0, end)) >= 0:
+        begin = content.rfind(b"\n", 0, at) + 1
+        for line in read_journal(io.BytesIO(content[begin : content.find(b"\n", at) + 1]), 0):
+            if line.record is not None and line.record["kind"] == "metrics":
+                return dict(all_metrics(line.record)).get(metric)
+        end = begin
+    return None
 
 
 def recent_median(losses: Mapping[int, float]) -> float:

@@ -1,6 +1,7 @@
 """`runs query`: tables made of journals and specs, kept beside runs that ended, read by SQL that can write nothing."""
 
 import math
+import os
 from contextlib import closing
 
 import pytest
@@ -17,7 +18,7 @@ def home(tmp_path):
     home = Home(tmp_path / "home").ensure()
     for number, (name, size) in enumerate((("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))):
         folder = create_run(home, name, family="dit", spec_hash="a", run_id=f"run{number}")
-        folder.spec.write_text(f"name: {name}\noptimizer: {{lr: {10.0**-number}}}\nmodel: {{family: dit}}\n")
+        folder.spec.write_text(f"name: {name}\noptimizer: {{lr: {10.0**-number}}}\nrevision: '2026_11'\nodd: 'nan'\n")
         with closing(JournalWriter(folder)) as journal:
             journal.append("params", values={"parameters.total": str(size), "name": name})
             journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
@@ -42,6 +43,10 @@ def test_a_question_of_one_line(home):
                         "'optimizer.lr' AND m.metric = 'eval/velocity' ORDER BY s.value DESC")  # fmt: skip
     assert joined.rows == [(1, 0.3), (0.1, 0.4), (0.01, 0.5)]
     assert query_runs(home, "SELECT run, step FROM metrics WHERE value IS NULL").rows == [("run2", 101)]
+    texts = query_runs(
+        home, "SELECT value FROM specs WHERE field IN ('revision', 'odd') AND run = 'run0' ORDER BY field"
+    )
+    assert texts.rows == [("nan",), ("2026_11",)], "a text that Python would take for a number"
     assert query_runs(home, "SELECT count(*) FROM metrics").rows == [(3 * 202,)]
 
 
@@ -55,6 +60,11 @@ def test_what_was_kept_follows_the_journal(home):
     for damage in (b"", b"PAR1" + b"\x00" * 100, kept[0].read_bytes()[:-40]):
         kept[0].write_bytes(damage)
         assert query_runs(home, sql) == first
+    stat = (journal := home.run("run1").journal).stat()
+    journal.write_bytes(journal.read_bytes().replace(b'"step":7,', b'"step":8,'))  # its lines are damaged now
+    os.utime(journal, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert query_runs(home, sql).rows[1][1] == first.rows[1][1] - 2
+    first = query_runs(home, sql)
     with closing(JournalWriter(home.run("run0"))) as journal:
         journal.log_metrics(102, {"train/loss": 0.25})
     assert query_runs(home, sql).rows[0][:3] == ("run0", 203, first.rows[0][2] + 102)

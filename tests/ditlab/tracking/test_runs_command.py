@@ -74,6 +74,13 @@ def test_the_list_is_sorted_and_filtered_and_holds_metrics(home: Home, new_run: 
     assert names("--sort", "name", "--num", "2") == ["a1", "a2"] and names("--name", "a*") == ["a2", "a1"]
     assert names("--status", "failed") == ["b"] and names("--family", "unet") == []
     assert "velocity" in invoke().stdout and "0.25" in invoke().stdout
+    journal = JournalWriter(folder := new_run("long"))
+    journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
+    journal.log_metrics(1, {"eval/velocity": 0.125})
+    for step in range(2, 2000):
+        journal.log_metrics(step, {"train/loss": 1.0, "train/lr": 0.1})
+    journal.close()
+    assert names("--sort", "held-out", "--num", "2") == ["long", "a2"], "an evaluation beyond the last 64 KiB"
     (row,) = json.loads(invoke("--name", "b", "--json").stdout)["runs"]
     assert row["metrics"]["eval/direction"] == 9.0 and (row["main_metric"], row["main_value"]) == (
         "eval/velocity",
