@@ -180,6 +180,7 @@ def test_streams_that_are_closed_full_or_left_end_a_command_in_a_sentence(finish
             assert said.returncode == 1 and sentence in said.stderr.splitlines(), text
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
     said = in_a_shell(f"runs rm {finished.run_id}", "<&-", finished.home, tmp_path)
     assert said.returncode == 2 and "nobody can be asked whether to delete" in said.stderr.splitlines()[-1]

@@ -69,6 +69,7 @@ def test_a_second_signal_ends_it_while_it_saves(number):
     assert process.returncode == 1 and err == "interrupted\n"
 
 
+@pytest.mark.slow
 def test_what_does_not_end_is_ended_with_its_processes_within_the_grace():
     process = begin(training(grace=2, saving=STUCK))
     process.terminate()

@@ -35,6 +35,7 @@ def made(tmp_path_factory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_an_honest_run_holds_and_its_steps_are_done_again_by_their_own_specs(home):
     found = verified(home, steps=2)
     verdicts = {part.part: part.verdict for part in found.parts}

@@ -43,6 +43,7 @@ def test_only_long_replays_are_asked_for(is_long, yes, answer, asks):
     assert display.asked == asks and display.said[0] == "9 steps to train again."
 
 
+@pytest.mark.slow
 def test_a_pipe_says_what_a_replay_takes_and_goes_on(with_run):
     said = with_run("replay", "small", "--step", "2")
     assert said.code == 0, said.err

@@ -171,6 +171,7 @@ def test_wait_for_the_server_is_bounded_and_named(
     )
 
 
+@pytest.mark.slow
 def test_pages_begin_with_model_training(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
     """Where the package is installed, MLflow finds the app that its metadata names, and each page sets the choice."""
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
