@@ -46,6 +46,7 @@ print("done without ray")
 """
 
 
+@pytest.mark.slow
 def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     seed(tmp_path / "home", mlflow_template)
     (tmp_path / "alone.yaml").write_text(SPEC)

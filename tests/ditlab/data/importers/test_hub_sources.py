@@ -73,6 +73,7 @@ def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset
         assert given.json["stores"][0]["rows"] == 2 and TOKEN not in given.out + given.err
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_a_sentence(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # nobody listens

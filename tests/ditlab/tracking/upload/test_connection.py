@@ -4,6 +4,7 @@ import sqlite3
 import time
 
 import mlflow
+import pytest
 
 from ditlab.tracking.mlflow_connection import connect
 from support.forked import Forked
@@ -25,6 +26,7 @@ print(tracker.close(120))
 """
 
 
+@pytest.mark.slow
 def test_the_database_is_made_whole_or_not_at_all_and_once(home):
     process = Forked(MAKE, str(home.root))
     try:
