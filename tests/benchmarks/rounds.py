@@ -7,12 +7,20 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 RESULTS = "DITLAB_BENCHMARK_RESULTS"
 """Environment variable that names a file, to which each figure is added as a line of JSON."""
+MOST_SPREAD = 2.0
+"""Rows whose rounds lie further apart than this factor measured nothing."""
+MOST_LOAD = 0.5
+"""Above so many busy cores of others, processor seconds stand beside wall time."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,49 @@ class BenchmarkFigure:
     threads: int | None
     """Threads that torch computed with; None without torch."""
     measured: Measured
+    peer: Peer | None = None
+    """What ours was measured beside, in rows of the table of peers."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The other side of a row, and what is wanted of the ratio."""
+
+    name: str
+    """`litdata 0.2.61`, `torch.save and fsync`: a library's version, or the plain form."""
+    aim: float
+    is_rate: bool
+    """True: ratios are of rates, `aim` is the least wanted; False: of seconds, `aim` is the most."""
+    least: float
+    most: float
+    """`least` and `most`: range of the rounds' ratios."""
+    load: float
+    """Cores that others kept busy meanwhile."""
+    processor_ratio: float
+    """Median of the same ratio in processor seconds, children that have ended included."""
+
+    @property
+    def sign(self) -> str:
+        """The aim, as `>= 1.2`."""
+        return f"{'>=' if self.is_rate else '<='} {self.aim:g}"
+
+    def verdict(self, ratio: float) -> str:
+        """Say whether a median ratio reaches the aim, and whether ours is ahead of the peer at all."""
+        if self.most > MOST_SPREAD * self.least:
+            return "not measured"
+        if ratio >= self.aim if self.is_rate else ratio <= self.aim:
+            return "reached"
+        return "missed" if (ratio > 1 if self.is_rate else ratio < 1) else "missed, behind"
+
+
+class Timed(NamedTuple):
+    """What a piece of work took."""
+
+    seconds: float
+    processor: float
+    """Processor seconds of this process and of its children that have ended."""
+    load: float
+    """Cores that others kept busy meanwhile."""
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -72,7 +123,71 @@ def describe_ratios(ratios: Sequence[float]) -> str:
     return f"ratio {middle:.3f} (median of {len(ratios)} rounds; {kind} {low:.3f} to {high:.3f})"
 
 
-def report(name: str, ratios: Sequence[float], measured: Measured | None = None, note: str = "") -> None:
+def timed(work: Callable[[], object]) -> Timed:
+    """Do a piece of work, and return what it took."""
+    busy, own, begin = _busy(), _processor(), time.perf_counter()
+    work()
+    seconds, processor = time.perf_counter() - begin, _processor() - own
+    return Timed(seconds, processor, max(0.0, _busy() - busy - processor) / seconds)
+
+
+def beside(
+    row: str, peer: str, ours: Callable[[], object], theirs: Callable[[], object], *, at_least: float | None = None,
+    at_most: float | None = None, rounds: int = 7, measured: Measured | None = None,
+) -> None:  # fmt: skip
+    """Let ours and a peer's do the same work in turns, and report the row of the table "ours beside peers".
+
+    `at_least`: the wanted ratio of rates, ours over theirs; or `at_most`: of seconds. Each side does its work once
+    before the first round. The side that begins changes with each round.
+    """
+    sides = (ours, theirs)
+    for work in sides:
+        work()
+    took: list[list[Timed]] = [[], []]
+    for number in range(rounds):
+        for side in (number % 2, 1 - number % 2):
+            took[side].append(timed(sides[side]))
+    report_beside(row, peer, *took, at_least=at_least, at_most=at_most, measured=measured)
+
+
+def report_beside(
+    row: str, peer: str, ours: Sequence[Timed], theirs: Sequence[Timed], *, at_least: float | None = None,
+    at_most: float | None = None, measured: Measured | None = None,
+) -> None:  # fmt: skip
+    """Report a row of the table "ours beside peers" from rounds that were measured elsewhere, as `beside` does.
+
+    Raises ValueError for no rounds, or without exactly one aim.
+    """
+    if (at_least is None) == (at_most is None):
+        raise ValueError("a row has one aim: at_least or at_most")
+    pairs = list(zip(ours, theirs, strict=True))
+    if at_least is not None:
+        pairs = [(their, our) for our, their in pairs]
+    ratios = [one.seconds / other.seconds for one, other in pairs]
+    processor = statistics.median(one.processor / max(other.processor, 1e-9) for one, other in pairs)
+    load = statistics.median(each.load for each in (*ours, *theirs))
+    aim = (at_most or 0.0) if at_least is None else at_least
+    facts = Peer(peer, aim, at_least is not None, min(ratios), max(ratios), load, processor)
+    words = f"beside {peer}, wanted {facts.sign}: {facts.verdict(statistics.median(ratios))}"
+    if load > MOST_LOAD:
+        words += f"; others kept {load:.1f} cores busy, in processor seconds {processor:.3f}"
+    measured = measured or Measured(seconds=statistics.median(each.seconds for each in ours))
+    report(row, ratios, measured, words, facts)
+
+
+def _busy() -> float:
+    """Return the processor seconds that all processes of the machine have used."""
+    times = psutil.cpu_times()
+    return times.user + times.system
+
+
+def _processor() -> float:
+    return sum(os.times()[:4])
+
+
+def report(
+    name: str, ratios: Sequence[float], measured: Measured | None = None, note: str = "", peer: Peer | None = None
+) -> None:
     """Print a figure and its note, and add it to the file that `RESULTS` names, if there is one.
 
     Raises ValueError for no ratios.
@@ -83,6 +198,6 @@ def report(name: str, ratios: Sequence[float], measured: Measured | None = None,
         torch = sys.modules.get("torch")
         threads = None if torch is None else torch.get_num_threads()
         middle = statistics.median(ratios)
-        figure = BenchmarkFigure(name, middle, low, high, len(ratios), threads, measured or Measured())
+        figure = BenchmarkFigure(name, middle, low, high, len(ratios), threads, measured or Measured(), peer)
         with Path(file).open("a") as lines:
             lines.write(json.dumps(asdict(figure)) + "\n")

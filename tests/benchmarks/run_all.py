@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from benchmarks.rounds import RESULTS
+from benchmarks.rounds import MOST_LOAD, RESULTS, Peer
 from benchmarks.small_sizes import SMALL
 
 FOLDER = Path(__file__).parent
@@ -125,6 +125,21 @@ def describe(results: Sequence[BenchmarkResult]) -> str:
     return "\n".join(rows)
 
 
+def describe_peers(results: Sequence[BenchmarkResult]) -> str:
+    """Lay the rows that have a peer out as a table; "" without any."""
+    rows = [("ours beside peers", "ratio", "range", "wanted", "", "peer")]
+    for figure in (figure for each in results for figure in each.figures if figure["peer"]):
+        peer = Peer(**figure["peer"])
+        verdict = peer.verdict(figure["ratio"])
+        if peer.load > MOST_LOAD:
+            verdict += f"; processor {peer.processor_ratio:.2f}, {peer.load:.1f} cores busy beside"
+        cells = f"{figure['ratio']:.2f}", f"{peer.least:.2f} to {peer.most:.2f}"
+        rows.append((figure["name"], *cells, peer.sign, verdict, peer.name))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines) if len(rows) > 1 else ""
+
+
 def describe_figure(figure: Mapping[str, Any]) -> str:
     """Describe a figure and what was measured beside it."""
     words = [f"{figure['name']}: {figure['ratio']:.3f}"]
@@ -188,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(name, flush=True)
         results.append(run_benchmark(name, SMALL[name] if options.quick else [], options.device))
         write(results, options.out, heading)
-    print(f"\n{describe(results)}\n{options.out}")
+    print("\n\n".join(filter(None, ("", describe(results), describe_peers(results), str(options.out)))))
     return int(any(each.state == "failed" for each in results))
 
 

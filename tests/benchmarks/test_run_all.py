@@ -7,8 +7,17 @@ import pytest
 import torch
 
 from benchmarks.peak_memory import step_peak
-from benchmarks.rounds import BenchmarkFigure, Measured, median_interval, report
-from benchmarks.run_all import NEEDS, TAKES_DEVICE, BenchmarkResult, describe, main, reason_to_skip, write
+from benchmarks.rounds import BenchmarkFigure, Measured, Timed, beside, median_interval, report, report_beside
+from benchmarks.run_all import (
+    NEEDS,
+    TAKES_DEVICE,
+    BenchmarkResult,
+    describe,
+    describe_peers,
+    main,
+    reason_to_skip,
+    write,
+)
 from benchmarks.small_sizes import SMALL
 
 FIGURE = BenchmarkFigure("digits, platform over bare", 1.01, 1.0, 1.02, 20, 2, Measured(0.05, 1280.0, 0.5, 2**20))
@@ -42,6 +51,35 @@ def test_a_figure_is_printed_and_added_to_the_file(tmp_path, monkeypatch, capsys
     one, two = map(json.loads, (tmp_path / "figures").read_text().splitlines())
     assert (one["ratio"], one["low"], one["high"], one["rounds"], one["measured"]["seconds"]) == (2, 1, 3, 3, 0.5)
     assert (two["name"], two["rounds"], two["measured"]["device"]) == ("two", 1, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "aim", "ratio", "verdict"),
+    [
+        ([1.0, 1.1], {"at_least": 1.2}, "1.91", ">= 1.2  reached"),
+        ([1.9, 1.9], {"at_least": 1.2}, "1.05", ">= 1.2  missed"),
+        ([2.5, 2.6], {"at_most": 1.0}, "1.27", "<= 1    missed, behind"),
+        ([2.0, 2.0], {"at_most": 1.0}, "1.00", "<= 1    reached; processor 0.50, 0.7 cores busy beside"),
+        ([1.0, 2.5], {"at_most": 1.0}, "0.88", "<= 1    not measured"),
+    ],
+)
+def test_a_row_beside_a_peer_says_whether_its_aim_is_reached(tmp_path, monkeypatch, seconds, aim, ratio, verdict):
+    monkeypatch.setenv("DITLAB_BENCHMARK_RESULTS", str(tmp_path / "figures"))
+    load = 0.7 if "processor" in verdict else 0.1
+    ours = [Timed(each, 1.0, load) for each in seconds]
+    report_beside("loader", "litdata 0.2", ours, [Timed(2.0, 2.0, load)] * 2, **aim)
+    figures = tuple(map(json.loads, (tmp_path / "figures").read_text().splitlines()))
+    lines = describe_peers([BenchmarkResult("data/loader", "done", "", 1.0, figures)]).splitlines()
+    assert lines[0].split("  ")[0] == "ours beside peers" and f"  {ratio}  " in lines[1]
+    assert verdict.split() == lines[1][lines[1].index(verdict[:2]) : -len("litdata 0.2")].split()
+
+
+def test_sides_take_turns_and_processor_time_is_of_this_process():
+    turns = []
+    beside("row", "plain", lambda: turns.append("ours"), lambda: turns.append("theirs"), at_most=1.0, rounds=2)
+    assert turns == ["ours", "theirs"] * 2 + ["theirs", "ours"]
+    with pytest.raises(ValueError, match="one aim"):
+        report_beside("row", "plain", [], [])
 
 
 def test_what_cannot_run_is_skipped():
