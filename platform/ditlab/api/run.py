@@ -21,16 +21,17 @@ from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.description import run_time
-from ditlab.runs.locks import is_locked
+from ditlab.runs.locks import is_locked, lock_run
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.access import resolve_tracking_uri
-from ditlab.tracking.history import Series, metric_history
+from ditlab.tracking.history import NAME_TAG, Series, metric_history
 from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record, update_record
+from ditlab.tracking.review import renew_note
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 if TYPE_CHECKING:
@@ -119,19 +120,21 @@ class Run:
     def rename(self, name: str) -> Run:
         """The run under another name, in its record and in MLflow; its spec keeps the name that it was trained under.
 
-        Raises UserError for a name that a spec could not have, and while a process trains the run.
+        Raises UserError for a name that a spec could not have or that is a run's id, and while a process trains it.
         """
         try:
             check_name(name)
         except ValueError as error:
             raise UserError(str(error)) from None
-        if is_locked(self.folder):
-            raise UserError(f"run {self.id} is in use by another process; wait for its end, then rename it.")
-        renamed = replace(self, record=update_record(self.folder, name=name))
-        address = resolve_tracking_uri(self.record.tracking_uri or None, self.home)
-        tracker = RunTracker(self.folder, address, self.home, warn=self.warn)
-        tracker.set_tags({"mlflow.runName": name})
-        tracker.close(CATCH_UP_TIMEOUT)
+        if self.home.run(name).path.exists():
+            raise UserError(f"name {name!r} is the id of a run, which commands would take it for; choose another.")
+        with lock_run(self.folder):
+            renamed = replace(self, record=update_record(self.folder, name=name))
+            address = resolve_tracking_uri(self.record.tracking_uri or None, self.home)
+            tracker = RunTracker(self.folder, address, self.home, warn=self.warn)
+            tracker.set_tags({NAME_TAG: name})
+            renew_note(tracker)
+            tracker.close(CATCH_UP_TIMEOUT)
         return renamed
 
     def metrics(self, *names: str) -> pa.Table:

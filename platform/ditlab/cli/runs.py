@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ditlab.tracking.records import RunRecord
 
 _MOST_METRICS = 24
+_MOST_REMOTE = 1000
+"""Newest runs of a server among which a list is filtered and sorted."""
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
@@ -73,8 +75,11 @@ def runs(
     home = Home.from_environment()
     wanted = {"name": name, "status": status, "family": family}
     if tracking:
-        rows, remarks = _remote_rows(tracking, home, num), list[str]()
-        rows = [row for row in rows if _matches(row, wanted)]
+        is_chosen = sort != "created" or any(wanted.values())
+        rows, remarks = _remote_rows(tracking, home, _MOST_REMOTE if is_chosen else num), list[str]()
+        if is_chosen and len(rows) == _MOST_REMOTE:
+            remarks.append(f"looked through the newest {_MOST_REMOTE:,} runs of the server alone.")
+        rows = [row for row in rows if _matches(row, wanted)][: None if sort != "created" else num]
     else:
         rows, remarks = _local_rows(home, None if sort != "created" else num, wanted)
     if sort != "created":

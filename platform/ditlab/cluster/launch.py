@@ -47,15 +47,12 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
             launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
         callbacks.on_stage("starting workers")
         try:
-            outcome = train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
+            return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
         except KeyboardInterrupt:
             pool.shut_down(timeout=0.0)
             raise
-        except BaseException:
+        finally:
             pool.shut_down()
-            raise
-        pool.shut_down()
-        return outcome
 
 
 def train_with_retries(

@@ -1,7 +1,8 @@
 """Questions in SQL about the runs of a home: tables made of records, specs and journals, in a database in memory.
 
-The points of a run that has ended are kept as Parquet beside its journal, and read from there while the journal's
-digest is that of the file's making. A file that is torn, or of another journal, is made again.
+The points and the spec's fields of a run that has ended are kept as Parquet beside its journal, and read from there
+while the digests of journal and spec are those of the file's making. A file that is torn, or of another journal, is
+made again.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 
 `created` and `updated` are in UTC, `2026-11-26 20:15:07`; `time` is in seconds since 1970.
 """
-_FORMAT = b"1"
-_KEY = b"ditlab.journal"
+KEPT = "journal.parquet"
+"""Name of the file in a run's folder."""
+_JOURNAL_KEY, _SPEC_KEY, _FACTS, _FIELDS = b"ditlab.journal", b"ditlab.spec", b"ditlab.facts", b"ditlab.fields"
+_UNUSABLE = (OSError, pa.ArrowException, KeyError, ValueError)
+"""What a file that is missing, torn or of another kind raises."""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _INTERRUPTIBLE = 100_000
@@ -112,22 +116,21 @@ def _load(
     database: sqlite3.Connection, folder: RunFolder, record: RunRecord, wanted: set[str], notes: list[str]
 ) -> None:
     """Put a run into the wanted tables."""
+    points = None
+    if wanted & {"runs", "metrics"} or (record.status != "running" and not (folder.path / KEPT).exists()):
+        try:
+            points = _points(folder, record)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                notes.append(f"run {record.run_id}: {folder.journal} cannot be read ({first_line(error)})")
     if "specs" in wanted:
         fields: dict[str, str] = {}
         try:
-            fields = flatten(read_recorded(folder.spec))
+            fields = _fields(folder, record)
         except (UserError, OSError, ValueError) as error:
             notes.append(f"run {record.run_id}: {first_line(error)}")
         specs = [(record.run_id, name, _number(text)) for name, text in fields.items()]
         database.executemany("INSERT INTO specs VALUES (?, ?, ?)", specs)
-    if not wanted & {"runs", "metrics"}:
-        return
-    try:
-        points = _points(folder, record)
-    except OSError as error:
-        points = None
-        if not isinstance(error, FileNotFoundError):
-            notes.append(f"run {record.run_id}: {folder.journal} cannot be read ({first_line(error)})")
     if "runs" in wanted:
         database.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(COLUMNS['runs']))})", _run_row(record, points))
     if "metrics" in wanted and points:
@@ -160,23 +163,35 @@ def _number(text: str) -> str | int | float:
     return json.loads(text) if _NUMBER.fullmatch(text) else text
 
 
+def _fields(folder: RunFolder, record: RunRecord) -> dict[str, str]:
+    """Fields of a run's spec; of one that has ended from the Parquet file: YAML takes 9 ms a spec on two cores."""
+    if record.status != "running":
+        with suppress(*_UNUSABLE):
+            about = parquet.read_metadata(folder.path / KEPT).metadata or {}
+            if about[_SPEC_KEY] == _digest(folder.spec):
+                return dict(json.loads(about[_FIELDS]))
+    return flatten(read_recorded(folder.spec))
+
+
 def _points(folder: RunFolder, record: RunRecord) -> _Points:
     """Read a run's points: of one that has ended from the Parquet file, which is made where it is missing."""
-    kept, key = folder.path / "journal.parquet", _FORMAT
-    if record.status != "running":
-        with folder.journal.open("rb") as journal:
-            key += hashlib.file_digest(journal, "sha256").hexdigest().encode()
-        try:
-            with parquet.ParquetFile(kept) as file:
-                if (file.schema_arrow.metadata or {}).get(_KEY) == key:
-                    return _from_table(file.read())
-        except (OSError, pa.ArrowException, KeyError, ValueError, UnicodeDecodeError):
-            pass  # missing, torn, or of another kind: made again
-    points = _from_journal(folder)
-    if record.status != "running":
-        with suppress(OSError):  # a home that is read only: each question reads the journal
-            _keep(points, kept, key)
+    if record.status == "running":
+        return _from_journal(folder)
+    kept, key = folder.path / KEPT, _digest(folder.journal)
+    with suppress(*_UNUSABLE), parquet.ParquetFile(kept) as file:
+        if (file.schema_arrow.metadata or {}).get(_JOURNAL_KEY) == key:
+            return _from_table(file.read())
+    points, about = _from_journal(folder), {_JOURNAL_KEY: key}
+    with suppress(UserError, OSError, ValueError):  # a spec that cannot be read gets its sentence from `_fields`
+        about |= {_SPEC_KEY: _digest(folder.spec), _FIELDS: json.dumps(flatten(read_recorded(folder.spec))).encode()}
+    with suppress(OSError):  # a home that is read only: each question reads the journal
+        _keep(points, kept, about)
     return points
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 def _from_journal(folder: RunFolder) -> _Points:
@@ -194,7 +209,7 @@ def _from_journal(folder: RunFolder) -> _Points:
     return _Points(names, steps, values, times, facts)
 
 
-def _keep(points: _Points, path: Path, key: bytes) -> None:
+def _keep(points: _Points, path: Path, about: Mapping[bytes, bytes]) -> None:
     table = pa.table(
         {
             "metric": pa.array(points.metric.tolist(), pa.string()).dictionary_encode(),
@@ -203,20 +218,14 @@ def _keep(points: _Points, path: Path, key: bytes) -> None:
             "time": pa.array(points.time, pa.int64()),
         }
     )
-    facts = {f"fact.{name}".encode(): text.encode() for name, text in points.facts.items()}
     with replacing(path, durable=False) as file:
-        parquet.write_table(table.replace_schema_metadata({_KEY: key, **facts}), file)
+        parquet.write_table(table.replace_schema_metadata({**about, _FACTS: json.dumps(points.facts).encode()}), file)
 
 
 def _from_table(table: pa.Table) -> _Points:
-    facts = {
-        name.decode().removeprefix("fact."): text.decode()
-        for name, text in (table.schema.metadata or {}).items()
-        if name.startswith(b"fact.")
-    }
     metric = table["metric"].cast(pa.string()).to_numpy(zero_copy_only=False)
     step, value, time = (table[name].to_numpy() for name in ("step", "value", "time"))
-    return _Points(metric, step, value, time, facts)
+    return _Points(metric, step, value, time, json.loads((table.schema.metadata or {})[_FACTS]))
 
 
 def schema_lines() -> Iterator[str]:

@@ -26,6 +26,9 @@ DEVICES_TAG = "ditlab.devices"
 """Tag with what an attempt holds: `2 GPU`, `4 core`, and the price of an hour of one where there is one:
 `2 GPU at 2.5`."""
 
+NAME_TAG = "mlflow.runName"
+"""Tag with the name that `runs rename` gave, which wins over that of the journal's start."""
+
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
 RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
@@ -86,13 +89,15 @@ class JournalFacts:
         self.count_time(record["time"], record["kind"])
         match record["kind"]:
             case "start":
-                self.name, self.family, self.status = record["name"], record["family"], "running"
+                self.name = self.tags.get(NAME_TAG, record["name"])
+                self.family, self.status = record["family"], "running"
             case "params":
                 self.params = {**record["values"], **self.params}
             case "resume":
                 self.resumes.append(record)
             case "tags":
                 self.tags |= record["values"]
+                self.name = self.tags.get(NAME_TAG, self.name)
             case "dataset" if record["context"] == "training":
                 self.dataset = record
             case "image":

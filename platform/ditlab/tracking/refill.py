@@ -24,13 +24,13 @@ from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_line
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.backend import Warn
+from ditlab.tracking.history import NAME_TAG
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, note_hash
 from ditlab.tracking.mlflow_connection import connect, database_damage, open_read_only
 from ditlab.tracking.mlflow_runs import RUN_TAG, find_mlflow_run
 from ditlab.tracking.records import RunRecord
 from ditlab.tracking.upload import CursorFile, SyncResult, sync_runs
 
-_NAME_TAG = "mlflow.runName"
 _SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 """Files of a run's folder that may name stores and checkpoints of the home by absolute paths."""
 _NAMED = 5
@@ -193,7 +193,7 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
             if key == NOTE_TAG:
                 is_typed = note_hash(value) not in old_tags[old].get(OWN_TAG, "").split()
             else:
-                is_typed = key == _NAME_TAG or (key not in data.tags and not key.startswith(("mlflow.", "ditlab.")))
+                is_typed = key == NAME_TAG or (key not in data.tags and not key.startswith(("mlflow.", "ditlab.")))
             if is_typed and data.tags.get(key) != value:
                 client.set_tag(new, key, value)
                 done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
@@ -209,7 +209,7 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
 
 
 def _tag_name(key: str) -> str:
-    return {NOTE_TAG: "the note that a person wrote", _NAME_TAG: "the name"}.get(key, f"tag {key}")
+    return {NOTE_TAG: "the note that a person wrote", NAME_TAG: "the name"}.get(key, f"tag {key}")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -71,6 +71,10 @@ def test_what_was_kept_follows_the_journal(home):
     update_record(home.run("run1"), status="running")
     kept[1].unlink()
     assert query_runs(home, sql).rows[1] == first.rows[1] and not kept[1].exists()
+    fields = "SELECT count(*), max(value) FROM specs WHERE run = 'run0' AND field = 'optimizer.lr'"
+    assert query_runs(home, fields).rows == [(1, 1)]
+    home.run("run0").spec.write_text("name: other\noptimizer: {lr: 3}\n")
+    assert query_runs(home, fields).rows == [(1, 3)]
     home.run("run2").spec.write_text("\x00")
     (note,) = query_runs(home, "SELECT 1 FROM specs").notes
     assert note.startswith("run run2: ")

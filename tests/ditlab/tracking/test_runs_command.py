@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.runs.locks import lock_run
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import connect
 from ditlab.tracking.records import read_record, update_record
@@ -99,9 +101,21 @@ def test_a_run_is_renamed_here_and_in_mlflow(home: Home, new_run: NewRun, store:
     client = connect(f"sqlite:///{home.mlflow_database}", home)
     (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert (found.info.run_name, read_record(folder).name) == ("after", "after")
+    assert "**after**" in found.data.tags["mlflow.note.content"]
     for name in ("", "two words", "../x"):
         with pytest.raises(UserError, match="name="):
             invoke("rename", "after", name)
+    with pytest.raises(UserError, match="is the id of a run"):
+        invoke("rename", "after", folder.run_id)
+    with lock_run(folder), pytest.raises(UserError, match="trained by another process"):
+        invoke("rename", "after", "later")
+    uri = f"sqlite:///{home.mlflow_database}"
+    other = new_run("other")
+    with closing(JournalWriter(other)) as journal:
+        journal.append("start", run_id=other.run_id, name="other", experiment="digits", family="dit")
+    invoke("sync", "other")
+    rows = json.loads(invoke("--tracking", uri, "--num", "1", "--name", "after", "--json").stdout)["runs"]
+    assert [row["name"] for row in rows] == ["after"], "not among the newest one"
 
 
 def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun) -> None:
