@@ -95,6 +95,7 @@ class Endings:
         time.sleep(ending.delay)
         tree = _tree(process)
         shared = {path for each in tree for path in _shared_memory(each)}
+        sockets = {socket for each in tree for socket in _listening(each)}
         asked = time.monotonic()
         self._send(ending.way, process, tree, terminal)
         with suppress(psutil.TimeoutExpired):
@@ -105,7 +106,7 @@ class Endings:
             process.kill()
         elif ending.seconds > self._grace + 1:
             ending.faults.append("later than the grace")
-        self._look(ending, home, shared, log.name)
+        self._look(ending, home, shared, sockets, log.name)
         if self._resumes and not ending.faults:
             self._resume(ending, home)
         return ending
@@ -146,21 +147,21 @@ class Endings:
                     process.send_signal(getattr(signal, f"SIG{name}"))
                     time.sleep(0.7 if twice else 0)
 
-    def _look(self, ending: Ending, home: Path, shared: set[str], log: str) -> None:
-        """Find what is left after an end; on Ray killed -9, its agents have 15 s."""
-        said = Path(log).read_text(errors="replace")
-        deadline = time.monotonic() + (15 if ending.way == "KILL" else 5)
+    def _look(self, ending: Ending, home: Path, shared: set[str], sockets: set[Any], log: str) -> None:
+        """Find what is left after an end, and what `runs` says within 5 s; on Ray killed -9, its agents have 15 s."""
+        said, ended = Path(log).read_text(errors="replace"), time.monotonic()
+        while (state := _state(home)) == "running" and time.monotonic() < ended + 5:
+            time.sleep(0.1)
+        ending.status = state
+        deadline = ended + (15 if ending.way == "KILL" else 5)
         while (left := _of_home(home)) and time.monotonic() < deadline:
             time.sleep(0.2)
         ending.faults += [f"left: {each}" for each in left]
         ending.faults += [f"left in memory: {path}" for path in shared if Path(path).exists()]
+        listening = {each.laddr for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
+        ending.faults += [f"left listening: {socket}" for socket in sockets & listening]
         if "Traceback" in said or "Check failed" in said or "terminate called" in said:
             ending.faults.append(f"said: {said[-1500:]}")
-        runs = list_runs(Home(home)) if (home / "train").exists() else []
-        if runs:
-            ending.status = runs[0].status
-            if runs[0].status == "running":
-                ending.status = running_state(Home(home).run(runs[0].run_id), runs[0]).state
         allowed = {"interrupted": {130}, "finished": {0, 130}, "no run": {130}, "lost": {130}}
         if ending.way == "KILL":
             allowed = {"lost": {-9}, "finished": {-9, 0}, "no run": {-9}}
@@ -210,6 +211,19 @@ def handles_sigterm(pid: int) -> bool:
     return False
 
 
+def _state(home: Path) -> str:
+    """Status of a home's one run, as `runs` tells it."""
+    runs = list_runs(Home(home)) if (home / "train").exists() else []
+    if runs and runs[0].status == "running":
+        return running_state(Home(home).run(runs[0].run_id), runs[0]).state
+    return runs[0].status if runs else "no run"
+
+
+def _listening(process: psutil.Process) -> Iterator[Any]:
+    with suppress(psutil.Error):
+        yield from (each.laddr for each in process.net_connections() if each.status == psutil.CONN_LISTEN)
+
+
 def _shared_memory(process: psutil.Process) -> Iterator[str]:
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
@@ -218,7 +232,7 @@ def _shared_memory(process: psutil.Process) -> Iterator[str]:
 
 
 def _of_home(home: Path) -> list[str]:
-    """Living processes that were started under a home, with the sockets that they listen on."""
+    """Living processes that were started under a home."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
