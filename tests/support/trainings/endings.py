@@ -158,8 +158,8 @@ class Endings:
             time.sleep(0.2)
         ending.faults += [f"left: {each}" for each in left]
         ending.faults += [f"left in memory: {path}" for path in shared if Path(path).exists()]
-        listening = {each.laddr for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
-        ending.faults += [f"left listening: {socket}" for socket in sockets & listening]
+        now = {each.laddr: each.pid for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
+        ending.faults += [f"left listening: {socket} of process {now[socket]}" for socket in sockets & now.keys()]
         if "Traceback" in said or "Check failed" in said or "terminate called" in said:
             ending.faults.append(f"said: {said[-1500:]}")
         allowed = {"interrupted": {130}, "finished": {0, 130}, "no run": {130}, "lost": {130}}
@@ -249,6 +249,7 @@ def main() -> None:
     parser.add_argument("--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no end after so many.")
     given = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup it is ignored, and commands would ignore it as well
     drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
