@@ -177,7 +177,7 @@ def _points(folder: RunFolder, record: RunRecord) -> _Points:
     """Read a run's points: of one that has ended from the Parquet file, which is made where it is missing."""
     if record.status == "running":
         return _from_journal(folder)
-    kept, key = folder.path / KEPT, _digest(folder.journal)
+    kept, key = folder.path / KEPT, b" ".join(map(_digest, _journals(folder)))
     with suppress(*_UNUSABLE), parquet.ParquetFile(kept) as file:
         if (file.schema_arrow.metadata or {}).get(_JOURNAL_KEY) == key:
             return _from_table(file.read())
@@ -189,20 +189,25 @@ def _points(folder: RunFolder, record: RunRecord) -> _Points:
     return points
 
 
+def _journals(folder: RunFolder) -> list[Path]:
+    """The journals of all nodes, the run's own first."""
+    return list(map(folder.node_journal, folder.journal_nodes()))
+
+
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 def _from_journal(folder: RunFolder) -> _Points:
-    content = read_content(folder.journal)
-    history = series_of(content)
+    contents = list(map(read_content, _journals(folder)))
+    history = [item for content in contents for item in series_of(content).items()]
     facts: dict[str, str] = {}
-    for event in content.events:
+    for event in contents[0].events:
         if event["kind"] in ("tags", "params"):
             facts |= {name: text for name, text in event["values"].items() if name in (MAIN_TAG, "parameters.total")}
-    names = np.repeat(np.array(list(history), dtype=object), [len(each.steps) for each in history.values()])
-    every = [*history.values(), Series()]
+    names = np.repeat(np.array([name for name, _ in history], dtype=object), [len(each.steps) for _, each in history])
+    every = [*(each for _, each in history), Series()]
     steps, values, times = (
         np.concatenate([getattr(each, part) for each in every]) for part in ("steps", "values", "times")
     )

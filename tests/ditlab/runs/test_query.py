@@ -68,6 +68,9 @@ def test_what_was_kept_follows_the_journal(home):
     with closing(JournalWriter(home.run("run0"))) as journal:
         journal.log_metrics(102, {"train/loss": 0.25})
     assert query_runs(home, sql).rows[0][:3] == ("run0", 203, first.rows[0][2] + 102)
+    with closing(JournalWriter(home.run("run0"), node=1)) as journal:
+        journal.log_metrics(102, {"system/node_1/cpu": 0.25})
+    assert query_runs(home, sql).rows[0][1] == 204, "another node's journal"
     update_record(home.run("run1"), status="running")
     kept[1].unlink()
     assert query_runs(home, sql).rows[1] == first.rows[1] and not kept[1].exists()
