@@ -4,7 +4,7 @@ The chain is walked once, in the order in which the rows were written, as the wr
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -75,13 +75,16 @@ class ChainWalk:
     """Sentences without a full stop, each on a place where something is out of order."""
 
 
-def walk_chain(receipts: Receipts, steps: Iterable[int]) -> ChainWalk:
+def walk_chain(
+    receipts: Receipts, steps: Iterable[int], taken_over: Mapping[int, Mapping[str, int]] | None = None
+) -> ChainWalk:
     """Compute the chain again over all rows, attempt by attempt, and keep its heads after `steps`.
 
     Each attempt must begin with the head of the step that it goes on from (or begin a chain), and its rows must be its
     steps, one after another. The walk ends at the first row whose attempt is unknown: nothing after it can be computed.
+    `taken_over`: heads of other runs' chains, as `ChainWalk.heads`, where the run took over their checkpoints.
     """
-    walk = ChainWalk()
+    walk = ChainWalk({step: dict(heads) for step, heads in (taken_over or {}).items()})
     wanted = {*steps, *(attempt.step for attempt in receipts.attempts.values())}
     rows = receipts.rows
     firsts = np.flatnonzero(np.diff(rows["attempt"].astype(np.int64), prepend=0)).tolist()

@@ -19,7 +19,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
@@ -110,6 +110,8 @@ class TrackedReporter(Reporter):
         title = experiment.name
         if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
             title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
+            if launch.before:  # it took over a checkpoint, and trains with other values from here on
+                tags[NAME_TAG] = title
         before = flatten(launch.before.to_dict()) if launch.before else {}
         self._changes = tracker.resume_changes(parameters, before)
         tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)

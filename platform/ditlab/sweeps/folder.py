@@ -187,5 +187,11 @@ def read_takeovers(folder: RunFolder) -> list[Takeover]:
     return _read_lines(_takeovers(folder), Takeover)[0]
 
 
+def current_values(home: Home, trial: Trial) -> dict[str, Any]:
+    """Value by axis path that a trial trains with: those of its last takeover, else those of the ledger."""
+    takeovers = read_takeovers(home.run(trial.run_id))
+    return takeovers[-1].values if takeovers else dict(trial.values)
+
+
 def _takeovers(folder: RunFolder) -> Path:
     return folder.path / "exploits.jsonl"

@@ -33,7 +33,7 @@ from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
-from ditlab.sweeps.folder import find_record, read_takeovers, trial_experiment
+from ditlab.sweeps.folder import current_values, find_record, read_takeovers, trial_experiment
 from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
@@ -125,7 +125,7 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     failure = record.message if record.status == "failed" else ""
     return replace(
         planned,
-        values=takeovers[-1].values if takeovers else planned.values,
+        values=current_values(home, planned),
         status=record.status,
         step=record.step,
         total_steps=record.total_steps,

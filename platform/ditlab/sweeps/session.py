@@ -29,7 +29,7 @@ from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Sweep
-from ditlab.sweeps.folder import SweepFolder, find_record, read_takeovers
+from ditlab.sweeps.folder import SweepFolder, current_values, find_record
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
@@ -172,7 +172,7 @@ class SweepSession:
                     metrics, step = final_values(history), record.step
                 self._trials[number] = replace(
                     trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,
-                    measured=measured, note=record.message,
+                    measured=measured, note=record.message, values=current_values(home, trial),
                 )  # fmt: skip
         return [self._trials.get(trial.number, trial) for trial in planned]
 
@@ -252,8 +252,7 @@ class TunerThread(threading.Thread):
             remaining = []  # with their latest values
             for trial in started.past:
                 if not trial.has_ended:
-                    takeovers = read_takeovers(home.run(trial.run_id))
-                    values = takeovers[-1].values if takeovers else dict(trial.values)
+                    values = current_values(home, trial)
                     remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
             space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(

@@ -8,8 +8,10 @@ from typing import Any
 import mlflow
 import pytest
 
+from ditlab.api.checks import verify
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
+from ditlab.reports.formatting import describe_value
 from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.results import SweepResult
@@ -116,6 +118,7 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
     first, second = run_sweep(**fields), run_sweep(**fields)
     by_number = {trial.number: tracked_home.run(trial.run_id) for trial in first.summary.trials}
     takeovers = {number: read_takeovers(run) for number, run in by_number.items()}
+    _, children = tracked_runs(tracked_home.root, first.sweep_id)
     assert sum(map(len, takeovers.values())) >= 1
     numbers = {run.run_id: number for number, run in by_number.items()}
     for number, found in takeovers.items():
@@ -133,6 +136,10 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
         if found:
             tags = JournalFacts.of(read_content(by_number[number].journal)).tags
             assert found[-1].donor in tags["ditlab.exploits"]
+            rate = found[-1].values["optimizer.lr"]
+            assert children[number].info.run_name.startswith(f"lr={describe_value(rate)} ")
+        parts = verify(by_number[number].run_id, steps=0).parts
+        assert [(part.part, part.sentence) for part in parts if part.verdict == "off"] == []
     # Synchronous, so the load of the machine changes nothing.
     values = [[(t.number, t.values, t.metrics["eval/velocity"]) for t in one.summary.trials] for one in (first, second)]
     assert values[0] == values[1]

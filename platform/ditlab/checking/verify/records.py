@@ -15,10 +15,12 @@ from ditlab.checking.verify.files import KeptCheckpoints, VerifiedPart
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.data.orders import training_order
 from ditlab.data.splits import DataSplits
-from ditlab.errors import first_line
-from ditlab.receipts.reading import Receipts, walk_chain
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, RunFolder
+from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 from ditlab.storage.plain_files import open_regular_file
+from ditlab.sweeps.folder import read_takeovers
 from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
 from ditlab.training.plan import learning_rate, plan_run
 
@@ -30,10 +32,29 @@ ROWS = 4_000_000
 """Samples whose digests are computed again at most: a second or two."""
 
 
+def taken_over_heads(home: Home, folder: RunFolder, before: float = math.inf) -> dict[int, dict[str, int]]:
+    """Heads of other trials' chains at the steps where a run took over their checkpoints, as `ChainWalk.heads`.
+
+    Takeovers of steps from `before` on are left out. Raises UserError where the receipts of one cannot be read.
+    """
+    heads: dict[int, dict[str, int]] = {}
+    for each in read_takeovers(folder):
+        if each.donor_step < before:
+            donor, step = home.run(each.donor), each.donor_step
+            walk = walk_chain(read_receipts(donor), [step], taken_over_heads(home, donor, step))
+            heads.setdefault(step, {}).update(walk.heads.get(step, {}))
+    return heads
+
+
 def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
     """Compute the chain of receipts again, and compare its head at each checkpoint with the manifest's."""
     recorded = {step: manifest.receipt for step, manifest in kept.manifests.items() if "chain" in manifest.receipt}
-    walk = walk_chain(receipts, recorded)
+    try:
+        walk = walk_chain(receipts, recorded, taken_over_heads(run.home, run.folder))
+    except UserError as error:
+        sentence = f"a checkpoint of another trial was taken over, and its receipts cannot be read: {error}"
+        yield VerifiedPart("receipts", "not checked", sentence)
+        return
     faults = [receipts.damage] if receipts.damage else []
     faults += walk.faults
     for step, receipt in recorded.items():

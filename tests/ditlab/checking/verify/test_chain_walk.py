@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.home import RunFolder
+from ditlab.checking.verify.records import taken_over_heads
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import ChainWalk, Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import CHECKED, ORIGIN, RecordedAttempt
 from ditlab.receipts.writer import ReceiptWriter
+from ditlab.storage.files import append_json_line
 
 Saved = dict[str, str]
 
@@ -61,6 +64,38 @@ def test_attempts_that_go_on(folder, write):
     assert list(found.heads[4]) == [fourth["chain"]] and list(found.heads[12]) == [twelfth["chain"]]
     assert list(found.heads[9]) == [lost["chain"], ninth["chain"]]
     assert set(found.heads[12].values()) == {0}
+
+
+def test_a_checkpoint_that_was_taken_over(folder, write, tmp_path):
+    """A population's trial goes on with the chain of its donor, which took over a checkpoint of another's before."""
+    home = Home(tmp_path)
+    trials = [home.run(f"trial{number}") for number in range(3)]
+
+    def written(trial: int, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3) -> Saved:
+        writer = ReceiptWriter(trials[trial], lambda text: None)
+        writer.begin(attempt(first - 1), saved or {})
+        for step in range(first, last + 1):
+            writer.add(step, 1000 + step, 1 / step, 2.0, lr)
+        receipt = writer.receipt()
+        writer.close()
+        return receipt
+
+    def take_over(trial: int, donor: int, step: int) -> None:
+        line = {"step": step, "donor": f"trial{donor}", "donor_step": step, "values": {}, "key": str(step)}
+        append_json_line(trials[trial].path / "exploits.jsonl", line)
+
+    saved = [written(trial, 1, 4, lr=10.0**-trial) for trial in range(3)]
+    take_over(1, 0, 4)
+    second = written(1, 5, 8, saved[0])
+    written(2, 5, 8, saved[2])
+    take_over(2, 1, 8)
+    last = written(2, 9, 12, second)
+    assert "to which no rows" in walk(trials[2]).faults[0]
+    found = walk_chain(read_receipts(trials[2]), [8, 12], taken_over_heads(home, trials[2]))
+    assert found.faults == [] and list(found.heads[12]) == [last["chain"]] and second["chain"] in found.heads[8]
+    shutil.rmtree(trials[0].path)
+    with pytest.raises(UserError, match="trial0 has no receipts"):
+        taken_over_heads(home, trials[2])
 
 
 def test_attempts_that_begin_anew(folder, write):
