@@ -96,6 +96,7 @@ class Endings:
         tree = _tree(process)
         shared = {path for each in tree for path in _shared_memory(each)}
         sockets = {socket for each in tree for socket in _listening(each)}
+        sockets -= {*_listening(psutil.Process())}  # which a child of `pty.fork` inherits
         asked = time.monotonic()
         self._send(ending.way, process, tree, terminal)
         with suppress(psutil.TimeoutExpired):
