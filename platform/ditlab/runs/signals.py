@@ -21,6 +21,11 @@ END_TIMEOUT = 5.0
 _SAME = 0.5  # seconds in which several signals are one request: `timeout` sends each twice, a terminal HUP and TERM
 
 
+class Interruption(KeyboardInterrupt):
+    """What a signal raises. Not KeyboardInterrupt itself: passing through `exec` of a text, as a dataclass is made,
+    that marks the interpreter, which under `python -m` then ends by SIGINT instead of with exit code 130."""
+
+
 class StopRequests:
     """Number of requests to stop a run, and their reason."""
 
@@ -130,7 +135,7 @@ def end_process(sentence: str = "interrupted.") -> None:
 
 def _show_unraisable(unraisable: Any) -> None:
     """Show an exception of a destructor, but for an interruption that came in one: the process ends in time anyhow."""
-    if unraisable.exc_type is not KeyboardInterrupt:
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 
 
@@ -148,7 +153,7 @@ def _interrupt_within(seconds: float) -> None:
 
     _handle(end)
     _call_later(seconds, end_process)
-    raise KeyboardInterrupt
+    raise Interruption
 
 
 def ignore_signals() -> None:
