@@ -85,33 +85,30 @@ class LocalFiles:
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         """Write a new file, on disk when this returns; nothing of it is left where that fails."""
-        target = self.file(folder, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with target.open("xb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                flush_to_disk(file)
-            # The file's entry in its folder, the folder's in the run's, the run's in the one above.
-            for made in (target.parent, self.path, self.path.parent):
-                sync_folder(made)
-        except BaseException:
-            with suppress(OSError):
-                target.unlink()
-            raise
+        self._write(self.file(folder, name), chunks)
 
     def replace(self, folder: str, name: str, content: bytes) -> None:
         """Write a small file, whole or not at all, in place of an older one of that name."""
-        partial = f"{name}.{secrets.token_hex(4)}.partial"
-        self.write(folder, partial, [content])
-        parent = self._at(folder)
+        target = self.file(folder, name)
+        self._write(target.with_name(f"{name}.{secrets.token_hex(4)}.partial"), [content], target)
+
+    def _write(self, path: Path, chunks: Iterable[bytes | memoryview], target: Path | None = None) -> None:
+        """Write a new file, which then takes the name `target`; nothing of it is left where that fails."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            (parent / partial).rename(parent / name)
-        except OSError:
+            with path.open("xb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                flush_to_disk(file)
+            if target:
+                path.rename(target)
+            # The file's entry in its folder, the folder's in the run's, the run's in the one above.
+            for made in (path.parent, self.path, self.path.parent):
+                sync_folder(made)
+        except BaseException:
             with suppress(OSError):
-                (parent / partial).unlink()
+                path.unlink()
             raise
-        sync_folder(parent)
 
     def delete(self, folder: str, name: str) -> None:
         """Delete a file, if it exists."""
