@@ -254,7 +254,8 @@ def main() -> None:
     parser.add_argument("--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no end after so many.")
     given = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup it is ignored, and commands would ignore it as well
+    for number in (signal.SIGHUP, signal.SIGINT):  # ignored below nohup, and behind `&`: commands would ignore them too
+        signal.signal(number, signal.SIG_DFL)
     drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
