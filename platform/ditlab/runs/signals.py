@@ -70,9 +70,11 @@ def command_signals() -> Iterator[None]:
             os._exit(end.code if isinstance(end.code, int) else 0)
         raise
     finally:
-        _command.is_running, sys.unraisablehook = False, hook
-        while _command.timers:
-            _command.timers.pop().cancel()
+        sys.unraisablehook = hook
+        if not is_ending():  # else they bound what libraries do at the process's end as well
+            _command.is_running = False
+            while _command.timers:
+                _command.timers.pop().cancel()
         _restore(before)
 
 

@@ -97,6 +97,13 @@ def test_a_command_that_saves_nothing_ends_at_the_first_signal():
     assert process.returncode == 1 and err == "interrupted\n"
 
 
+def test_the_grace_bounds_what_libraries_do_at_the_exit():
+    process = begin(training(grace=3, saving="import atexit; atexit.register(time.sleep, 60)"))
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and "interrupted" in err
+
+
 def test_under_nohup_a_closed_terminal_changes_nothing():
     process = begin(training(), before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     process.send_signal(signal.SIGHUP)
