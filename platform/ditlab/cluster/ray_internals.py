@@ -95,7 +95,7 @@ def killed_with_this_process() -> Iterator[int]:
     Their leaders' ids, a line each, are written into the descriptor that is yielded. The kernel kills what this process
     has started; Ray's agents, which the raylet starts, wait for up to three minutes for a head that is gone as well.
     """
-    script = "trap '' HUP INT TERM; while read one; do all=\"$all -$one\"; done; kill -KILL -- $all"
+    script = "trap '' HUP INT TERM; while read one; do all=\"$all -$one\"; done; kill -s KILL -- $all"
     shell = subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
