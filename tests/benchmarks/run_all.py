@@ -4,8 +4,8 @@
 
 A benchmark's figures are those that it hands to `rounds.report`. Those that need Ray, MLflow or DeepSpeed are skipped
 where these are not installed, and on CUDA those of steps and sampling that compute on a CPU alone; benchmarks of data,
-tracking and runs are of the machine, and run for both. Full sizes run on CUDA alone. `--quick` takes the sizes of `small_sizes.py`, which measure
-nothing.
+tracking and runs are of the machine, and run for both. Full sizes run on CUDA alone. `--quick` takes the sizes of
+`small_sizes.py`, which measure nothing.
 """
 
 from __future__ import annotations
