@@ -63,7 +63,9 @@ FULL = {
         ),
     ),
     "dlm": Case("dlm/uniform", _ON_A_GPU),
-    "pixelhdm": Case("pixelhdm/base", ("batch={size: 32, micro: 16}", *_ON_A_GPU)),
+    "pixelhdm": Case(
+        "pixelhdm/base", ("batch={size: 32, micro: 16}", *_ON_A_GPU, "engine.activation_checkpointing=false")
+    ),
     "unet": Case("mnist/unet", _ON_A_GPU),
 }  # fmt: skip
 """Full sizes in bfloat16: the published networks, `dit` as large as DiT-XL/2 on latents of images of 256 x 256 pixels.
