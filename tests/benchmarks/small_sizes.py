@@ -20,6 +20,7 @@ SMALL = {
     "step/dlm_loss": ["--quick", "--rounds", "2"],
     "step/engine_cost": ["--rounds", "2", "--set", "batch.size=16"],
     "step/family_step": ["--quick", "--rounds", "2"],
+    "step/full_size": ["--quick", "--rounds", "2", "--steps", "1", "--only", "dit", "--only", "muon", "--only", "flex"],
     "step/operator_limits": ["--quick", "--steps", "1"],
     "step/phase_cost": ["--rounds", "2", "--block", "1"],
     "step/pixelhdm_step": ["--quick", "--rounds", "2", "--batch", "2"],
