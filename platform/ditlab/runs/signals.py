@@ -43,6 +43,8 @@ class _Command:
     """False in a notebook or a script, whose process is not ours to end."""
     last_signal = 0.0
     """Monotonic time."""
+    is_interrupted = False
+    """True once a signal has raised an error in this command."""
     skips_exit = False
     """True where what libraries do at the process's end would wait."""
     timers: list[threading.Timer]
@@ -60,7 +62,7 @@ def command_signals() -> Iterator[None]:
         return
     before, hook = _handle(_interrupt), sys.unraisablehook
     sys.unraisablehook = _show_unraisable
-    _command.is_running, _command.last_signal = True, 0.0
+    _command.is_running, _command.is_interrupted, _command.last_signal = True, False, 0.0
     try:
         yield
     except SystemExit as end:
@@ -115,6 +117,11 @@ def is_ending() -> bool:
     return _command.last_signal > 0
 
 
+def is_interrupted() -> bool:
+    """Return True once a signal has raised an error in this command, which a library may have made another one of."""
+    return _command.is_interrupted
+
+
 def abandon_exit() -> None:
     """Make this command end without what libraries do at a process's end."""
     _command.skips_exit = True
@@ -155,6 +162,7 @@ def _interrupt_within(seconds: float) -> None:
 
     _handle(end)
     _call_later(seconds, end_process)
+    _command.is_interrupted = True
     raise Interruption
 
 
