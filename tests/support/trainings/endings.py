@@ -1,7 +1,7 @@
 """Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was left.
 
-`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those on
-a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it is meanwhile.
+`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those
+on a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it is meanwhile.
 """
 
 import argparse
