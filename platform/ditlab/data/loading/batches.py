@@ -29,7 +29,8 @@ def to_device(
         if target is not None and source is not None:
             # one division and one addition keep both ends of the range exact: x/127.5 - 1 for bytes onto (-1, 1)
             ratio = (source[1] - source[0]) / (target[1] - target[0])
-            moved = moved.div(ratio).add_(target[0] - source[0] / ratio)
+            in_place = None if moved is batch[field.name] else moved  # a second tensor of the size costs its page faults
+            moved = torch.div(moved, ratio, out=in_place).add_(target[0] - source[0] / ratio)
         converted[field.name] = moved
     return converted
 
