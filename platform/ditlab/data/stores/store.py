@@ -28,7 +28,7 @@ from ditlab.storage.plain_files import open_regular_file
 MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
 COPIED_BYTES = 100_000
-"""Bytes that are copied at a time, through memory that the C library has at hand (below 128 KiB) and the cache holds."""
+"""Bytes copied at a time, through memory that the C library has at hand (below 128 KiB) and the cache holds."""
 UNREADABLE = (
     pa.ArrowException, OSError, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError
 )  # fmt: skip
@@ -217,8 +217,8 @@ class Store:
 def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None:
     """Copy rows of several arrays into a contiguous one, (len(places), *shape), in one stream of copies.
 
-    `first`: the array that lies lowest in memory; `places`: distances of rows from its beginning, in bytes. Copied block
-    by block, small rows take three times as long.
+    `first`: the array that lies lowest in memory; `places`: distances of rows from its beginning, in bytes. Copied
+    block by block, rows of 784 bytes take three times as long.
     """
     row = np.dtype((np.void, target.nbytes // len(target)))
     # a view of each byte at which a row may begin, over memory of which the rows alone are read
