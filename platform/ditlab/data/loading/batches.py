@@ -40,7 +40,7 @@ def _map_linearly(values: Tensor, ratio: float, offset: float) -> Tensor:
     """Return values / ratio + offset in float32, the same bits on every device."""
     if values.device.type != "cpu":
         return values.float().div(ratio).add_(offset)
-    # NumPy stays on this thread. torch's team of two threads, which spin at barriers, took 1,300 to 2,500 microseconds for
+    # NumPy stays on this thread. Two threads of torch, which spin at barriers, took 1,300 to 2,500 microseconds for
     # 128 small images on two cores that others used as well, and up to half a second; NumPy took 73.
     found = torch.empty(values.shape)
     out = found.numpy()
