@@ -152,10 +152,9 @@ class Store:
         """Return blocks by number, over maps of their shards. Raises UserError for one that was altered."""
         found: dict[int, Rows] = {}
         for number, shard in zip(blocks.tolist(), self.layout.shard_of(blocks).tolist(), strict=True):
-            file = self.path / self.manifest.shards[shard].file
             try:
                 if (mapped := self._mapped.get(shard)) is None:
-                    with opened(file) as content:
+                    with opened(self._file(shard)) as content:
                         memory = pa.py_buffer(mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ))
                     mapped = self._mapped[shard] = (memory, self.entries(shard), {})
                     if len(self._mapped) > MAPPED_SHARDS:
@@ -167,12 +166,12 @@ class Store:
                     known[number] = self._read(number, memory.slice(entry.offset, entry.length))
             except UNREADABLE as error:
                 raise UserError(
-                    f"{file} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
+                    f"{self._file(shard)} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
                 ) from error
             found[number] = known[number]
-        unverified = found.keys() - self._verified if self.verifies_blocks else set()
+        unverified = [number for number in found if number not in self._verified] if self.verifies_blocks else ()
         for waits in (False, True):  # threads that need the same blocks share these out
-            for number in sorted(unverified):
+            for number in unverified:
                 lock = self._hashing[number % len(self._hashing)]
                 if number not in self._verified and lock.acquire(waits):
                     try:
@@ -189,10 +188,13 @@ class Store:
                 shard = int(self.layout.shard_of(block)[0])
                 inside, num = number - self.layout.first_blocks[shard], self.layout.shard_blocks[shard]
                 raise UserError(
-                    f"{self.path / self.manifest.shards[shard].file} was altered: block {inside + 1:,} of {num:,} "
-                    f"differs from its SHA-256; {REMEDY}"
+                    f"{self._file(shard)} was altered: block {inside + 1:,} of {num:,} differs from its SHA-256; "
+                    f"{REMEDY}"
                 )
             self._verified.add(number)
+
+    def _file(self, shard: int) -> Path:
+        return self.path / self.manifest.shards[shard].file
 
     def _read(self, block: int, content: pa.Buffer) -> Rows:
         return read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
