@@ -172,14 +172,14 @@ def write_plain(path: Path, rows: int) -> None:
 
 
 class LitData:
-    """litdata's streaming data set in a folder, in chunks of 4 MiB as our blocks; written where `rows` are given."""
+    """litdata's streaming data set in a folder, in chunks as large as our windows; written where `rows` are given."""
 
     def __init__(self, path: Path, rows: int = 0) -> None:
         from litdata import StreamingDataset
         from litdata.streaming.writer import BinaryWriter
 
         if rows:
-            writer = BinaryWriter(str(path), chunk_bytes=4 * 2**20)
+            writer = BinaryWriter(str(path), chunk_bytes=64 * 2**20)
             for number, image in enumerate(itertools.chain.from_iterable(map(torch.from_numpy, pieces(rows)))):
                 writer.add_item(number, image)
             writer.done()
