@@ -4,6 +4,7 @@ SMALL = {
     "data/import_images": ["--pictures", "200", "--rounds", "1"],
     "data/import_rate": ["--rounds", "1", "--seconds", "1"],
     "data/large_store": ["--rows", "2000000", "--rounds", "1"],
+    "data/loader_peers": ["--rows", "20000", "--batches", "20", "--rounds", "1"],
     "data/loader_throughput": [],
     "data/order_mixing": ["--blocks", "128", "--block-rows", "16", "--batch", "64"],
     "data/streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
