@@ -16,6 +16,9 @@ from ditlab.storage.plain_files import MIB, UnusableFile, open_regular_file, rea
 
 MAX_SMALL_FILE = 256 * MIB
 """Bound of a file that is read whole: the manifest of a checkpoint with a million pieces."""
+EARLY_FLUSH = 8 * MIB
+"""Bytes of a file after which the disk begins to write them, so that little is left for the fsync at the end. What it
+has written leaves the page cache to the data."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,13 @@ class LocalFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("xb") as file:
+                waiting = 0
                 for chunk in chunks:
                     file.write(chunk)
+                    waiting += len(chunk)
+                    if waiting >= EARLY_FLUSH and hasattr(os, "posix_fadvise"):  # not on macOS
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                        waiting = 0
                 flush_to_disk(file)
             if target:
                 path.rename(target)
