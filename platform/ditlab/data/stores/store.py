@@ -12,18 +12,20 @@ from contextlib import contextmanager
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.lib.stride_tricks import as_strided
-from torch import Tensor
 
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout
 from ditlab.data.stores.blocks import arrow_schema, digests, read_block
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_regular_file
+
+if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds to import
+    from torch import Tensor
 
 MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
@@ -129,6 +131,8 @@ class Store:
         `rows`: int64, in [0, len(store)); `out`: contiguous tensor to copy into. Raises UserError for a block that was
         altered.
         """
+        import torch
+
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
