@@ -35,6 +35,7 @@ NEEDS = {
     "data/import_rate": ("ray",),
     "data/streaming": ("moto",),
     "runs/average_errors": ("deepspeed",),
+    "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/recovery_time": ("ray", "deepspeed"),
     "runs/start_up": ("mlflow", "deepspeed"),

@@ -9,6 +9,7 @@ SMALL = {
     "data/order_mixing": ["--blocks", "128", "--block-rows", "16", "--batch", "64"],
     "data/streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
     "runs/average_errors": ["--steps", "60"],
+    "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],
     "runs/recovery_time": ["--rounds", "1"],
     "runs/start_up": ["--rounds", "1"],

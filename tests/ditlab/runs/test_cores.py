@@ -46,13 +46,24 @@ def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
         ({"cpu.max": "300000 100000\n"}, 3), ({"cpu.max": "max 100000\n"}, 8), ({"cpu.max": "50000 100000\n"}, 1),
         ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8), ({"cpu.max": "nonsense"}, 8),
+        ({"cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
+        ({"cpu/a/b/cpu.cfs_quota_us": "600000\n", "cpu/a/b/cpu.cfs_period_us": "100000\n"}, 6),
     ],
 )  # fmt: skip
 def test_a_control_group_limits_the_cores(machine, tmp_path, files, found):
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert allowed_cores(tmp_path)[0] == found
+    (tmp_path / "own").write_text("4:cpu,cpuacct:/a/b\n0::/a/b\n")
+    assert allowed_cores(tmp_path, tmp_path / "own")[0] == found
+
+
+def test_others_take_from_a_quota_only_where_no_core_is_free(machine, monkeypatch):
+    monkeypatch.setattr(cores, "allowed_cores", lambda: (3, "the control group"))
+    machine[0] = 4.4
+    assert worker_threads(Resources()) == (3, "the control group allows 3 of 8 cores")
+    machine[0] = 6.2
+    assert worker_threads(Resources()).number == 2
 
 
 def test_a_busy_process_is_counted_and_this_one_is_not():
