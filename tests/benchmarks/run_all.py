@@ -32,7 +32,6 @@ from benchmarks.small_sizes import SMALL
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 NEEDS = {
-    "data/import_rate": ("ray",),
     "data/streaming": ("moto",),
     "runs/average_errors": ("deepspeed",),
     "runs/beside_work": ("mlflow", "deepspeed"),
