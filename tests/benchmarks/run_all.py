@@ -37,7 +37,7 @@ NEEDS = {
     "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/recovery_time": ("ray", "deepspeed"),
-    "runs/start_up": ("mlflow", "deepspeed"),
+    "runs/start_up": ("ray", "mlflow", "deepspeed"),
     "runs/sweep_cost": ("ray", "mlflow", "deepspeed"),
     "step/averages_cost": ("deepspeed",),
     "step/engine_cost": ("deepspeed",),

@@ -12,7 +12,7 @@ SMALL = {
     "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],
     "runs/recovery_time": ["--rounds", "1"],
-    "runs/start_up": ["--rounds", "1"],
+    "runs/start_up": ["--rounds", "1", "--ray-rounds", "1"],
     "runs/sweep_cost": ["--trials", "2", "--fresh", "2"],
     "sampling/dlm_block_sampling": ["--quick", "--rounds", "2"],
     "sampling/family_sampling": ["--quick", "--rounds", "2"],

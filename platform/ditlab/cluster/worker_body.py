@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -79,7 +80,8 @@ def run_worker(config: dict[str, Any]) -> None:
         if assignment["last"] or terminated.is_set():
             return
         gc.collect()
-        torch._dynamo.reset()  # compiled code of one run counts against the limits of the next
+        if compiler := sys.modules.get("torch._dynamo"):
+            compiler.reset()  # compiled code of one run counts against the limits of the next
         if rank.is_first:
             channel.put("done", assignment["number"])
 

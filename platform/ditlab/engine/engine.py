@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from torch._tensor_str import printoptions
 
 from ditlab.averages import START
 from ditlab.engine.averages import WeightAverages
-from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.deepspeed_internals import (
     GradientNorm,
     ParameterSlice,
@@ -87,7 +86,10 @@ class Engine:
         self._module = module
         self._clock = clock or PhaseClock()
         network: Any = module.network
-        if compile_decision(experiment, rank.device.type).is_compiled:
+        self._is_compiled = compile_decision(experiment, rank.device.type).is_compiled
+        if self._is_compiled:
+            from ditlab.engine.compilation import compile_blocks  # imports torch's compiler: a second
+
             compile_blocks(network, rank.device, whole_gathers=self.stage == 3)
         if spec.activation_checkpointing or spec.activation_offload == "cpu":
             modules = network.checkpointed_modules()
@@ -180,7 +182,7 @@ class Engine:
         self._engine.eval()
         if averaged:
             self.averages.exchange()
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.no_grad(), torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext():
             yield
         if averaged:
             self.averages.exchange()

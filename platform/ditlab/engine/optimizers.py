@@ -7,6 +7,7 @@ a time, which bounds the memory; each by one worker, and all get the same bits.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,9 +72,7 @@ def parameter_facts(module: nn.Module) -> dict[str, ParameterFacts]:
     return {name: ParameterFacts(tuple(each.shape), roles[name]) for name, each in module.named_parameters()}
 
 
-def build_optimizer(
-    module: nn.Module, facts: dict[str, ParameterFacts], spec: AdamW | Muon
-) -> torch.optim.AdamW | MuonAdamW:
+def build_optimizer(module: nn.Module, facts: dict[str, ParameterFacts], spec: AdamW | Muon) -> EagerAdamW | MuonAdamW:
     """Build an optimiser; each group holds `lr_factor`, which a step's learning rate is multiplied by."""
     groups: dict[GroupRates, dict[str, Any]] = {}
     for name, parameter in module.named_parameters():
@@ -86,10 +85,23 @@ def build_optimizer(
         groups[rates]["params"].append(parameter)
     if isinstance(spec, Muon):
         return MuonAdamW(list(groups.values()), spec)
-    return torch.optim.AdamW(list(groups.values()), betas=spec.betas, eps=spec.eps, fused=True)
+    return EagerAdamW(list(groups.values()), betas=spec.betas, eps=spec.eps, fused=True)
 
 
-class MuonAdamW(torch.optim.Optimizer):
+class EagerOptimizer(torch.optim.Optimizer):
+    """Optimiser that is not compiled: torch's wrappers, which keep it out of graphs, import the compiler (a second)."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
+    """Torch's AdamW."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class MuonAdamW(EagerOptimizer):
     """Muon for the groups that are orthogonalised, fused AdamW for the others.
 
     As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 touches neither
