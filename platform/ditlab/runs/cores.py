@@ -35,9 +35,9 @@ class _Use(NamedTuple):
 
     moment: float
     every: float
-    """Of all processes, on the cores of this process's affinity mask."""
+    """All processes', on the cores of this process's affinity mask."""
     own: float
-    """Of this process and of those below it."""
+    """Those of this process and of the processes below it."""
 
     @classmethod
     def now(cls) -> _Use:

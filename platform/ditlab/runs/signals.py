@@ -22,8 +22,11 @@ _SAME = 0.5  # seconds in which several signals are one request: `timeout` sends
 
 
 class Interruption(KeyboardInterrupt):
-    """What a signal raises. Not KeyboardInterrupt itself: passing through `exec` of a text, as a dataclass is made,
-    that marks the interpreter, which under `python -m` then ends by SIGINT instead of with exit code 130."""
+    """Error that a signal raises, a class of its own.
+
+    KeyboardInterrupt itself, where it passes through `exec` of a text, as a dataclass is made, marks the interpreter,
+    which under `python -m` then ends by SIGINT instead of with exit code 130.
+    """
 
 
 class StopRequests:
