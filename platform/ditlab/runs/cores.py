@@ -37,7 +37,7 @@ class _Use(NamedTuple):
     every: float
     """All processes', on the cores of this process's affinity mask."""
     own: float
-    """Those of this process and of the processes below it."""
+    """This process's, and those of the processes below it."""
 
     @classmethod
     def now(cls) -> _Use:
