@@ -15,6 +15,7 @@ machine that is idle else. Nothing is asserted.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of training, a side and round")
     parser.add_argument("--ray", action="store_true", help="train on Ray")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends with it
     train = partial(timed_training, options.spec, options.seconds, options.ray)
     busy: dict[str, list[Timed]] = {"ours": [], "by hand": []}
     both: dict[str, list[Timed]] = {"two": [], "alone": []}
@@ -103,26 +105,22 @@ def rate_of_trainings(spec: Path, seconds: float, ray: bool, num: int, cores: in
             for name in names
         ]  # fmt: skip
 
-        def window() -> tuple[float, float]:
-            steps = [step_times(home, name) for name in names]
-            return max(each[1] for each in steps), min(each[-1] for each in steps)
-
-        def is_over() -> bool:
-            assert all(process.poll() is None for process in processes), "a training has ended"
-            if any(len(step_times(home, name)) < 4 for name in names):  # the first step is a warm-up
-                return False
-            begin, end = window()
-            return end - begin >= seconds
+        def shared_steps() -> list[list[float]]:
+            """Times of each training's steps from the begin of the last to train; none where one has not begun."""
+            steps = [step_times(home, name)[1:] for name in names]  # the first step is a warm-up
+            if not all(steps):
+                return []
+            begin, end = max(each[0] for each in steps), min(each[-1] for each in steps)
+            return [[at for at in each if begin <= at <= end] for each in steps]
 
         try:
-            deadline = time.monotonic() + LONGEST + seconds
-            while not is_over():
+            deadline, steps = time.monotonic() + LONGEST + seconds, shared_steps()
+            while not steps or any(len(each) < 3 or each[-1] - each[0] < seconds for each in steps):
+                assert all(process.poll() is None for process in processes), "a training has ended"
                 assert time.monotonic() < deadline, f"{seconds:g} s of {num} trainings: not in time"
                 time.sleep(0.5)  # seldom: a look takes from the cores that train
-            begin, end = window()
-            # Of each, its steps within the window over the time from the first of them to the last.
-            inside = [[at for at in step_times(home, name) if begin <= at <= end] for name in names]
-            return sum(BATCH * (len(each) - 1) / (each[-1] - each[0]) for each in inside)
+                steps = shared_steps()
+            return sum(BATCH * (len(each) - 1) / (each[-1] - each[0]) for each in steps)
         finally:
             for process in processes:
                 process.kill()
