@@ -4,8 +4,8 @@
 
 A benchmark's figures are those that it hands to `rounds.report`. Those that need Ray, MLflow or DeepSpeed are skipped
 where these are not installed, and on CUDA those of steps and sampling that compute on a CPU alone; benchmarks of data,
-tracking and runs are of the machine, and run for both. `--quick` takes the sizes of `small_sizes.py`, which measure
-nothing.
+tracking and runs are of the machine, and run for both. Full sizes run on CUDA alone. `--quick` takes the sizes of
+`small_sizes.py`, which measure nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from benchmarks.small_sizes import SMALL
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 NEEDS = {
-    "data/import_rate": ("ray",),
     "data/streaming": ("moto",),
     "runs/average_errors": ("deepspeed",),
+    "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/recovery_time": ("ray", "deepspeed"),
     "runs/start_up": ("ray", "mlflow", "deepspeed"),
@@ -51,8 +51,12 @@ NEEDS = {
     "tracking/tracking_outage": ("mlflow", "deepspeed"),
 }
 """Packages that a benchmark cannot run without, beside torch and those that a spec is read with."""
-TAKES_DEVICE = ("sampling/dlm_block_sampling", "sampling/family_sampling", "step/dlm_loss", "step/family_step")
+TAKES_DEVICE = (
+    "sampling/dlm_block_sampling", "sampling/family_sampling", "step/dlm_loss", "step/family_step", "step/full_size",
+)  # fmt: skip
 """Benchmarks with an argument `--device`."""
+NEEDS_GPU = ("step/full_size",)
+"""Benchmarks of sizes that no CPU bears; with `--quick` it bears them."""
 COMPUTES = ("sampling/", "step/")
 """Folders whose benchmarks compute on a device."""
 
@@ -76,21 +80,23 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def reason_to_skip(name: str, device: str, is_there: Callable[[str], bool] = is_installed) -> str:
+def reason_to_skip(name: str, device: str, is_there: Callable[[str], bool] = is_installed, quick: bool = False) -> str:
     """Return why a benchmark cannot run here, or ""."""
     missing = [each for each in NEEDS.get(name, ()) if not is_there(each)]
     if missing:
         return f"needs {' and '.join(missing)}"
     if device != "cpu" and name.startswith(COMPUTES) and name not in TAKES_DEVICE:
         return "computes on a CPU alone"
+    if device == "cpu" and name in NEEDS_GPU and not quick:
+        return "needs --device cuda"
     return ""
 
 
-def run_benchmark(name: str, arguments: Sequence[str], device: str = "cpu") -> BenchmarkResult:
+def run_benchmark(name: str, quick: bool, device: str = "cpu") -> BenchmarkResult:
     """Run one benchmark, showing its output as it comes."""
-    if reason := reason_to_skip(name, device):
+    if reason := reason_to_skip(name, device, quick=quick):
         return BenchmarkResult(name, "skipped", reason, 0.0)
-    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *arguments]
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *(SMALL[name] if quick else [])]
     if name in TAKES_DEVICE:
         command += ["--device", device]
     begin = time.perf_counter()
@@ -201,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results, heading = [], {"quick": options.quick, **machine(options.device)}
     for name in names:
         print(name, flush=True)
-        results.append(run_benchmark(name, SMALL[name] if options.quick else [], options.device))
+        results.append(run_benchmark(name, options.quick, options.device))
         write(results, options.out, heading)
     print("\n\n".join(filter(None, ("", describe(results), describe_peers(results), str(options.out)))))
     return int(any(each.state == "failed" for each in results))

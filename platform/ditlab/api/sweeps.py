@@ -12,6 +12,7 @@ from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
+from ditlab.runs.cores import recorded_threads
 from ditlab.runs.signals import GRACE
 from ditlab.spec.files import spec_name
 from ditlab.spec.sweep import Sweep, load_sweep
@@ -146,4 +147,10 @@ def _prepare(
             say(f"resumed with {text}")
     sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
     assert sweep
-    return prepare_sweep(sweep, source, [*nodes, *growth.nodes()], remote=address is not None, stored=before), stored
+    threads = None
+    if stored:
+        trials = stored.folder.planned_trials()
+        threads = next(filter(None, (recorded_threads(home.run(trial.run_id)) for trial in trials)), None)
+    every = [*nodes, *growth.nodes()]
+    prepared = prepare_sweep(sweep, source, every, remote=address is not None, stored=before, threads=threads)
+    return prepared, stored

@@ -15,6 +15,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.progress import ignore
+from ditlab.runs.cores import recorded_threads, worker_threads
 from ditlab.runs.launch import RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
@@ -167,6 +168,10 @@ def train(
             say(f"proof: {proof.verdict}")
             written = json.dumps(proof.to_dict(), indent=1) + "\n"
             recorded = RecordedProof(proof.summary, written, "\n".join(proof_lines(proof)) + "\n")
+        resources = checked.experiment.resources
+        if not resources.gpus_per_worker and (local or not is_connected()):
+            before = recorded_threads(checked.folder) if checked.resumed else None
+            checked = checked.changed(threads=worker_threads(resources, before))
         launch = begin_launch(checked, recorded)
         if server:
             server.follow(launch.folder.openmetrics)

@@ -103,12 +103,12 @@ class CheckpointReader:
                 with open_regular_file(path) as file:
                     size = os.fstat(file.fileno()).st_size
                     if size == expected.size:
-                        digest = hashlib.file_digest(file, "sha256").hexdigest()
+                        digest = hashlib.file_digest(file, expected.hasher).hexdigest()
             else:
                 with self._reaching(name):
                     if self._copies is None:
                         self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
-                    path, size, hashed = Path(self._copies.name, name), 0, hashlib.sha256()
+                    path, size, hashed = Path(self._copies.name, name), 0, expected.hasher()
                     with path.open("wb") as sink:
                         for chunk in self._files.chunks(self._folder, name):
                             sink.write(chunk)
@@ -122,9 +122,9 @@ class CheckpointReader:
             raise DamagedCheckpoint(
                 f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
             ) from None
-        if size != expected.size or digest != expected.sha256:
+        if not expected.matches(size, digest):
             raise DamagedCheckpoint(
-                f"{self.location}/{name} was altered (its SHA-256 differs; {size} bytes, {expected.size} were written);"
+                f"{self.location}/{name} was altered (its hash differs; {size} bytes, {expected.size} were written);"
                 " use an earlier checkpoint."
             )
         self._local[name] = path

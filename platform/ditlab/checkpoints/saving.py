@@ -4,7 +4,6 @@ A worker's state is staged on the host as it was at a step, while the next steps
 worker raises.
 """
 
-import hashlib
 import os
 import secrets
 import threading
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
@@ -261,7 +261,8 @@ class BackgroundSaver:
 
     def _write(self, step: int, shard: str) -> ShardReceipt:
         """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
-        tensors, size, digest = self._state.tensors, 0, hashlib.sha256()
+        # BLAKE3 takes a quarter of SHA-256's time, though the processor computes that one by itself: 7 and 2 GB/s.
+        tensors, size, digest = self._state.tensors, 0, blake3()
 
         def chunks() -> Iterator[memoryview]:
             nonlocal size
@@ -283,7 +284,7 @@ class BackgroundSaver:
         except Exception as error:  # of any class: the other workers wait for this receipt
             return ShardReceipt(shard, failure=("write", _reason(error)))
         pieces = tuple((shard, field, name, start, start + each.numel()) for (field, name, start), each in tensors)
-        return ShardReceipt(shard, ShardDigest(size, digest.hexdigest()), pieces)
+        return ShardReceipt(shard, ShardDigest(size, f"blake3:{digest.hexdigest()}"), pieces)
 
     def _commit(self, manifest: CheckpointManifest, receipts: list[ShardReceipt]) -> CommitResult:
         """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""

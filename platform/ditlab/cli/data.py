@@ -150,8 +150,6 @@ def check_out(out: Path | None) -> None:
 
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
     """Print what was written, receipts and their warnings last; and for `--json` the facts and the stores."""
-    from ditlab.analysis.store_tables import text_line
-
     stores: list[dict[str, Any]] = []
     warnings: list[str] = []
     for one in written:
@@ -161,6 +159,8 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
         if store.manifest.source.note:
             output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
+            from ditlab.analysis.store_tables import text_line  # imports torch
+
             output.say(f"  text: {text_line(store)}")
         receipt = store.manifest.receipt
         if receipt:

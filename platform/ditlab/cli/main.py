@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
-from ditlab.runs.signals import command_signals, ignore_signals
+from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
 # Name -> (module, text in the list of commands).
@@ -243,6 +243,10 @@ def _run() -> None:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
+    except Exception:
+        if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it
+            _fail("interrupted.", 130)
+        raise
 
 
 def _failed_stream(error: OSError) -> str:

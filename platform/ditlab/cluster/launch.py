@@ -6,10 +6,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.capacity import check_capacity, cluster_nodes, cpu_share, waiting_message
+from ditlab.cluster.capacity import CpuShare, check_capacity, cluster_nodes, cpu_share, waiting_message
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, lost_ray, ray_session
 from ditlab.errors import RunFailed, Unreachable
+from ditlab.runs.cores import recorded_threads
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
@@ -40,6 +41,13 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
 
         nodes, growth = cluster_nodes()
         share = cpu_share(resources, nodes, growth=growth)
+        number = launch.threads and launch.threads.number
+        if launch.resumed and is_on_cluster and not resources.cpus_per_worker:
+            number = recorded_threads(launch.folder)
+        if number:  # of a resumed run as before, since its sums depend on it, on whatever cores there are
+            if is_on_cluster and number > share.cpus:
+                callbacks.warn(f"{number} threads of each worker, as before, compute on {share.cpus:g} cores: slower.")
+            share = CpuShare(number, min(float(number), share.cpus))
         if message := waiting_message(resources, share, nodes, growth):
             callbacks.warn(message)
         pool = WorkerPool(launch.folder.path / "ray", keep=False)

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -89,17 +89,41 @@ def _replaced(name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def own_sessions() -> Iterator[None]:
+def killed_with_this_process() -> Iterator[int]:
+    """Kill groups of processes once this process is gone, however it ends, or the block is over.
+
+    Their leaders' ids, a line each, are written into the descriptor that is yielded. The kernel kills what this process
+    has started; Ray's agents, which the raylet starts, wait for up to three minutes for a head that is gone as well.
+    """
+    script = "trap '' HUP INT TERM; while read one; do all=\"$all -$one\"; done; kill -s KILL -- $all"
+    shell = subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    assert shell.stdin
+    try:
+        yield shell.stdin.fileno()
+    finally:
+        shell.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # a forked process may hold the other end
+            shell.wait(1.0)
+
+
+@contextmanager
+def own_sessions(leaders: int | None = None) -> Iterator[None]:
     """Make each process that Ray starts in the block lead a session of its own, deaf to SIGTERM and SIGHUP.
 
     A signal to the launcher's group, or to every process of its control group, then leaves Ray to the launcher, which
     needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours.
+    `leaders`: the descriptor of `killed_with_this_process`.
     """
     utils = vars(import_module("ray._private.utils"))
     die_with_parent, set_handler = ray_internal("set_kill_on_parent_death_linux"), ray_internal("set_sigterm_handler")
 
     def prepare() -> None:  # in the new process, before its program
         os.setsid()
+        if leaders is not None:
+            os.write(leaders, b"%d\n" % os.getpid())
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
         die_with_parent()
 

@@ -21,7 +21,13 @@ from typing import Any
 import psutil
 
 from ditlab.cluster.access import cluster_token, leave_out, named, own_token, token_refused, users_token
-from ditlab.cluster.ray_internals import instance_processes, own_sessions, quiet_deaths, without_uv
+from ditlab.cluster.ray_internals import (
+    instance_processes,
+    killed_with_this_process,
+    own_sessions,
+    quiet_deaths,
+    without_uv,
+)
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.runs.signals import abandon_exit, end_process, is_ending
 from ditlab.tracking.access import exempt_from_proxies
@@ -121,7 +127,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
             wait, before = start_wait(), set(psutil.Process().children())
             clean = partial(end_attempt, ray, before)
-            with own_sessions():
+            with own_sessions(stack.enter_context(killed_with_this_process())):
                 try:
                     start_with_patience(partial(ray.init, **quiet), clean, wait, warn or _log.warning)
                 except KeyboardInterrupt:

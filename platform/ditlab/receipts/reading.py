@@ -39,6 +39,15 @@ class Receipts:
         return self.rows[::-1][from_end]
 
 
+def read_attempts(folder: RunFolder) -> dict[int, RecordedAttempt]:
+    """Read the attempts of a run by number, without damaged lines; none where they cannot be read."""
+    try:
+        lines = parse_json_lines(read_plain(folder.receipt_attempts, MAX_LINES_BYTES))
+    except OSError:
+        return {}
+    return {each.attempt: each for each in map(parse_attempt, lines.records) if each is not None}
+
+
 def read_receipts(folder: RunFolder) -> Receipts:
     """Read a run's receipts, up to the first row that is damaged. Raises UserError where there are none."""
     try:

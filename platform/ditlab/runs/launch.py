@@ -16,6 +16,7 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.progress import ignore
+from ditlab.runs.cores import Threads
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
@@ -49,6 +50,8 @@ class Launch:
     """True if training blocks after each evaluation until the sweep's scheduler lets the trial continue."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
+    threads: Threads | None = None
+    """Threads of each worker on this machine's CPUs; None with GPUs, and on a cluster. Stays in its process."""
     start_note: str = ""
     """Line about the checkpoint of another run that this one begins from; stays in its process."""
     resume_note: str = ""

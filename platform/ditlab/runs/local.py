@@ -19,15 +19,10 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
         os.environ.setdefault(name, value)
     os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
     callbacks.on_stage("building the network")
-    before, cores, threads = torch.get_num_threads(), os.cpu_count() or 1, resources.cpus_per_worker
-    if threads and threads > cores:
-        callbacks.warn(
-            f"resources.cpus_per_worker={threads}, and this machine has {cores} cores: the run computes with {cores} "
-            "threads, and sums in another order."
-        )
+    before = torch.get_num_threads()
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
     try:
-        torch.set_num_threads(min(threads, cores) if threads else before)
+        torch.set_num_threads(launch.threads.number if launch.threads else resources.cpus_per_worker or before)
         with stop_signals(grace) as stop, rank_of as rank:
             reporter = TrackedReporter(
                 launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,

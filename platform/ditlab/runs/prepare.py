@@ -133,13 +133,17 @@ def launch_notes(launch: Launch) -> list[str]:
     experiment, resources = launch.experiment, launch.experiment.resources
     fewest, most = resources.min_workers, resources.max_workers
     workers = f"{most if fewest == most else f'{fewest} to {most}'} {'GPU' if resources.gpus_per_worker else 'CPU'}"
+    threads, plural = launch.threads, "s" if most > 1 else ""
+    each = f" with {threads.number} thread{'s' if threads.number > 1 else ''}" if threads else ""
     compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
     line = (
         f"{experiment.name}: {experiment.model.family}, {launch.model.counts.total:,} parameters, "
-        f"batch {experiment.batch.size}, {workers} worker{'s' if most > 1 else ''}, "
+        f"batch {experiment.batch.size}, {workers} worker{plural}{each}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )
     notes = [launch.resume_note, launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
+    if threads and threads.reason:
+        notes.append(f"threads of each worker: {threads.number}, as {threads.reason}")
     return [line, *filter(None, notes), *resume_lines(launch)]
 
 

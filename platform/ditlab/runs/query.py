@@ -48,7 +48,7 @@ KEPT = "journal.parquet"
 """Name of the file in a run's folder."""
 _JOURNAL_KEY, _SPEC_KEY, _FACTS, _FIELDS = b"ditlab.journal", b"ditlab.spec", b"ditlab.facts", b"ditlab.fields"
 _UNUSABLE = (OSError, pa.ArrowException, KeyError, ValueError)
-"""What a file that is missing, torn or of another kind raises."""
+"""Errors of a file that is missing, torn or of another kind."""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _INTERRUPTIBLE = 100_000

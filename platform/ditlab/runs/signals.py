@@ -21,6 +21,14 @@ END_TIMEOUT = 5.0
 _SAME = 0.5  # seconds in which several signals are one request: `timeout` sends each twice, a terminal HUP and TERM
 
 
+class Interruption(KeyboardInterrupt):
+    """Error that a signal raises, a class of its own.
+
+    KeyboardInterrupt itself, where it passes through `exec` of a text, as a dataclass is made, marks the interpreter,
+    which under `python -m` then ends by SIGINT instead of with exit code 130.
+    """
+
+
 class StopRequests:
     """Number of requests to stop a run, and their reason."""
 
@@ -38,6 +46,8 @@ class _Command:
     """False in a notebook or a script, whose process is not ours to end."""
     last_signal = 0.0
     """Monotonic time."""
+    is_interrupted = False
+    """True once a signal has raised an error in this command."""
     skips_exit = False
     """True where what libraries do at the process's end would wait."""
     timers: list[threading.Timer]
@@ -55,7 +65,7 @@ def command_signals() -> Iterator[None]:
         return
     before, hook = _handle(_interrupt), sys.unraisablehook
     sys.unraisablehook = _show_unraisable
-    _command.is_running, _command.last_signal = True, 0.0
+    _command.is_running, _command.is_interrupted, _command.last_signal = True, False, 0.0
     try:
         yield
     except SystemExit as end:
@@ -65,9 +75,11 @@ def command_signals() -> Iterator[None]:
             os._exit(end.code if isinstance(end.code, int) else 0)
         raise
     finally:
-        _command.is_running, sys.unraisablehook = False, hook
-        while _command.timers:
-            _command.timers.pop().cancel()
+        sys.unraisablehook = hook
+        if not is_ending():  # else they bound what libraries do at the process's end as well
+            _command.is_running = False
+            while _command.timers:
+                _command.timers.pop().cancel()
         _restore(before)
 
 
@@ -108,6 +120,11 @@ def is_ending() -> bool:
     return _command.last_signal > 0
 
 
+def is_interrupted() -> bool:
+    """Return True once a signal has raised an error in this command, which a library may have made another one of."""
+    return _command.is_interrupted
+
+
 def abandon_exit() -> None:
     """Make this command end without what libraries do at a process's end."""
     _command.skips_exit = True
@@ -130,7 +147,7 @@ def end_process(sentence: str = "interrupted.") -> None:
 
 def _show_unraisable(unraisable: Any) -> None:
     """Show an exception of a destructor, but for an interruption that came in one: the process ends in time anyhow."""
-    if unraisable.exc_type is not KeyboardInterrupt:
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 
 
@@ -148,7 +165,8 @@ def _interrupt_within(seconds: float) -> None:
 
     _handle(end)
     _call_later(seconds, end_process)
-    raise KeyboardInterrupt
+    _command.is_interrupted = True
+    raise Interruption
 
 
 def ignore_signals() -> None:

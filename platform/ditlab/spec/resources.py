@@ -114,8 +114,9 @@ class Resources(Spec):
     """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
     sweep's trials, share a GPU and its memory."""
     cpus_per_worker: Count | None = None
-    """CPU cores, and threads, of each worker. Null: this machine's cores divided by the workers; with `--local`,
-    OMP_NUM_THREADS or all cores. Runs on the CPU have the same bits under the same number of threads."""
+    """CPU cores, and threads, of each worker. Null: a share of the cores that a run may use (its affinity mask, its
+    control group) and that other processes do not keep busy as it starts, at most OMP_NUM_THREADS. Runs on the CPU have
+    the same bits under the same number of threads, so a resumed run, and all trials of a sweep, keep the first one."""
     max_failures: Annotated[int, Field(ge=0, le=10**6)] = 3
     """Lost workers, lost nodes and hung workers in a row, without a new checkpoint between them, after which the run
     goes on from its last checkpoint by itself; one more ends it. Pre-emptions do not count; mistakes are not

@@ -16,6 +16,9 @@ from ditlab.storage.plain_files import MIB, UnusableFile, open_regular_file, rea
 
 MAX_SMALL_FILE = 256 * MIB
 """Bound of a file that is read whole: the manifest of a checkpoint with a million pieces."""
+EARLY_FLUSH = 8 * MIB
+"""Bytes of a file after which the disk begins to write them, so that little is left for the fsync at the end. What it
+has written leaves the page cache to the data."""
 
 
 @dataclass(frozen=True)
@@ -85,33 +88,35 @@ class LocalFiles:
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
         """Write a new file, on disk when this returns; nothing of it is left where that fails."""
-        target = self.file(folder, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with target.open("xb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                flush_to_disk(file)
-            # The file's entry in its folder, the folder's in the run's, the run's in the one above.
-            for made in (target.parent, self.path, self.path.parent):
-                sync_folder(made)
-        except BaseException:
-            with suppress(OSError):
-                target.unlink()
-            raise
+        self._write(self.file(folder, name), chunks)
 
     def replace(self, folder: str, name: str, content: bytes) -> None:
         """Write a small file, whole or not at all, in place of an older one of that name."""
-        partial = f"{name}.{secrets.token_hex(4)}.partial"
-        self.write(folder, partial, [content])
-        parent = self._at(folder)
+        target = self.file(folder, name)
+        self._write(target.with_name(f"{name}.{secrets.token_hex(4)}.partial"), [content], target)
+
+    def _write(self, path: Path, chunks: Iterable[bytes | memoryview], target: Path | None = None) -> None:
+        """Write a new file, which then takes the name `target`; nothing of it is left where that fails."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            (parent / partial).rename(parent / name)
-        except OSError:
+            with path.open("xb") as file:
+                waiting = 0
+                for chunk in chunks:
+                    file.write(chunk)
+                    waiting += len(chunk)
+                    if waiting >= EARLY_FLUSH and hasattr(os, "posix_fadvise"):  # not on macOS
+                        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                        waiting = 0
+                flush_to_disk(file)
+            if target:
+                path.rename(target)
+            # The file's entry in its folder, the folder's in the run's, the run's in the one above.
+            for made in (path.parent, self.path, self.path.parent):
+                sync_folder(made)
+        except BaseException:
             with suppress(OSError):
-                (parent / partial).unlink()
+                path.unlink()
             raise
-        sync_folder(parent)
 
     def delete(self, folder: str, name: str) -> None:
         """Delete a file, if it exists."""

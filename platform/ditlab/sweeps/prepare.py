@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from ditlab.home import Home
 from ditlab.quality.measurement import held_out_measurement, quality_measurement
 from ditlab.receipts.records import ROUNDING, SHOWN, Measurement, concerns
 from ditlab.reports.sweep_records import Trial
+from ditlab.runs.cores import allowed_cores, worker_threads
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
 from ditlab.runs.prepare import absolute_paths, check_parts
@@ -121,8 +121,8 @@ def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], 
 
 
 def local_nodes() -> list[Node]:
-    """This machine as the only node."""
-    return [{"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}]
+    """This machine as the only node, with the cores that this process may use."""
+    return [{"CPU": float(allowed_cores()[0]), "GPU": float(torch.cuda.device_count())}]
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,19 @@ class PreparedSweep:
 
 
 def prepare_sweep(
-    sweep: Sweep, source: str, nodes: Sequence[Node], *, remote: bool, stored: Sweep | None = None
+    sweep: Sweep,
+    source: str,
+    nodes: Sequence[Node],
+    *,
+    remote: bool,
+    stored: Sweep | None = None,
+    threads: int | None = None,
 ) -> PreparedSweep:
     """Check everything that can be checked before a process is started.
 
     `source` names the sweep in error messages; `remote`: trials run on a cluster, whose nodes are checked apart;
-    `stored` is the spec of a sweep that is resumed, as it was last stored. Raises UserError where something is wrong;
+    `stored` is the spec of a sweep that is resumed, as it was last stored, `threads` those of its workers so far.
+    Raises UserError where something is wrong;
     nothing of the sweep is left behind.
     """
     home = Home.from_environment()
@@ -197,6 +204,11 @@ def prepare_sweep(
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
     concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
+    share = concurrency.share
+    if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
+        threads = min(share.threads, worker_threads(base.resources).number)  # other work may keep cores busy
+    if threads and not base.resources.cpus_per_worker:
+        concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
     threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     about = (

@@ -188,9 +188,10 @@ class ParentRun:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         if kind is not None and not self._has_ended:
-            self._tracker.end("interrupted" if kind is KeyboardInterrupt else "failed")
-        self._tracker.close(0.0 if kind is KeyboardInterrupt else CATCH_UP_TIMEOUT)
+            self._tracker.end("interrupted" if is_interrupted else "failed")
+        self._tracker.close(0.0 if is_interrupted else CATCH_UP_TIMEOUT)
 
     def log_progress(self, trials: Sequence[Trial], leader: Trial | None) -> None:
         """Log the counts by status and the best value so far, once for each number of ended trials."""

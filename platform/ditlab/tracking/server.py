@@ -269,9 +269,10 @@ class MlflowServer:
                 self._process.wait(_STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 continue
-        if kind is None or kind is KeyboardInterrupt:
+        is_interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if kind is None or is_interrupted:
             self.log.unlink(missing_ok=True)
-        return kind is KeyboardInterrupt
+        return is_interrupted
 
     def wait_until_ready(self, timeout: float) -> None:
         """Wait for an answer; MLflow's imports take 6 s. Raises RunFailed for none, UserError for a wrong password."""

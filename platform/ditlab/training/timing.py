@@ -252,8 +252,8 @@ class PhaseLog(StepHook):
         self._steps += steps
         self.totals += seconds
         np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
-        self._joules += float(rows[:, -1].sum()) / 1000
-        self._all_tell &= bool(rows[:, -1].min() >= 0)
+        self._joules += float(rows[:, -1].sum() - len(rows)) / 1000
+        self._all_tell &= bool(rows[:, -1].min() > 0)
         if self._rank.is_first and self._rank.world_size > 1 and steps.min() > 0:
             work = seconds[:, _OWN_WORK].sum(1) / steps * steps.min()
             self._stretch = found = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
@@ -313,14 +313,13 @@ class PhaseLog(StepHook):
 
     def _sent(self) -> list[int]:
         sent, self._own = self._own, [0] * _NUM_NUMBERS
-        if self._energy is None:
-            sent[-1] = -1
+        sent[-1] = int(self._energy is not None)  # and the energy: no number that workers exchange is negative
         if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             return sent
         self._memory_at = self._now()
         if self._energy:
             before, self._energy_at = self._energy_at, self._energy()
-            sent[-1] = self._energy_at - before
+            sent[-1] += self._energy_at - before
         # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
         if self._rank.device.type == "cuda":
             sent[_NUM_PHASES + 1] = int(torch.cuda.max_memory_allocated(self._rank.device))

@@ -1,30 +1,38 @@
-"""Time for which a checkpoint holds up the step loop, over a plain synchronous torch.save of the same state.
+"""Time for which a checkpoint holds up the step loop, and until it is whole, beside torch.save and DCP.
 
     python tests/benchmarks/runs/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder DIR]
 
 The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average, float32. Both sides
 take turns in one process and write to the same disk; torch.save does no fsync, the platform's checkpoint does (and
 hashes, and verifies), beside the steps. The figure to quote is the median of the rounds' ratios. A step is a matrix
-product that keeps every core busy; what it slows down by while a checkpoint is written is printed as well. Nothing is
-asserted here.
+product that keeps every core busy; what it slows down by while a checkpoint is written is printed as well.
+
+Then, without steps beside: until a checkpoint is whole on the disk, and the stall, beside `torch.save` with fsync, and
+beside an asynchronous save of torch.distributed.checkpoint (DCP), which does no fsync and checks nothing. Each side
+keeps its last two. Nothing is asserted here.
 """
 
 import argparse
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed.checkpoint
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.rounds import Measured, report
+from benchmarks.rounds import Measured, Timed, report, report_beside, timed
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.shard import TensorKey
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.storage.files import sync_file, sync_folder
 
 FIELDS = ("master", "exp_avg", "exp_avg_sq", "ema")
 LAYERS = 100
@@ -64,7 +72,52 @@ def main() -> None:
         saver = BackgroundSaver(CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2)
         saver.reserve(state)
         measure(arguments.rounds, saver, state, plain_state, Path(folder, "plain.pt"), matrix)
+        beside_peers(max(7, arguments.rounds), saver, state, plain_state, Path(folder))
         saver.close()
+
+
+def beside_peers(
+    rounds: int, saver: BackgroundSaver, state: list[tuple[TensorKey, torch.Tensor]],
+    plain_state: dict[str, torch.Tensor], folder: Path,
+) -> None:  # fmt: skip
+    """Rows of the table of peers: whole and stall, in turns."""
+    warnings.filterwarnings("ignore")  # DCP's, of one process
+    torch.distributed.init_process_group("cpu:gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    stalls: dict[str, list[Timed]] = {"ours": [], "DCP": []}
+
+    def ours(number: int) -> None:
+        manifest = CheckpointManifest(1000 + number, 1, {}, "", {}, {}, [])
+        stalls["ours"].append(timed(lambda: saver.save(manifest, state)))
+        outcome = saver.wait()
+        assert outcome and outcome.error is None
+
+    def plain(number: int) -> None:
+        torch.save(plain_state, file := folder / f"plain-{number}.pt")
+        sync_file(file)
+        sync_folder(folder)
+        (folder / f"plain-{number - 2}.pt").unlink(missing_ok=True)
+
+    def dcp(number: int) -> None:
+        futures = []
+        place = str(folder / f"dcp-{number}")
+        stalls["DCP"].append(
+            timed(lambda: futures.append(torch.distributed.checkpoint.async_save(plain_state, checkpoint_id=place)))
+        )
+        futures[0].result()
+        shutil.rmtree(folder / f"dcp-{number - 2}", ignore_errors=True)
+
+    sides = {"ours": ours, "plain": plain, "DCP": dcp}
+    took: dict[str, list[Timed]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        names = list(sides)
+        for name in names[number % 3 :] + names[: number % 3]:
+            took[name].append(timed(partial(sides[name], number)))
+    whole = {name: values[1:] for name, values in took.items()}  # the first round makes buffers and files
+    report_beside("checkpoint, whole", "torch.save and fsync", whole["ours"], whole["plain"], at_most=1.5)
+    report_beside("checkpoint, whole", f"DCP async_save {torch.__version__}", whole["ours"], whole["DCP"], at_most=1.0)
+    report_beside("checkpoint, stall", f"DCP async_save {torch.__version__}", stalls["ours"][1:], stalls["DCP"][1:],
+                  at_most=1.0)  # fmt: skip
+    torch.distributed.destroy_process_group()
 
 
 def measure(

@@ -1,5 +1,6 @@
 """Every changed byte is found, whatever the change: never taken for whole, never anything but a sentence."""
 
+import hashlib
 import json
 import os
 import random
@@ -184,11 +185,31 @@ def test_pieces_that_are_not_in_the_shard(tmp_path, fault):
         reader.read("ema" if reader.has("ema") else "master", "network.weight", 0, 13 if "end" in fault else 12)
 
 
+def test_a_checkpoint_with_sha_256_as_it_was_before_format_4(tmp_path):
+    """It is read by its own hash, and a fork that held it finds the state that it held."""
+    save(tmp_path, 1)
+    manifest, shard = folder_of(tmp_path, 1) / MANIFEST, shard_of(tmp_path, 1)
+    content = json.loads(manifest.read_bytes())
+    del content["digest"]
+    digest = hashlib.sha256(shard.read_bytes()).hexdigest()
+    older = {"format": 3, "shards": {shard.name: {"size": shard.stat().st_size, "sha256": digest}}}
+    manifest.write_bytes(_serialised(content | older))
+    store = CheckpointStore.at(tmp_path)
+    with store.open(1) as reader:
+        assert reader.manifest.shards[shard.name].hash == f"sha256:{digest}"
+        state = [content[name] for name in ("step", "position", "scalars", "shapes", "buffers", "draws")]
+        text = json.dumps([*state, [digest]], sort_keys=True)
+        assert reader.manifest.state_digest() == hashlib.sha256(text.encode()).hexdigest()
+    edit_bytes(shard, lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(UserError, match="its hash differs"):
+        store.open(1)
+
+
 def test_a_shard_of_another_checkpoint(tmp_path):
     save(tmp_path, 1)
     save(tmp_path, 2)
     shutil.copyfile(shard_of(tmp_path, 1), shard_of(tmp_path, 2))
-    with pytest.raises(UserError, match="SHA-256"):
+    with pytest.raises(UserError, match="its hash differs"):
         CheckpointStore.at(tmp_path).open(2)
 
 

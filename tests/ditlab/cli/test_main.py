@@ -145,6 +145,18 @@ def test_ctrl_c_while_the_process_ends_changes_no_exit_code(tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr
 
 
+def test_an_interruption_that_a_library_makes_another_error_of():
+    """As pydantic's core does, where it calls back as it builds a schema."""
+    code = (
+        "import os, signal\nfrom ditlab.cli import main\n"
+        "def building(**_):\n    try:\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except KeyboardInterrupt:\n        raise ValueError('SchemaError') from None\n"
+        "main.cli.main = building\nmain.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "ditlab: interrupted.\n")
+
+
 FULL = (
     "ditlab: standard output cannot be written (No space left on device); send it to another file, or make room there."
 )

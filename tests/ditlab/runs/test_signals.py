@@ -58,6 +58,16 @@ def test_a_signal_twice_at_once_is_one_request_as_timeout_sends_it():
     assert (process.returncode, out, err) == (0, "saving\nsaved\n", "")
 
 
+def test_a_module_that_is_interrupted_within_exec_has_its_own_exit_code(tmp_path):
+    """As `python -m ditlab` within the making of a dataclass, in one start of twelve by TERM within 4 s."""
+    (tmp_path / "stopped.py").write_text(
+        "import sys\nfrom ditlab.runs.signals import command_signals\ntry:\n    with command_signals():\n"
+        "        exec('import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)')\n"
+        "except KeyboardInterrupt:\n    sys.exit(130)\n"
+    )
+    assert subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, timeout=60).returncode == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_signal_ends_it_while_it_saves(number):
     process = begin(training(saving="wait(15)"))
@@ -85,6 +95,13 @@ def test_a_command_that_saves_nothing_ends_at_the_first_signal():
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=5)
     assert process.returncode == 1 and err == "interrupted\n"
+
+
+def test_the_grace_bounds_what_libraries_do_at_the_exit():
+    process = begin(training(grace=3, saving="import atexit; atexit.register(time.sleep, 60)"))
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and "interrupted" in err
 
 
 def test_under_nohup_a_closed_terminal_changes_nothing():

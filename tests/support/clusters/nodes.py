@@ -41,7 +41,7 @@ def bare_python(folder: Path) -> Path:
     packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     (packages / "deps.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = folder / "bin" / "python"
-    refused = subprocess.run([str(python), "-c", "import ditlab"], capture_output=True, timeout=60, cwd=folder)
+    refused = subprocess.run([str(python), "-c", "import ditlab.home"], capture_output=True, timeout=60, cwd=folder)
     assert refused.returncode, "this Python finds DiTLab"
     return python
 

@@ -1,7 +1,7 @@
 """Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was left.
 
-`python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those on a Ray of their
-own; it needs `tests` on PYTHONPATH.
+`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those
+on a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it is meanwhile.
 """
 
 import argparse
@@ -155,12 +155,10 @@ class Endings:
             time.sleep(0.1)
         ending.status = state
         deadline = ended + (15 if ending.way == "KILL" else 5)
-        while (left := _of_home(home)) and time.monotonic() < deadline:
+        while (left := [*_of_home(home), *_still_listening(sockets)]) and time.monotonic() < deadline:
             time.sleep(0.2)
         ending.faults += [f"left: {each}" for each in left]
         ending.faults += [f"left in memory: {path}" for path in shared if Path(path).exists()]
-        now = {each.laddr: each.pid for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
-        ending.faults += [f"left listening: {socket} of process {now[socket]}" for socket in sockets & now.keys()]
         if "Traceback" in said or "Check failed" in said or "terminate called" in said:
             ending.faults.append(f"said: {said[-1500:]}")
         allowed = {"interrupted": {130}, "finished": {0, 130}, "no run": {130}, "lost": {130}}
@@ -225,6 +223,12 @@ def _listening(process: psutil.Process) -> Iterator[Any]:
         yield from (each.laddr for each in process.net_connections() if each.status == psutil.CONN_LISTEN)
 
 
+def _still_listening(sockets: set[Any]) -> list[str]:
+    """Sockets of these addresses on which a process listens now."""
+    now = {each.laddr: each.pid for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
+    return [f"process {now[socket]} listens on {socket}" for socket in sockets & now.keys()]
+
+
 def _shared_memory(process: psutil.Process) -> Iterator[str]:
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
@@ -250,7 +254,8 @@ def main() -> None:
     parser.add_argument("--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no end after so many.")
     given = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup it is ignored, and commands would ignore it as well
+    for number in (signal.SIGHUP, signal.SIGINT):  # ignored below nohup, and behind `&`: commands would ignore them too
+        signal.signal(number, signal.SIG_DFL)
     drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:

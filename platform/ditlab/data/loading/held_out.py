@@ -58,7 +58,9 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray
 
 def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
     num = max(1, round(len(order) * share)) if share > 0 else 0
-    return np.sort(order[num:]), order[:num]
+    is_train = np.ones(len(order), bool)
+    is_train[order[:num]] = False
+    return np.flatnonzero(is_train), order[:num]
 
 
 def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:

@@ -66,6 +66,8 @@ class Loader:
         row_bytes = [sum(columns[name].row_bytes for name in batches.columns) for columns in parts]
         self._block_steps = [max(1, BLOCK_BYTES // (batches.step_rows * each)) for each in row_bytes]
         """Most steps of a block, by bucket."""
+        self._next_steps = 1
+        """Most steps of the next block: the first ones are short, or the first step would wait for the whole block."""
         rows = [steps * batches.step_rows for steps in self._block_steps]
         self._buffers = {
             name: BufferPool(
@@ -92,6 +94,8 @@ class Loader:
         """First batch whose rows were not announced to the store."""
         self._pending: deque[Future[Block]] = deque()
         self._threads.submit(self._announce)
+        if self._batch < self._stop and any(part.verifies_blocks for part in batches.view.store.parts):
+            self._threads.submit(self._gather, self._batch, 1)  # what the first step waits for is hashed by two threads
         self._fill()
 
     def __iter__(self) -> Loader:
@@ -146,7 +150,8 @@ class Loader:
     def _fill(self) -> None:
         while len(self._pending) < self._depth and self._batch < self._stop:
             part, run = self._batches.order.shape_run(self._batch, max(self._block_steps))
-            count = min(run, self._block_steps[part], self._stop - self._batch)
+            count = min(run, self._block_steps[part], self._next_steps, self._stop - self._batch)
+            self._next_steps = min(2 * self._next_steps, max(self._block_steps))
             self._pending.append(self._threads.submit(self._gather, self._batch, count))
             self._batch += count
 

@@ -158,10 +158,9 @@ class FullOrder(Order):
     def from_view(cls, view: View, batch_size: int, seed: int) -> FullOrder:
         """Return the order of a view's samples. Those of a single bucket come as those of a plain store do."""
         buckets = view.buckets
-        order = np.argsort(buckets, kind="stable")
-        parts, starts = np.unique(buckets[order], return_index=True)
-        split = np.split(order, starts[1:]) if len(starts) > 1 else ()
-        return cls(len(buckets), batch_size, seed, split, parts.tolist() or (0,))
+        parts = np.flatnonzero(np.bincount(buckets)).tolist()
+        split = [np.flatnonzero(buckets == part) for part in parts] if len(parts) > 1 else ()
+        return cls(len(buckets), batch_size, seed, split, parts or (0,))
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
         pieces, stop = [], first + count

@@ -1,17 +1,21 @@
 """Bucketed store: images of several sizes, an ordinary store for each size."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ditlab.data.stores.block_index import WHOLE_BYTES
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, merged_column, read_manifest
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class BucketedStore:
@@ -39,7 +43,7 @@ class BucketedStore:
         self._ends = np.cumsum([len(part) for part in parts])
 
     @classmethod
-    def open(cls, path: Path, verify: bool = True) -> "BucketedStore":
+    def open(cls, path: Path, verify: bool = True) -> BucketedStore:
         """Open the bucketed store in a folder, its buckets hashed together. Raises UserError as `Store.open` does."""
         manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
         for bucket in manifest.buckets:
@@ -79,6 +83,8 @@ class BucketedStore:
 
     def tensor(self, column: str) -> Tensor:
         """Return a copy of the whole column, (rows, *shape), which must have one shape in all buckets."""
+        import torch
+
         return torch.cat([part.tensor(column) for part in self.parts])
 
     def locate(self, rows: np.ndarray) -> tuple[Store, np.ndarray]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from ditlab.data.permutations import hashed_keys, key_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CAPTION = "caption"
 """Name of the column of captions."""

@@ -194,8 +194,12 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
         )
     flat, mean = values.reshape(-1), float(values.mean(dtype=np.float64))
     # part by part: numpy's variance would take eight times the memory of a block of bytes
-    parts = (flat[first : first + PART_VALUES].astype(np.float64) for first in range(0, flat.size, PART_VALUES))
-    squares = math.fsum(float(np.square(part - mean).sum()) for part in parts)
+    buffer, sums = np.empty(min(PART_VALUES, flat.size)), []  # new arrays for each part took thirteen times as long
+    for first in range(0, flat.size, PART_VALUES):
+        part = flat[first : first + PART_VALUES]
+        off = np.subtract(part, mean, out=buffer[: part.size], dtype=np.float64)
+        sums.append(float(np.square(off, out=off).sum()))
+    squares = math.fsum(sums)
     return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
 
 

@@ -28,8 +28,9 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, m
         json.dumps({**TINY, "model": {**TINY["model"], "family": "breaking"}, "objective": {"fault": fault}})
     )
     memory = psutil.virtual_memory()
+    path = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {
-        **os.environ, "DITLAB_HOME": str(home), "PYTHONPATH": os.pathsep.join([str(PLUGINS), os.environ["PYTHONPATH"]]),
+        **os.environ, "DITLAB_HOME": str(home), "PYTHONPATH": path,
         "RAY_memory_usage_threshold": f"{(memory.total - memory.available + ROOM) / memory.total:.4f}",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)

@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from ditlab.data.stores.block_index import unpack_entries
 from ditlab.data.stores.blocks import arrow_schema, read_block
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.writer import WrittenShard, finish_store, write_shards
+from ditlab.data.stores.writer import WrittenShard, finish_store, write_batches, write_shards
 from ditlab.errors import UserError
 
 COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
@@ -85,6 +86,31 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
         store.verify()
     with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256"):
         Store.open(path)
+
+
+def test_of_threads_that_read_a_flipped_block_none_gets_its_rows(make_store: MakeStore) -> None:
+    path = make_store(rows_per_block=7).path
+    (shard,) = Store.open(path).manifest.shards
+    content = bytearray((path / shard.file).read_bytes())
+    image = Store.open(path).tensor("image")[50].numpy().tobytes()
+    content[bytes(content).index(image)] ^= 1
+    (path / shard.file).write_bytes(content)
+    store = Store.open(path, verify=False)
+    store.verifies_blocks = True
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(store.gather, "image", np.arange(100)) for _ in range(8)]
+    assert all(isinstance(each.exception(), UserError) for each in found)
+    assert len(store.gather("image", np.arange(49))) == 49
+
+
+def test_rows_larger_than_a_copy_are_gathered(tmp_path: Path) -> None:
+    columns = {"image": Column(dtype="uint8", shape=(60_000,))}
+    image = np.random.default_rng(0).integers(0, 256, (9, 60_000), dtype=np.uint8)
+    pieces = [{"image": image[begin : begin + 3]} for begin in (0, 3, 6)]
+    write_batches(tmp_path / "store", columns, pieces, name="large", source=Source(kind="test"), rows_per_block=2)
+    store = Store.open(tmp_path / "store")
+    places = np.array([8, 0, 3, 8, 5, 1])
+    assert np.array_equal(store.gather("image", places).numpy(), image[places])
 
 
 def test_an_altered_index_is_found(make_store: MakeStore) -> None:

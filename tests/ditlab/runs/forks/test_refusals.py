@@ -84,7 +84,7 @@ def test_damaged_and_missing_checkpoints(home, parent):
     checkpoints = home.run(parent).checkpoints
     edit_bytes(shard_of(checkpoints, 3), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(
-        UserError, match=rf"^start.step=3: .*altered \(its SHA-256 differs.*; run {parent} also has step 6"
+        UserError, match=rf"^start.step=3: .*altered \(its hash differs.*; run {parent} also has step 6"
     ):
         planned("base@3")
     (checkpoints / "step-00000006" / "manifest.json").unlink()

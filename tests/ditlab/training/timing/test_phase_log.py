@@ -58,9 +58,16 @@ def test_energy_is_told_where_every_gpu_tells():
         log.read()
         assert log.point()[ENERGY] == expected
     both, _, _ = phase_log(world_size=2, energy=lambda: 0)
-    for last, told in (([1_800_000, 1_800_000], 1.0), ([1_800_000, -1], None), ([0, 0], None)):
+    for last, told in (([1_800_001, 1_800_001], 1.0), ([1_800_001, 0], None), ([1, 1], None)):
         both.merge(1, [[*[0] * len(PHASES), 1, 0, each] for each in last])
         assert both.point().get(ENERGY) == told
+    none, _, tick = phase_log(world_size=2, energy=None)
+    tick(2.0)
+    none.clock.end_step()
+    none.read()
+    row = none.pack()
+    none.merge(1, [row, row])
+    assert min(row) >= 0 and ENERGY not in none.point(), "workers exchange no negative number"
     assert energy_counter(torch.device("cpu"), 1) is None and energy_counter(torch.device("cuda"), 0.5) is None
 
 

@@ -1,0 +1,116 @@
+"""Cores that are a run's own, and the threads of its workers, whose number later attempts keep: sums depend on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from ditlab.home import RunFolder
+from ditlab.receipts.reading import read_attempts
+from ditlab.spec.resources import Resources
+
+LOOK = 0.5
+"""Seconds over which the work of others is counted at least."""
+_LONGEST = 60.0  # seconds: what others did earlier, in a notebook of hours, says little of now
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+class Threads(NamedTuple):
+    """Threads of each worker."""
+
+    number: int
+    reason: str
+    """Sentence on why they are fewer than the machine's cores, or slower; empty for all cores."""
+
+
+class _Use(NamedTuple):
+    """Processor seconds up to a moment."""
+
+    moment: float
+    every: float
+    """All processes', on the cores of this process's affinity mask."""
+    own: float
+    """This process's, and those of the processes below it."""
+
+    @classmethod
+    def now(cls) -> _Use:
+        mask = os.sched_getaffinity(0)
+        cores = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if number in mask]
+        every, own = sum(each.user + each.nice + each.system for each in cores), sum(os.times()[:4])
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                own += sum(child.cpu_times()[:2])
+        return cls(time.monotonic(), every, own)
+
+
+_begin = _Use.now()
+
+
+def busy_cores() -> float:
+    """Return how many cores of this process's affinity mask others kept busy since the import of this module, but at
+    most for the last minute."""
+    global _begin
+    if time.monotonic() - _begin.moment > _LONGEST:
+        _begin = _Use.now()
+    time.sleep(max(0.0, LOOK - (time.monotonic() - _begin.moment)))
+    now = _Use.now()
+    return max(0.0, (now.every - _begin.every) - (now.own - _begin.own)) / (now.moment - _begin.moment)
+
+
+def allowed_cores(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> tuple[int, str]:
+    """Return the cores that this process may use, and what limits them: its affinity mask, or the quota of one of its
+    control groups or of those above them (`man 7 cgroups`); empty for neither."""
+    found = [(os.cpu_count() or 1, ""), (len(os.sched_getaffinity(0)), "the affinity mask")]
+    quotas = []
+    paths = {Path("/")}  # in a container its own group stands there
+    with suppress(OSError):  # lines such as `0::/user.slice/a.scope` and `4:cpu,cpuacct:/a`
+        for line in own.read_text().splitlines():
+            path = Path(line.split(":", 2)[-1])
+            paths |= {path, *path.parents}
+    for path in (each.relative_to("/") for each in paths if each.is_absolute()):
+        with suppress(OSError):  # version 2, where `max` stands for no limit
+            quotas.append((groups / path / "cpu.max").read_text())
+        with suppress(OSError):  # version 1, where -1 does
+            folder = groups / "cpu" / path
+            quotas.append(" ".join((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")))
+    for numbers in filter(None, (re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", text) for text in quotas)):
+        found.append((max(1, int(numbers[1]) // int(numbers[2])), "the control group"))
+    return min(found, key=lambda each: each[0])
+
+
+def recorded_threads(folder: RunFolder) -> int | None:
+    """Return the threads of a run's first attempt, by its receipts; None where they do not tell."""
+    attempts = read_attempts(folder)
+    return (attempts[min(attempts)].threads or None) if attempts else None
+
+
+def worker_threads(resources: Resources, recorded: int | None = None) -> Threads:
+    """Choose the threads of each worker on this machine.
+
+    These are `resources.cpus_per_worker`, those of the run's earlier attempts, or an even share of the cores that this
+    process may use and that others do not keep busy now, at most OMP_NUM_THREADS.
+    """
+    (cores, limit), workers, machine = allowed_cores(), resources.max_workers, os.cpu_count() or 1
+    allowed = f"{limit} allows {cores} of {machine} cores" if limit else f"this machine has {cores} cores"
+    if number := resources.cpus_per_worker or recorded:
+        if number * resources.min_workers <= cores:
+            return Threads(number, "")
+        why = "resources.cpus_per_worker says so" if resources.cpus_per_worker else "its sums depend on their number"
+        return Threads(number, f"{why}, though {allowed}: it is slower")
+    share, reason = max(1, cores // workers), allowed if cores < machine else ""
+    with suppress(KeyError, ValueError):  # of several levels, the first: `4,2`
+        if (most := int(os.environ["OMP_NUM_THREADS"].split(",")[0])) < share:
+            share, reason = max(1, most), f"OMP_NUM_THREADS={most}"
+    if share > 1:  # a control group's quota is of time on any core: others take from it only where no core is free
+        mask, busy = len(os.sched_getaffinity(0)), busy_cores()
+        if (free := max(1, min(cores, round(mask - busy)) // workers)) < share:
+            remedy = f"resources.cpus_per_worker={share} takes {share}"
+            share, reason = free, f"other processes keep {busy:.1f} of {mask} cores busy; {remedy}"
+    return Threads(share, reason)
