@@ -13,7 +13,7 @@ SMALL = {
     "runs/checkpoint_stall": [],
     "runs/recovery_time": ["--rounds", "1"],
     "runs/start_up": ["--rounds", "1", "--ray-rounds", "1"],
-    "runs/sweep_cost": ["--trials", "2", "--fresh", "2"],
+    "runs/sweep_cost": ["--trials", "2", "--fresh", "2", "--beside", "2", "--rounds", "1"],
     "sampling/dlm_block_sampling": ["--quick", "--rounds", "2"],
     "sampling/family_sampling": ["--quick", "--rounds", "2"],
     "sampling/pixelhdm_guidance": ["--quick", "--rounds", "2"],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -34,12 +33,6 @@ MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost
 
 terminated = threading.Event()
 """Set once this worker was sent SIGTERM: by whoever ends its node, or every process of a Slurm step or a service."""
-
-
-def heed_sigterm() -> None:
-    """Take SIGTERM as a request to save. Called in a worker's main thread, where Ray waits for calls."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
 
 
 class KeyValueChannel:

@@ -67,6 +67,7 @@ def run_worker(config: dict[str, Any]) -> None:
         torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is for workers that share the GPU
     if rank.is_first:
         channel.put("placement_group", get_current_placement_group().id.hex())
+    gc.freeze()  # what is imported: a collection would look through it, for 0.2 s
     while not (assignment := _next_assignment(channel, rank)).get("is_end"):
         try:
             _train_assigned(Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank)
@@ -79,11 +80,11 @@ def run_worker(config: dict[str, Any]) -> None:
                 raise_hidden(error)  # Ray writes it into its logs
         if assignment["last"] or terminated.is_set():
             return
+        if rank.is_first:  # first, as the launcher prepares the next run meanwhile
+            channel.put("done", assignment["number"])
         gc.collect()
         if compiler := sys.modules.get("torch._dynamo"):
             compiler.reset()  # compiled code of one run counts against the limits of the next
-        if rank.is_first:
-            channel.put("done", assignment["number"])
 
 
 def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:

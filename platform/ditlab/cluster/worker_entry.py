@@ -1,10 +1,40 @@
-"""Entry point of workers. Ray imports a training function's module in processes that never train, too."""
+"""What Ray's own processes import of a worker group: the training function, and the start of the process group.
 
+Imports little of DiTLab: Ray Train's controller starts the workers once it has imported this.
+"""
+
+import signal
 from typing import Any
+
+from ray.train.torch import TorchConfig
 
 
 def run_worker(config: dict[str, Any]) -> None:
-    """Ray Train's training function; imports the worker body, and with it torch, when a worker starts."""
+    """Ray Train's training function; imports the worker body when a worker starts."""
     from ditlab.cluster.worker_body import run_worker
 
     run_worker(config)
+
+
+def heed_sigterm() -> None:
+    """Take SIGTERM as a request to save. Called in a worker's main thread, where Ray waits for calls."""
+    from ditlab.cluster.channel import terminated
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+
+
+class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray names the class by this property alone
+    """Ray Train's process group of torch, in workers that save where their process is told to end."""
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        super().on_start(worker_group, backend_config)
+        worker_group.execute(heed_sigterm)
+
+
+class WorkerConfig(TorchConfig):
+    """Ray Train's configuration of torch, with that process group."""
+
+    @property
+    def backend_cls(self) -> Any:
+        return _WorkerBackend

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchTrainer
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from ditlab.cluster.capacity import CpuShare, has_autoscaler
-from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel, heed_sigterm
+from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
 from ditlab.cluster.ray_internals import ray_internal
-from ditlab.cluster.worker_entry import run_worker
+from ditlab.cluster.worker_entry import WorkerConfig, run_worker
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
 
@@ -26,20 +26,6 @@ from ditlab.spec.resources import Resources
 # minutes, and a request that is taken back would send it away again. An elastic run waits as long as it lasts anyway.
 GROWING_START_TIMEOUT = "3600"
 SHUTDOWN_TIMEOUT = 60.0  # seconds for idle workers to end
-
-
-class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray names the class by this property alone
-    """Ray Train's process group of torch, in workers that save where their process is told to end."""
-
-    def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        super().on_start(worker_group, backend_config)
-        worker_group.execute(heed_sigterm)
-
-
-class _WorkerConfig(TorchConfig):
-    @property
-    def backend_cls(self) -> Any:
-        return _WorkerBackend
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ class WorkerGroup:
         self._trainer = TorchTrainer(
             run_worker,
             train_loop_config=config,
-            torch_config=_WorkerConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
+            torch_config=WorkerConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
             scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
             run_config=RunConfig(
                 name=name,

@@ -125,7 +125,8 @@ class Trainer:
 
     def _build(self) -> None:
         """Build the training state, after freeing the old one: memory may hold one only."""
-        self._free_state()
+        if hasattr(self, "state"):
+            self._free_state()
         experiment, rank = self.run.experiment, self.rank
         share = worker_share(
             experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, self.memory.halvings

@@ -1,15 +1,18 @@
-"""Cost of a sweep's trials beside their training: workers that are kept from trial to trial, against fresh ones.
+"""Cost of a sweep's trials beside their training, and beside a plain sweep.
 
-Three sides: a sweep whose trials find warm workers, the same sweep with fresh processes for every trial, and the floor:
-the same trainings one after the other in one process, without Ray or MLflow, its imports paid once. A trial's start is
-the time from the last step of the trial before to its own first step, over that of `python -c "import torch, deepspeed,
-ray.train"`.
+Workers that are kept from trial to trial, against fresh ones: a sweep whose trials find warm workers, the same sweep
+with fresh processes for every trial, and the floor: the same trainings one after the other in one process, without Ray
+or MLflow, its imports paid once. A trial's start is the time from the last step of the trial before to its own first
+step, over that of `python -c "import torch, deepspeed, ray.train"`.
 
-    python tests/benchmarks/runs/sweep_cost.py --trials 20 --fresh 6
+Then sweeps of a few trials take turns with a plain one of as many (`plain/ray_sweep.py`), one trial at a time and under
+the same environment variables of Ray: seconds from a trial's first step to the next one's, and of the whole command.
+Processes of Ray count as other load there.
+
+    python tests/benchmarks/runs/sweep_cost.py --trials 20 --fresh 6 --rounds 3
 """
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -17,23 +20,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.rounds import Measured, report
+from benchmarks.rounds import Measured, Timed, report, report_beside, timed
+from ditlab.cluster.session import SETTINGS as RAY_SETTINGS
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.sweep import build_sweep
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab.sweeps.session import SETTINGS as TUNE_SETTINGS
 from ditlab.tracking.history import metric_history
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
 from support.trainings.workers import training_run
 
 IMPORTS = "import torch, deepspeed, ray.train"
+PLAIN = Path(__file__).parents[1] / "plain" / "ray_sweep.py"
+ENVIRONMENT = {**RAY_SETTINGS, **TUNE_SETTINGS, "TUNE_MAX_PENDING_TRIALS_PG": "1"}
 
 
 def trivial(trials: int, reuse: bool) -> dict[str, Any]:
@@ -57,19 +66,50 @@ def trivial(trials: int, reuse: bool) -> dict[str, Any]:
     }
 
 
-def swept(folder: Path, trials: int, reuse: bool) -> tuple[float, list[float]]:
-    """(seconds of the whole command, seconds to the start of each trial after the first)."""
+def swept(folder: Path, trials: int, reuse: bool) -> tuple[Timed, list[list[float]]]:
+    """(the whole command, times of each trial's steps in seconds)."""
     home, path = folder / f"home-{reuse}", folder / f"sweep-{reuse}.yaml"
     path.write_text(dump_yaml(trivial(trials, reuse)))
-    begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "ditlab", "tune", path, "--json"],
-        env={**os.environ, "DITLAB_HOME": str(home)}, stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
-    seconds = time.perf_counter() - begin
-    found = sorted(json.loads(done.stdout.splitlines()[-1])["trials"], key=lambda trial: trial["number"])
+    took, printed = command("-m", "ditlab", "tune", str(path), "--json", DITLAB_HOME=str(home))
+    found = sorted(printed["trials"], key=lambda trial: trial["number"])
     times = [metric_history(Home(home).run(trial["run_id"]))["train/loss"].times for trial in found]
-    return seconds, [(after[0] - before[-1]) / 1000 for before, after in itertools.pairwise(times)]
+    return took, [[each / 1000 for each in steps] for steps in times]
+
+
+def command(*arguments: str, **environment: str) -> tuple[Timed, Any]:
+    """Run a Python process; return what it took, and the JSON of its last line."""
+    printed: list[str] = []
+
+    def run() -> None:
+        found = os.environ | environment
+        done = subprocess.run([sys.executable, *arguments], env=found, stdout=subprocess.PIPE, text=True, check=True)
+        printed.extend(done.stdout.splitlines())
+
+    return timed(run), json.loads(printed[-1])
+
+
+def report_peer(trials: int, rounds: int) -> None:
+    """Let sweeps and plain ones take turns, and report their trials and the whole commands."""
+    whole: tuple[list[Timed], list[Timed]] = [], []
+    each: tuple[list[Timed], list[Timed]] = [], []
+    for number in range(rounds):
+        for side in (number % 2, 1 - number % 2):
+            with tempfile.TemporaryDirectory() as folder:
+                if side == 0:
+                    took, steps = swept(Path(folder), trials, reuse=True)
+                    starts = [times[0] for times in steps]
+                else:
+                    took, starts = command(str(PLAIN), folder, str(trials), **ENVIRONMENT)
+            whole[side].append(took)
+            each[side].append(Timed(median_gap(starts, starts), took.processor / trials, took.load))
+    peer = f"Ray Tune {version('ray')}, reuse_actors, a TorchTrainer a trial"
+    report_beside("trial of nothing, start to start", peer, *each, at_most=1.1)
+    report_beside(f"sweep of {trials} trials of nothing", peer, *whole, at_most=1.1)
+
+
+def median_gap(ends: Sequence[float], starts: Sequence[float]) -> float:
+    """Median of the seconds from each trial's end to the next one's start."""
+    return statistics.median(after - before for before, after in zip(ends[:-1], starts[1:], strict=True))
 
 
 def by_hand(folder: Path, trials: int) -> float:
@@ -102,28 +142,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=20, help="of the sweep with warm workers")
     parser.add_argument("--fresh", type=int, default=6, help="of the sweep with fresh workers")
+    parser.add_argument("--beside", type=int, default=6, help="of the sweeps beside a plain one")
+    parser.add_argument("--rounds", type=int, default=3, help="of those")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         floors, starts = [], [imports()]
         floors.append(by_hand(folder, options.trials))
-        fresh, fresh_starts = swept(folder, options.fresh, reuse=False)
+        fresh, fresh_steps = swept(folder, options.fresh, reuse=False)
         starts.append(imports())
-        warm, warm_starts = swept(folder, options.trials, reuse=True)
+        warm, warm_steps = swept(folder, options.trials, reuse=True)
         starts.append(imports())
     floor, start = statistics.median(floors), statistics.median(starts)
     print(f"floor: {options.trials} trainings by hand {floor:.1f} s; {IMPORTS!r} {start:.1f} s")
-    for kind, trials, seconds, gaps in (
-        ("fresh", options.fresh, fresh, fresh_starts),
-        ("warm", options.trials, warm, warm_starts),
-    ):
-        gap = statistics.median(gaps)
+    gaps = []
+    for kind, took, steps in (("fresh", fresh, fresh_steps), ("warm", warm, warm_steps)):
+        gaps.append(median_gap([times[-1] for times in steps], [times[0] for times in steps]))
+        over = took.seconds / (floor * len(steps) / options.trials)
         print(
-            f"{kind} workers: {trials} trials {seconds:.1f} s, ratio {seconds / (floor * trials / options.trials):.1f} "
-            f"over the floor; start of a trial {gap:.2f} s (median), ratio {gap / start:.2f} over the imports"
+            f"{kind} workers: {len(steps)} trials {took.seconds:.1f} s, ratio {over:.1f} over the floor; start of a "
+            f"trial {gaps[-1]:.2f} s (median), ratio {gaps[-1] / start:.2f} over the imports"
         )
-    ratio = statistics.median(warm_starts) / statistics.median(fresh_starts)
-    report("start of a trial, warm workers over fresh ones", [ratio], Measured(seconds=statistics.median(warm_starts)))
+    report("start of a trial, warm workers over fresh ones", [gaps[1] / gaps[0]], Measured(seconds=gaps[1]))
+    report_peer(options.beside, options.rounds)
 
 
 if __name__ == "__main__":
