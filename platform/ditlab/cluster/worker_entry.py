@@ -1,4 +1,4 @@
-"""What Ray's own processes import of a worker group: the training function, and the start of the process group.
+"""Parts of a worker group that Ray's own processes import: the training function, and the start of the process group.
 
 Imports little of DiTLab: Ray Train's controller starts the workers once it has imported this.
 """
