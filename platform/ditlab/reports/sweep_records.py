@@ -27,7 +27,7 @@ class MetricCurve:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep."""
+    """One run of a sweep; of several seeds, one arm under one of them."""
 
     number: int
     run_id: str
@@ -49,6 +49,19 @@ class Trial:
     """Hours of devices, those of several added, by kind: `GPU`, `core`."""
     measured: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out samples`)."""
+    arm: int = -1
+    """Number of its values among those of the sweep; the trial's own where there is one seed."""
+    seed: int | None = None
+    """Seed of its experiment; None: the one that the experiment has."""
+
+    def __post_init__(self) -> None:
+        if self.arm < 0:
+            object.__setattr__(self, "arm", self.number)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trial as the ledger and Ray Tune have it: number, run id, values, and of several seeds arm and seed."""
+        plain = {"number": self.number, "run_id": self.run_id, "values": dict(self.values)}
+        return plain if self.seed is None else {**plain, "arm": self.arm, "seed": self.seed}
 
     @property
     def has_ended(self) -> bool:

@@ -213,6 +213,25 @@ class Experiment(Spec):
         changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in plain.items()]
         return validate_experiment(assign(self.to_dict(), changes, class_for))
 
+    def draws(self) -> dict[str, Any]:
+        """Return what decides the samples, times and noise of every step, by field or section.
+
+        Runs in which these are equal train on the same ones, whatever else they differ in. They do not begin with the
+        same weights where their networks differ.
+        """
+        plain = self.to_dict()
+        times = {f"objective.{name}": value for name, value in plain["objective"].items() if name.startswith("time")}
+        return {
+            "seed": self.seed,
+            "data": content_of_data(plain["data"]),
+            "batch.size": self.batch.size,  # a batch is a slice of the order
+            "batch.micro": self.batch.micro,  # noise is keyed by micro-batch
+            **times,
+            "model": [[each.name, each.shape] for each in self.batch_fields()],  # noise has the shapes of samples
+            "resources.gpus_per_worker": self.resources.gpus_per_worker > 0,  # a GPU's generator gives other numbers
+            "start": plain["start"] and plain["start"]["state"] == "all" and plain["start"]["step"],  # the first step
+        }
+
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}

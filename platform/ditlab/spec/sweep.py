@@ -24,6 +24,7 @@ from ditlab.spec.values import format_value, printable_sentence
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
+MAX_SEEDS = 1000
 Mode = Literal["min", "max"]
 
 
@@ -134,7 +135,11 @@ class Sweep(Spec):
     mode: Mode | list[Mode] = "min"
     """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each metric."""
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
-    """Number of trials. Null, with grid search only: the whole grid."""
+    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms, each of which takes a
+    run under every seed."""
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 1
+    """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next number, and so on. An
+    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -188,6 +193,12 @@ class Sweep(Spec):
                 f"{format_value(self.metric)}; give one for each, or a single word for all."
             )
         return self
+
+    @property
+    def seed_list(self) -> list[int | None]:
+        """The seeds of an arm's runs; one None, for the seed that the experiment has, where there is one alone."""
+        first = self.fixed.get("seed", self.base.get("seed", 0))
+        return [first + number for number in range(self.seeds)] if self.seeds > 1 else [None]
 
     @property
     def metrics(self) -> tuple[str, ...]:

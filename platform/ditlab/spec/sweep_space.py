@@ -78,10 +78,14 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def experiment_for(
-    sweep: Sweep, values: Mapping[str, Any], name: str | None = None, source: str | None = None
+    sweep: Sweep,
+    values: Mapping[str, Any],
+    name: str | None = None,
+    source: str | None = None,
+    seed: int | None = None,
 ) -> Experiment:
-    """The base with `fixed` and a trial's values, validated in full; a kind is set before the fields beside it. Raises
-    UserError, one line a mistake, that names axes and values and begins with `source`."""
+    """The base with `fixed`, a trial's values and its seed (None: as they are), validated in full; a kind is set before
+    the fields beside it. Raises UserError, one line a mistake, that names axes and values and begins with `source`."""
     source = source or (f"with {written(values)}" if values else "base with `fixed`")
     assignments = [
         Assignment(path, value, f"{label}.{path}={format_value(value)}")
@@ -97,7 +101,8 @@ def experiment_for(
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
         hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`." if kind else ""
         raise UserError(f"{source}: {error}{hint}") from None
-    return build_experiment(mapping if name is None else {**mapping, "name": name}, source)
+    own = {"name": name, "seed": seed}
+    return build_experiment({**mapping, **{key: value for key, value in own.items() if value is not None}}, source)
 
 
 def check_sweep(sweep: Sweep, source: str) -> None:
@@ -121,6 +126,11 @@ def _axis_problems(sweep: Sweep) -> Iterator[str]:
     space = sweep.space
     if "name" in sweep.fixed:
         yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
+    if sweep.seeds > 1 and "seed" in space:
+        yield (
+            f"space.seed and seeds={sweep.seeds} both set the seed of a trial; remove space.seed, so that arms are "
+            "compared by their mean over seeds, or set seeds to 1."
+        )
     for path in space:
         if inside := next((name for name in sweep.fixed if is_below(name, path)), None):
             yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
@@ -179,6 +189,14 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
                     f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
                     "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
                 )
+    num = (trials or len(combinations(crossed, MAX_TRIALS))) * sweep.seeds
+    if sweep.seeds > 1 and num > MAX_TRIALS:
+        yield (
+            f"seeds={sweep.seeds} makes {num:,} runs of {num // sweep.seeds:,} arms, more than {MAX_TRIALS:,}; lower "
+            "seeds or trials."
+        )
+    if (last := sweep.seed_list[-1]) is not None and last >= 2**63:
+        yield f"seeds={sweep.seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
     if search != "grid" and trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
     if search == "optuna":
@@ -243,6 +261,11 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
         )
     if not isinstance(scheduler, Pbt):
         return
+    if sweep.seeds > 1:
+        yield (
+            f"seeds={sweep.seeds} repeats an arm, and under scheduler.kind=pbt no trial stays an arm, as it takes over "
+            "weights and values of others; set seeds to 1, or scheduler.kind to none."
+        )
     if value % every:
         below = value // every * every
         yield (
@@ -287,7 +310,7 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
     """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`.
-    A default counts as if it were written out. More trials are the same sweep, fewer are not."""
+    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not."""
     before, after = old.to_dict(), new.to_dict()
     for mapping in (before, after):
         with suppress(UserError, ValidationError):  # one of another version counts as it is written
@@ -299,4 +322,6 @@ def differences(old: Sweep, new: Sweep) -> list[str]:
     ]
     if old.trials is not None and new.trials is not None and new.trials < old.trials:
         found.append(f"trials={new.trials} (was {old.trials})")
+    if new.seeds < old.seeds:
+        found.append(f"seeds={new.seeds} (was {old.seeds})")
     return found

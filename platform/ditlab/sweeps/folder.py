@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,12 +97,15 @@ class SweepFolder:
         }  # the first line counts
         return [trials[number] for number in sorted(trials)]
 
-    def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> Trial:
+    def plan_trial(
+        self, home: Home, number: int, values: Mapping[str, Any], arm: int = -1, seed: int | None = None
+    ) -> Trial:
         """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
         while home.run(run_id := secrets.token_hex(4)).path.exists():
             pass
-        append_json_line(self.ledger, {"number": number, "run_id": run_id, "values": dict(values)})
-        return Trial(number, run_id, dict(values))
+        trial = Trial(number, run_id, dict(values), arm=arm, seed=seed)
+        append_json_line(self.ledger, trial.to_dict())
+        return trial
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""
@@ -149,13 +153,26 @@ def find_record(home: Home, trial: Trial) -> RunRecord | None:
 
 def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
     """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
-    experiment = experiment_for(sweep, trial.values, f"{sweep.name}-{trial.number:03d}")
+    seed = trial.seed
+    name = f"{sweep.name}-{trial.arm:03d}" + ("" if seed is None else f"-seed{seed}")
+    experiment = experiment_for(sweep, trial.values, name, seed=seed)
     if not isinstance(sweep.scheduler, Pbt):
         return experiment
     # Another trial takes over the checkpoint of the evaluation by which this one was chosen: three are kept, so that it
     # is not pruned while it is copied.
     kept = {"every": experiment.evaluation.every, "keep": max(experiment.checkpoint.keep, 3)}
     return experiment.model_copy(update={"checkpoint": experiment.checkpoint.model_copy(update=kept)})
+
+
+def seed_of(sweep: Sweep, trial: Trial) -> int | None:
+    """Seed of a trial of the ledger in `sweep.seed_list`; the first for one that was planned before there were more."""
+    return sweep.seed_list[0] if trial.seed is None else trial.seed
+
+
+def free_numbers(trials: Sequence[Trial]) -> Iterator[int]:
+    """Numbers of new trials, ascending: those that no trial of the ledger has."""
+    used = {trial.number for trial in trials}
+    return (number for number in count() if number not in used)
 
 
 def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch
 MEASURED = ("eval", "quality", "train")
 """Groups of metrics that depend on what they are measured with; those of `train` on the data alone."""
 STARTED_SECTIONS = ("start", "model", "objective", "training")
+UNPAIRED = ": their difference is taken between means over seeds, not from pairs"
 
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
@@ -135,6 +137,10 @@ class CheckedTrial:
     experiment: Experiment
     num_parameters: int
     total_steps: int
+    arm: int
+    """Number of the values among those of the sweep."""
+    seed: int | None
+    """Seed of the experiment where the sweep has several."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,8 @@ class PreparedSweep:
 
     @property
     def num_trials(self) -> int:
-        """Number of trials of the whole sweep."""
-        return len(self.trials) or self.sweep.trials or 0
+        """Number of trials of the whole sweep: of arms times seeds."""
+        return len(self.trials) or (self.sweep.trials or 0) * self.sweep.seeds
 
 
 def prepare_sweep(
@@ -190,12 +196,15 @@ def prepare_sweep(
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
     known: dict[str, tuple[int, int]] = {}
     trials = []
-    for number, values in enumerate(enumerate_trials(sweep) or []):
-        experiment = trial_experiment(sweep, Trial(number, "", values))
+    # All arms at the first seed come first, so that a sweep that is stopped has compared all of them.
+    runs = product(sweep.seed_list, enumerate(enumerate_trials(sweep) or []))
+    for number, (seed, (arm, values)) in enumerate(runs):
+        experiment = trial_experiment(sweep, Trial(number, "", values, arm=arm, seed=seed))
         try:
-            trials.append(CheckedTrial(number, values, experiment, *_check_trial(experiment, home, remote, known)))
+            checked = _check_trial(experiment, home, remote, known)
         except UserError as error:
             raise UserError(f"trial {number} ({written(values)}): {error}") from None
+        trials.append(CheckedTrial(number, values, experiment, *checked, arm, seed))
     total_steps = max([_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)])
     launch = Launch(base, home)
     metrics = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
@@ -203,7 +212,7 @@ def prepare_sweep(
         if name not in metrics:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
-    concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
+    concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or (sweep.trials or 1) * sweep.seeds)
     share = concurrency.share
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
         threads = min(share.threads, worker_threads(base.resources).number)  # other work may keep cores busy
@@ -217,15 +226,44 @@ def prepare_sweep(
         f"with {where} a trial"
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *filter(None, [concurrency.note, warning]), *messages]
+    notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, warning]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
+
+
+def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
+    """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
+
+    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes.
+    """
+    notes = []
+    if sweep.seeds > 1:
+        seeds = sweep.seed_list
+        num_runs = num_runs or (sweep.trials or 0) * sweep.seeds
+        arms = f"{num_runs // sweep.seeds} arm{'s' if num_runs > sweep.seeds else ''}"
+        notes.append(f"{arms} under {sweep.seeds} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs")
+    if axes := unshared_axes(sweep):
+        notes.append(f"trials that differ in {' or '.join(axes)} do not share draws{UNPAIRED if notes else ''}.")
+    return notes
+
+
+def unshared_axes(sweep: Sweep) -> list[str]:
+    """Return the axes along which trials of one seed train on other samples, times or noise (`Experiment.draws`)."""
+    found = []
+    for path, axis in sweep.space.items():
+        draws: list[dict[str, Any]] = []
+        for value in axis.ends():
+            with suppress(UserError):  # values that do not go together are found where trials are checked
+                draws.append(experiment_for(sweep, _values_with(sweep, path, value)).draws())
+        if any(each != draws[0] for each in draws):
+            found.append(path)
+    return found
 
 
 def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) -> dict[tuple[str, str], str]:
     """Digests of what the metrics that rank a sweep are measured with, by group and part.
 
     `tags` are those of measurements, by group; `training_data` is a fingerprint. Without the sampler: where that is an
-    axis, the quality of samples is what it is chosen by.
+    axis, the quality of samples is what it is chosen by. Without the seed of samples where there are several.
     """
     found: dict[tuple[str, str], str] = {}
     for metric in filter(_group_of, sweep.metrics):
@@ -235,7 +273,7 @@ def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) ->
         found |= {
             (group, part): digest[:SHOWN]
             for part, digest in parts.items()
-            if part not in {"sampler", *ROUNDING} and concerns(part, metric)
+            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.seeds > 1 else [])} and concerns(part, metric)
         }
     return found
 

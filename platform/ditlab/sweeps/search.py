@@ -10,7 +10,8 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
+from ditlab.sweeps.folder import free_numbers
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -40,51 +42,64 @@ class OptunaTrials(Searcher):
     Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
     """
 
-    def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[[int, Mapping[str, Any]], Trial]) -> None:
-        """`plan` writes a new trial, by number and values, to the ledger."""
+    def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[..., Trial]) -> None:
+        """`plan` writes a new trial, by number, values, arm and seed, to the ledger."""
         super().__init__(metric=None, mode=None)
         self._sweep, self._plan = sweep, plan
         self._study = make_study(sweep, past)
-        self._unfinished = [trial for trial in past if not trial.has_ended]
-        used = {trial.number for trial in past}
-        self._free_numbers = [number for number in range(sweep.trials or 0) if number not in used]
-        self._proposals: dict[str, Any] = {}
+        self._arms: dict[int, list[Trial]] = {}
+        """Trials of each arm that have ended or are known."""
+        for trial in past:
+            self._arms.setdefault(trial.arm, []).append(trial)
+        self._waiting = [trial for trial in past if not trial.has_ended]
+        self._numbers = free_numbers(past)
+        self._free_arms = [arm for arm in range(sweep.trials or 0) if arm not in self._arms]
+        self._proposals: dict[int, Any] = {trial.arm: None for trial in self._waiting}
+        """Optuna's trial by arm; None for one of an earlier session that Optuna has not been asked for again."""
+        self._running: dict[str, Trial] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals."""
+        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals, each under
+        all seeds."""
+        if not self._waiting and not self._propose():
+            return Searcher.FINISHED
+        trial = self._running[trial_id] = self._waiting.pop(0)
+        if self._proposals[trial.arm] is None:
+            self._proposals[trial.arm] = _ask_again(self._study, self._sweep, trial.values)
+        return {"trial": trial.to_dict()}
+
+    def _propose(self) -> bool:
+        """Ask Optuna for an arm and plan its trials; False where there is none left, or none that is valid."""
         from optuna.trial import TrialState
 
-        if self._unfinished:
-            trial = self._unfinished.pop(0)
-            proposal = _ask_again(self._study, self._sweep, trial.values)
-        elif not self._free_numbers:
-            return Searcher.FINISHED
-        else:
-            for _ in range(MAX_PROPOSALS):
-                proposal = self._study.ask()
-                values = suggest_values(self._sweep, proposal)
-                try:
-                    experiment_for(self._sweep, values)
-                    break
-                except UserError:  # counts as pruned: Optuna would propose failed ones again
-                    self._study.tell(proposal, state=TrialState.PRUNED)
-            else:
-                return Searcher.FINISHED
-            trial = self._plan(self._free_numbers.pop(0), values)
-        self._proposals[trial_id] = proposal
-        return {"trial": {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values)}}
+        for _ in range(MAX_PROPOSALS if self._free_arms else 0):
+            proposal = self._study.ask()
+            values = suggest_values(self._sweep, proposal)
+            try:
+                experiment_for(self._sweep, values)
+            except UserError:  # counts as pruned: Optuna would propose failed ones again
+                self._study.tell(proposal, state=TrialState.PRUNED)
+                continue
+            arm = self._free_arms.pop(0)
+            seeds = self._sweep.seed_list
+            self._waiting = [self._plan(next(self._numbers), values, arm, seed) for seed in seeds]
+            self._arms[arm], self._proposals[arm] = list(self._waiting), proposal
+            return True
+        return False
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        proposal = self._proposals.pop(trial_id, None)
-        if proposal is None:
+        trial = self._running.pop(trial_id, None)
+        if trial is None:
             return
         last = result or {}
-        values = [float(last.get(name, math.nan)) for name in self._sweep.metrics]
-        status = "failed" if error else last.get("status", "failed")
-        if status != "interrupted":  # it is resumed in the next session
-            _report(self._study, proposal, status, int(last.get("step", 0)), values)
+        metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
+        status = "failed" if error else str(last.get("status", "failed"))
+        ended = replace(trial, status=status, step=int(last.get("step", 0)), metrics=metrics)
+        arm = self._arms[trial.arm] = [ended if each.number == trial.number else each for each in self._arms[trial.arm]]
+        if all(each.has_ended for each in arm):  # others are resumed in the next session
+            _report(self._study, self._proposals.pop(trial.arm), self._sweep, arm)
 
     def save(self, checkpoint_path: str) -> None: ...
 
@@ -109,10 +124,12 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     )
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
+    arms: dict[int, list[Trial]] = {}
     for trial in past:
-        if trial.has_ended:
-            values = [trial.metrics.get(name, math.nan) for name in sweep.metrics]
-            _report(study, _ask_again(study, sweep, trial.values), trial.status, trial.step, values)
+        arms.setdefault(trial.arm, []).append(trial)
+    for arm in arms.values():
+        if all(trial.has_ended for trial in arm):
+            _report(study, _ask_again(study, sweep, arm[0].values), sweep, arm)
     return study
 
 
@@ -146,17 +163,20 @@ def index_of(axis: Choice | Grid, value: Any) -> int:
     return next(index for index, known in enumerate(axis.values) if same(known, value))
 
 
-def _report(study: Any, proposal: Any, status: str, step: int, values: Sequence[float]) -> None:
-    """Report a trial's end to Optuna. A stopped one counts as pruned at its step, if there is one metric."""
+def _report(study: Any, proposal: Any, sweep: Sweep, arm: Sequence[Trial]) -> None:
+    """Report an arm's end to Optuna by its means over seeds. One that a scheduler stopped counts as pruned at its step,
+    if there is one metric; one of which a seed failed has failed."""
     from optuna.trial import TrialState
 
-    if status == "failed" or not all(math.isfinite(value) for value in values):
+    values = [fmean(trial.metrics.get(name, math.nan) for trial in arm) for name in sweep.metrics]
+    statuses = {trial.status for trial in arm}
+    if "failed" in statuses or not all(math.isfinite(value) for value in values):
         study.tell(proposal, state=TrialState.FAIL)
-    elif status == "stopped" and len(values) == 1:
-        proposal.report(values[0], step)
+    elif "stopped" in statuses and len(values) == 1:
+        proposal.report(values[0], min(trial.step for trial in arm))
         study.tell(proposal, state=TrialState.PRUNED)
     else:
-        study.tell(proposal, list(values))
+        study.tell(proposal, values)
 
 
 def make_scheduler(

@@ -252,8 +252,7 @@ class TunerThread(threading.Thread):
             remaining = []  # with their latest values
             for trial in started.past:
                 if not trial.has_ended:
-                    values = current_values(home, trial)
-                    remaining.append({"number": trial.number, "run_id": trial.run_id, "values": values})
+                    remaining.append(replace(trial, values=current_values(home, trial)).to_dict())
             space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(
             # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.

@@ -13,7 +13,7 @@ from ditlab.spec.files import encode_recorded
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep_space import check_sweep, differences, written
 from ditlab.storage.files import write_durably
-from ditlab.sweeps.folder import SweepFolder, find_record
+from ditlab.sweeps.folder import SweepFolder, find_record, free_numbers, seed_of
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
 from ditlab.tracking.history import final_values, metric_history
 from ditlab.tracking.records import create_run, find_run, list_runs
@@ -148,8 +148,8 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
 
     Raises UserError where sweep.yaml does not make the ledger's trials.
     """
-    planned, known = folder.planned_trials(), [trial.values for trial in prepared.trials]
-    others = [trial for trial in planned if known and trial.values not in known[trial.number : trial.number + 1]]
+    planned, known = folder.planned_trials(), {trial.arm: trial.values for trial in prepared.trials}
+    others = [trial for trial in planned if known and trial.values != known.get(trial.arm)]
     if others:
         raise UserError(
             f"sweep {folder.sweep_id}: trial {others[0].number} has {written(others[0].values)} in {folder.ledger}, "
@@ -166,9 +166,16 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
 
 
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> list[Trial]:
-    """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
+    """Write the spec, and add the trials that the ledger lacks, as far as their values are known; return the trials of
+    the whole ledger. Those of an arm that a search proposed are known, too, where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    known = {trial.number for trial in past}
-    missing = [trial for trial in prepared.trials if trial.number not in known]
-    planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
+    arms = {trial.arm: trial.values for trial in (*past, *prepared.trials)}
+    there = {(trial.arm, seed_of(prepared.sweep, trial)) for trial in past}
+    numbers = free_numbers(past)
+    planned = [
+        folder.plan_trial(prepared.home, next(numbers), arms[arm], arm, seed)
+        for seed in prepared.sweep.seed_list
+        for arm in sorted(arms)
+        if (arm, seed) not in there
+    ]
     return sorted([*past, *planned], key=lambda trial: trial.number)

@@ -33,7 +33,7 @@ from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover, trial_experiment
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_values, metric_history
-from ditlab.tracking.mlflow_runs import PARENT_TAG
+from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
 from ditlab.training.reporting import RunOutcome
 
@@ -53,10 +53,11 @@ class TrialThread(threading.Thread):
         A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
         once, however often the process that leads the trial is replaced.
         """
-        self._trial = Trial(config["number"], config["run_id"], config["values"])
+        takeover = config.get("takeover")
+        self._trial = Trial(**{key: value for key, value in config.items() if key != "takeover"})
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
         self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
-        self._share, self._takeover = share, config.get("takeover")
+        self._share, self._takeover = share, takeover
         self._folder = home.run(self._trial.run_id)
         self._sweep_channel = KeyValueChannel(f"sweep-{sweep_id}")
         self._channel = KeyValueChannel(f"trial-{self._trial.run_id}")
@@ -119,10 +120,13 @@ class TrialThread(threading.Thread):
                 home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
                 run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "", parent=self._sweep_id,
                 trial=self._trial.number, plugins=plugin_packages(spec), start=start.point if start else "",
+                group=f"{self._sweep_id}.{self._trial.arm}",
             )  # fmt: skip
             write_durably(folder.spec, encode_recorded(spec))
         tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(self._trial.number)}
         tags |= {CHANGED_TAG: values_text(self._trial.values), **plugin_tags(spec)}
+        if self._trial.seed is not None:
+            tags |= {GROUP_TAG: f"{self._sweep_id}.{self._trial.arm}", SEED_TAG: str(self._trial.seed)}
         if start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
                 hold_start(start, home, folder.run_id)

@@ -18,7 +18,11 @@ from ditlab.tracking.names import VIEW, safe_folder
 RUN_TAG = "ditlab.run"
 """Tag with our run id; finds a run again when only the server holds its MLflow id."""
 PARENT_TAG = "ditlab.parent"
-"""Tag with our id of the sweep that a trial belongs to; becomes `mlflow.parentRunId`."""
+"""Tag with our id of the sweep or group that a run belongs to; becomes `mlflow.parentRunId`."""
+GROUP_TAG = "ditlab.group"
+"""Tag with the id of the runs that differ in the seed alone."""
+SEED_TAG = "ditlab.seed"
+"""Tag with the seed of a run of a group."""
 
 LATEST, STEPS = "latest", "steps"
 """Names of the two image cards, in the section that the image's key names."""

@@ -18,7 +18,7 @@ VIEW = "ditlab"
 """Key of the saved view of an experiment in MLflow's UI."""
 _SHOWN_TAGS = frozenset(
     f"ditlab.{name}" for name in ("run", "family", "status", "changed", "data", "baseline", "forked_from", "trial",
-                                  "failure")
+                                  "group", "seed", "failure")
 )  # fmt: skip
 FACTS_NAME = "facts.json"
 """Artifact with all tags of a run; MLflow shows few as tags."""

@@ -61,13 +61,16 @@ class RunRecord:
     message: str = ""
     """Reason of a failure or interruption."""
     parent: str = ""
-    """Id of the sweep that a trial belongs to."""
+    """Id of the sweep that a trial belongs to, or of the run that stands for a group of seeds."""
     trial: Annotated[int, Field(ge=-1, lt=1 << 53)] = -1
-    """Number of a trial in its sweep."""
+    """Number of a trial in its sweep, or of a run in its group."""
     trials: Natural = 0
-    """Number of trials of a sweep; 0 for a training run."""
+    """Number of trials of a sweep, or of runs of a group of seeds; 0 for a training run."""
     start: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[0-9]{1,15})?$")] = ""
     """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for other runs."""
+    group: str = ""
+    """Id of the runs that differ in the seed alone: of an arm `SWEEP.ARM`, of `ditlab train --seeds` that of the run
+    that stands for all of them; left out of the file for other runs."""
     process: dict[str, str] = field(default_factory=dict, hash=False)
     """The process that trains it, or did last: `this_process`."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
@@ -75,6 +78,11 @@ class RunRecord:
     are none."""
     is_altered: bool = field(default=False, compare=False)
     """True if the file's checksum is wrong: a person changed it, or it is damaged. Not in the file."""
+
+    @property
+    def is_group(self) -> bool:
+        """True for the run that stands for a group of seeds (`ditlab train --seeds`)."""
+        return self.trials > 0 and self.group == self.run_id
 
 
 class UnreadableRecord(UserError):
@@ -306,7 +314,7 @@ def _now() -> str:
 def _write(folder: RunFolder, record: RunRecord) -> None:
     values = {"format": FORMAT, **asdict(record)}
     del values["is_altered"]
-    for name in ("start", "plugins", "process"):
+    for name in ("start", "group", "plugins", "process"):
         if not values[name]:
             del values[name]
     write_durably(folder.record, add_checksum(json.dumps(values, indent=1).encode()))

@@ -35,8 +35,8 @@ class Session:
         self.search = OptunaTrials(sweep, past, self._plan)
         self._num_asked = 0
 
-    def _plan(self, number, values):
-        self.ledger.append(Trial(number, f"run-{number}", dict(values)))
+    def _plan(self, number, values, arm, seed):
+        self.ledger.append(Trial(number, f"run-{number}", dict(values), arm=arm, seed=seed))
         return self.ledger[-1]
 
     def ask(self):
