@@ -82,8 +82,10 @@ def tune(
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
+        expected = _forecast(prepared, stored).lines if prepared.sweep.budget else []
+
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
-        for line in (*prepared.notes, *started.notes):
+        for line in (*prepared.notes, *started.notes, *expected):
             say(line)
         with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
@@ -103,12 +105,15 @@ def plan_sweep(
     UserError."""
     source, given = _loaded(sweep, overrides, resume)
     prepared, stored = _prepare(source, given, resume, cluster_address(address), say or ignore, is_dry=True)
+    damage = stored.folder.damage(prepared.home) if stored else []
+    return SweepPlan(prepared, _forecast(prepared, stored), [*prepared.notes, *damage])
+
+
+def _forecast(prepared: "PreparedSweep", stored: "StoredSweep | None") -> "Forecast":
     from ditlab.sweeps.forecast import forecast
     from ditlab.sweeps.start import read_past_trials
 
-    past = read_past_trials(prepared, stored.folder) if stored else []
-    damage = stored.folder.damage(prepared.home) if stored else []
-    return SweepPlan(prepared, forecast(prepared, past), [*prepared.notes, *damage])
+    return forecast(prepared, read_past_trials(prepared, stored.folder) if stored else ())
 
 
 def _loaded(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> tuple[str, Sweep | None]:

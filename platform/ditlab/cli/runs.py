@@ -71,8 +71,11 @@ def runs(
     from rich.text import Text
 
     from ditlab.cli.progress import STATUS_COLOURS, status_text
+    from ditlab.runs.budget import HomeBudget
+    from ditlab.tracking.device_hours import DeviceHours
 
     home = Home.from_environment()
+    budget_facts: dict[str, Any] = {}
     wanted = {"name": name, "status": status, "family": family}
     if tracking:
         is_chosen = sort != "created" or any(wanted.values())
@@ -82,6 +85,11 @@ def runs(
         rows = [row for row in rows if _matches(row, wanted)][: None if sort != "created" else num]
     else:
         rows, remarks = _local_rows(home, None if sort != "created" else num, wanted)
+        if budget := HomeBudget.from_environment():
+            hours = DeviceHours(home)
+            remarks.append(budget.describe(hours))
+            budget_facts = {"budget": {"hours": budget.hours, "used": dict(hours.total())}}
+            hours.keep()
     if sort != "created":
         rows = sorted(rows, key=_SORTS[sort])[:num]
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
@@ -109,7 +117,7 @@ def runs(
         output.print_line(f"no {which} under {tracking or home.root}", as_json)
     for remark in remarks:
         output.say(remark)
-    output.emit({"runs": rows}, as_json)
+    output.emit({"runs": rows, **budget_facts}, as_json)
     if rows and not tracking:
         output.hint(as_json, "runs show", rows[0]["run_id"])
 

@@ -10,6 +10,7 @@ from ditlab.cluster.capacity import CpuShare, check_capacity, cluster_nodes, cpu
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, lost_ray, ray_session
 from ditlab.errors import RunFailed, Unreachable
+from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
@@ -55,7 +56,8 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
             launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
         callbacks.on_stage("starting workers")
         try:
-            return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
+            with budget_watched(launch, stop, callbacks.warn):
+                return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
         except KeyboardInterrupt:
             pool.shut_down(timeout=0.0)
             raise

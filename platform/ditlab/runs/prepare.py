@@ -17,6 +17,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
+from ditlab.runs.budget import check_home_budget
 from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
@@ -56,6 +57,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     """
     home = Home.from_environment()
     home.check_place()
+    check_home_budget(home, experiment)
     given_uri = experiment.tracking.uri
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)
     resumed: RunFolder | None = None

@@ -15,6 +15,7 @@ from ditlab.numerics import NUMERICS_VERSION
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import shorten
 from ditlab.reports.text_file import save_captions, save_text
+from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.spec.experiment import Experiment
@@ -53,8 +54,7 @@ _LONGEST_VALUES = 120
 
 def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
     """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for each thread."""
-    gpus, price = workers * experiment.resources.gpus_per_worker, experiment.tracking.price
-    held = f"{gpus:g} GPU" if gpus else f"{workers * threads} core"
+    held, price = f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}", experiment.tracking.price
     return held if price is None else f"{held} at {price:g}"
 
 

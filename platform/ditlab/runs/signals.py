@@ -38,6 +38,10 @@ class StopRequests:
     message = "stopping after a final checkpoint; once more ends at once."
     """Warning that answers the first request; empty for none."""
 
+    def request(self) -> None:
+        """Ask for the end of the run from within, for a reason that has been said."""
+        self.message, self.count = "", self.count + 1
+
 
 class _Command:
     """State of the command that this process runs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +19,8 @@ from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import assign, explain, field_at, parse_overrides
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
-from ditlab.spec.values import format_value, printable_sentence
+from ditlab.spec.values import format_value, parse_duration, printable_sentence
 
-SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
 MAX_SEEDS = 1000
 Mode = Literal["min", "max"]
@@ -32,12 +30,11 @@ def seconds(written: Any) -> Any:
     """A length of time in seconds: `90min`, `2h`, `1d`, `0.5h`. What is no text is left alone."""
     if not isinstance(written, str):
         return written
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", written)
-    if not match or match[2] not in SECONDS:
+    if (found := parse_duration(written)) is None:
         raise ValueError(
             f"time_budget={format_value(written)} is no time; write seconds, or a text such as 90min, 2h, 1d."
         )
-    return float(match[1]) * SECONDS[match[2]]
+    return found
 
 
 class RandomSearch(Spec):
@@ -115,6 +112,13 @@ class Median(Spec):
 SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
 
 
+class SweepBudget(Spec):
+    """What the trials of a sweep may take together."""
+
+    device_hours: Annotated[float, Field(gt=0)]
+    """Hours of devices over all trials and sessions: of GPUs, or of cores where trials have no GPU."""
+
+
 class Sweep(Spec):
     """Trials of one experiment that differ along axes."""
 
@@ -148,6 +152,8 @@ class Sweep(Spec):
         Annotated[float, Field(gt=0)] | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
     ] = None
     """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
+    budget: SweepBudget | None = None
+    """What all trials may take together: `{device_hours: 4}`. Null: no limit."""
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 

@@ -1,4 +1,4 @@
-"""Values inside sentences, as YAML writes them and no longer than a person reads, and sizes in bytes (`200GiB`)."""
+"""Values inside sentences, as YAML writes them and no longer than a person reads; sizes (`200GiB`), times (`2h`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ByteSize, TypeAdapter, ValidationError
 
 LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
 _BYTES = TypeAdapter(ByteSize)
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
 def format_value(value: Any) -> str:
@@ -67,3 +68,9 @@ def num_bytes(size: str) -> int:
 
 SizeText = Annotated[str, AfterValidator(lambda size: num_bytes(size) and size)]
 """A size in bytes with its unit, kept as it was written."""
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a length of time such as `90min`, `2h`, `1d`, `0.5h`; None for another text."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
+    return float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else None

@@ -1,10 +1,11 @@
-"""Forecast of a sweep's duration, from the speed of earlier runs or from a few timed steps."""
+"""Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few timed steps."""
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -17,10 +18,13 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
+from ditlab.runs.budget import device_kind, num_devices
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
+from ditlab.spec.sweep import Asha
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
+from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
 
@@ -38,6 +42,10 @@ class Forecast:
     """Training time by trial number; None where the speed is unknown."""
     total: float | None
     """Duration of what is left of the sweep."""
+    device_hours: float | None
+    """Hours of devices of what is left of the sweep; None where the speed is unknown."""
+    device: str
+    """What these hours are of: `GPU`, `core`."""
     lines: list[str]
     """The forecast in sentences."""
 
@@ -49,17 +57,22 @@ class Forecast:
             for trial in prepared.trials
         ]  # fmt: skip
         at_once = prepared.concurrency.num_trials
-        return {"trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total}
+        return {
+            "trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total,
+            "device_hours": self.device_hours, "device": self.device,
+        }  # fmt: skip
 
 
 def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
     Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
-    of a GPU is only known from earlier runs.
+    of a GPU is only known from earlier runs. Raises UserError where the sweep's budget is used up, or is less than one
+    trial takes; with ASHA, than its first rung takes.
     """
     speeds: dict[str, tuple[float | None, str]] = {}
     seconds: dict[int, float | None] = {}
+    hours: dict[int, float] = {}
     ended = {trial.number for trial in past if trial.has_ended}
     at_once = prepared.concurrency.num_trials
     # Trials whose values are not known yet count as the base.
@@ -72,16 +85,69 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
             speeds[key] = _speed(trial.experiment, prepared.home, at_once)
         speed = speeds[key][0]
         steps = trial.total_steps - first_step(trial.experiment.start)
-        seconds[trial.number] = steps * trial.experiment.batch.size / speed if speed else None
+        seconds[trial.number] = duration = steps * trial.experiment.batch.size / speed if speed else None
+        if duration is not None:
+            workers, threads = trial.experiment.resources.max_workers, prepared.concurrency.share.threads
+            hours[trial.number] = duration * num_devices(trial.experiment, workers, threads) / 3600
     left = [value for number, value in seconds.items() if number not in ended]
     total = None if None in left else sum(filter(None, left)) / at_once
     sources = ", ".join(sorted({source for _, source in speeds.values()}))
-    duration = f"{format_duration(total)} with {at_once} at once, by {sources}" if total else f"unknown ({sources})"
-    lines = [f"expected: {duration}"]
+    device, is_known = device_kind(prepared.base), None not in seconds.values()
+    hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
+    text = f"{format_duration(total)} with {at_once} at once" if total else f"unknown ({sources})"
+    text += f", {hours_left:.3g} {device} hours, by {sources}" if total else ""
+    lines = [f"expected: {text}"]
     scheduler = prepared.sweep.scheduler.kind
     if scheduler in ("asha", "median") and total:
         lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
-    return Forecast(seconds, total, lines)
+    if prepared.sweep.budget:
+        used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
+        left = {number: each for number, each in hours.items() if number not in ended} if is_known else None
+        lines.append(_budget_line(prepared, used, hours, left))
+    return Forecast(seconds, total, hours_left, device, lines)
+
+
+def _budget_line(
+    prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: Mapping[int, float] | None
+) -> str:
+    """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` of those to come.
+
+    `left` is None where they are unknown. Raises UserError for a budget that is used up, or too small for a trial.
+    """
+    sweep, device = prepared.sweep, device_kind(prepared.base)
+    assert sweep.budget
+    limit, scheduler = sweep.budget.device_hours, sweep.scheduler
+    name = f"budget.device_hours={limit:g}"
+    if used >= limit:
+        raise UserError(
+            f"{name} is used up: the trials have taken {used:.3g} {device} hours; resume the sweep with its file and "
+            "--set budget.device_hours=HOURS, with more hours."
+        )
+    if left is None:
+        return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
+    one = min(hours.values())
+    if isinstance(scheduler, Asha):
+        num = min(scheduler.reduction, prepared.num_trials)
+        rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
+        if limit < rung:
+            raise UserError(
+                f"{name} is less than the first rung of scheduler.kind=asha takes: about {rung:.3g} {device} hours, "
+                f"for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower scheduler.grace."
+            )
+    elif limit < one:
+        raise UserError(
+            f"{name} is less than one trial takes, about {one:.3g} {device} hours; raise it, or lower training.steps "
+            "under `fixed`."
+        )
+    spent, before = sum(left.values()), f"{used:.3g} {device} hours are used, and " if used else ""
+    about = f"{before}about {spent:.3g} {'more' if used else f'{device} hours'} are expected"
+    if used + spent <= limit:
+        return f"{name} holds: {about}"
+    reached = sum(total <= limit - used for total in accumulate(left.values()))
+    return (
+        f"{name} does not hold: {about}, so about {reached} of {len(left)} trials will be trained to their end; "
+        "`ditlab tune --resume` with a larger budget goes on"
+    )
 
 
 def _speed_key(experiment: Experiment) -> str:

@@ -19,6 +19,7 @@ from ditlab.home import Home
 from ditlab.quality.measurement import held_out_measurement, quality_measurement
 from ditlab.receipts.records import ROUNDING, SHOWN, Measurement, concerns
 from ditlab.reports.sweep_records import Trial
+from ditlab.runs.budget import check_home_budget
 from ditlab.runs.cores import allowed_cores, worker_threads
 from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model
@@ -189,6 +190,7 @@ def prepare_sweep(
     home.check_place()
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
     base = trial_experiment(sweep, Trial(0, "", typical_values(sweep)))
+    check_home_budget(home, base)
     messages: list[str] = []
     if remote and is_connected():
         from ditlab.cluster.survey import check_nodes  # imports ray

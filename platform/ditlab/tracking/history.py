@@ -67,7 +67,7 @@ class JournalFacts:
     """Hours of devices, those of several added, by kind: `GPU`, `core`."""
     price: float = 0.0
     """Price of these hours; 0 where none is set."""
-    _at: int = 0
+    counted_until: int = 0
     """Time of the latest record of an attempt; 0 after its end."""
 
     @classmethod
@@ -117,16 +117,16 @@ class JournalFacts:
 
     def count_time(self, time: int, kind: str = "") -> None:
         """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt and the next."""
-        if self._at and kind != "start":
-            elapsed = max(0, time - self._at) / 1000
+        if self.counted_until and kind != "start":
+            elapsed = max(0, time - self.counted_until) / 1000
             self.seconds += elapsed
             number, device, _, price = [*self.tags.get(DEVICES_TAG, "").split(), "", "", "", ""][:4]
             if device:
                 hours = float(number) * elapsed / 3600
                 self.device_hours[device] = self.device_hours.get(device, 0.0) + hours
                 self.price += hours * float(price or 0)
-        if self._at or kind == "start":
-            self._at = 0 if kind == "end" else time
+        if self.counted_until or kind == "start":
+            self.counted_until = 0 if kind == "end" else time
 
 
 class ResultPoint(NamedTuple):

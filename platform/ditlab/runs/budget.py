@@ -1,0 +1,147 @@
+"""Budget of device hours of a home, `DITLAB_BUDGET=4h`: what its runs have used, and the end of a run beyond it.
+
+Hours of GPUs and hours of cores are counted apart: a run on GPUs is held to the home's GPU hours, a run on cores to its
+core hours. A run that trains counts up to the latest record of its journal, so runs beside each other share what is
+left, and end together.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs.signals import StopRequests
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.values import format_value, parse_duration
+from ditlab.tracking.device_hours import DeviceHours
+from ditlab.tracking.records import list_runs, update_record
+
+if TYPE_CHECKING:
+    from ditlab.runs.launch import Launch  # imports torch, which `ditlab runs` needs not
+
+VARIABLE = "DITLAB_BUDGET"
+CHECK_INTERVAL = 2.0
+"""Least seconds between two looks at the journals."""
+_SHARE = 0.01
+"""Largest share of the time that these looks may take: in a home of very many runs they are rarer."""
+_NUM_NAMED = 3
+
+
+def device_kind(experiment: Experiment) -> str:
+    """What a run is counted by: `GPU`, or `core` where it has none."""
+    return "GPU" if experiment.resources.gpus_per_worker else "core"
+
+
+def num_devices(experiment: Experiment, workers: int, threads: int) -> float:
+    """Number of devices that so many workers hold: GPUs, or a core for each thread."""
+    return workers * (experiment.resources.gpus_per_worker or threads)
+
+
+@dataclass(frozen=True)
+class HomeBudget:
+    """Limit of the device hours of a home's runs."""
+
+    text: str
+    """As `DITLAB_BUDGET` has it."""
+    hours: float
+
+    @classmethod
+    def from_environment(cls) -> HomeBudget | None:
+        """The budget that `DITLAB_BUDGET` sets; None where it is unset or empty. Raises UserError for another text."""
+        text = os.environ.get(VARIABLE, "").strip()
+        if not text:
+            return None
+        if not (seconds := parse_duration(text)):
+            raise UserError(
+                f"{VARIABLE}={format_value(text)} is no budget; write device hours above 0 with their unit, such as "
+                "30min, 4h, 2d, or unset it."
+            )
+        return cls(text, seconds / 3600)
+
+    def is_used_up(self, hours: DeviceHours, device: str) -> bool:
+        """Return True once the home's runs have taken all hours of `device` (`GPU`, `core`)."""
+        return hours.total()[device] >= self.hours
+
+    def describe(self, hours: DeviceHours) -> str:
+        """Sentence on what is used: `DITLAB_BUDGET=4h: 1.25 GPU hours are used.`"""
+        used = [f"{number:.3g} {device} hours" for device, number in sorted(hours.total().items())]
+        return f"{VARIABLE}={self.text}: {' and '.join(used) or 'no device hours'} are used."
+
+    def refusal(self, home: Home, hours: DeviceHours, device: str) -> str:
+        """Sentence on a budget that is used up: what was used, by which runs and sweeps most, the remedy."""
+        records = {record.run_id: record for record in list_runs(home)}
+        spent: Counter[str] = Counter()
+        for run_id, each in hours.by_run().items():
+            record = records.get(run_id)
+            spent[(record.parent if record else "") or run_id] += each.get(device, 0.0)
+        most = [
+            f"{run_id} ({records[run_id].name if run_id in records else 'no record'}) {number:.3g}"
+            for run_id, number in spent.most_common(_NUM_NAMED)
+        ]
+        return (
+            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {spent.total():.3g} {device} hours, "
+            f"most of them {', '.join(most)}; set a larger {VARIABLE}, or unset it."
+        )
+
+
+def check_home_budget(home: Home, experiment: Experiment) -> None:
+    """Raise UserError where the home's budget is used up, or `DITLAB_BUDGET` is no budget."""
+    if budget := HomeBudget.from_environment():
+        hours, device = DeviceHours(home), device_kind(experiment)
+        is_used_up = budget.is_used_up(hours, device)
+        hours.keep()
+        if is_used_up:
+            raise UserError(budget.refusal(home, hours, device))
+
+
+class BudgetWatch:
+    """Looks at the home's budget now and then."""
+
+    def __init__(self, home: Home, experiment: Experiment) -> None:
+        """Raises UserError where `DITLAB_BUDGET` is no budget."""
+        self._budget, self._home, self._device = HomeBudget.from_environment(), home, device_kind(experiment)
+        self._hours = DeviceHours(home)
+        self._next_check = 0.0
+        self.is_needed = self._budget is not None
+
+    def sentence(self) -> str:
+        """Return the clause on a budget that is used up; empty where it is not, and between two looks."""
+        begin = time.monotonic()
+        if self._budget is None or begin < self._next_check:
+            return ""
+        is_used_up = self._budget.is_used_up(self._hours, self._device)
+        self._next_check = begin + max(CHECK_INTERVAL, (time.monotonic() - begin) / _SHARE)
+        return f"{VARIABLE}={self._budget.text} is used up" if is_used_up else ""
+
+
+@contextmanager
+def budget_watched(launch: Launch, stop: StopRequests, warn: Callable[[str], None]) -> Iterator[None]:
+    """Ask for the end of a run, after a final checkpoint, once the budget of its home is used up."""
+    watch, is_over = BudgetWatch(launch.home, launch.experiment), threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(CHECK_INTERVAL):
+            if sentence := watch.sentence():
+                with suppress(OSError, UserError):
+                    update_record(launch.folder, message=sentence)
+                warn(f"{sentence}: stopping after a final checkpoint; `--resume` goes on with a larger one.")
+                stop.request()
+                return
+
+    thread = threading.Thread(target=look, name="ditlab-budget", daemon=True)
+    if watch.is_needed:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        if watch.is_needed:
+            thread.join()
