@@ -18,7 +18,19 @@ from ditlab.reports.formatting import (
     short_names,
     shorten,
 )
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
+from ditlab.reports.page import (
+    Code,
+    ImageFile,
+    Page,
+    Paragraphs,
+    Part,
+    Section,
+    Slide,
+    Slides,
+    Table,
+    write_html,
+    write_markdown,
+)
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, importance
 from ditlab.reports.sweep_figures import (
@@ -31,6 +43,7 @@ from ditlab.reports.sweep_figures import (
     objective_figure,
     parallel_figure,
 )
+from ditlab.reports.sweep_pictures import as_slides
 from ditlab.reports.sweep_records import (
     ENDED,
     SweepSummary,
@@ -47,6 +60,7 @@ from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
 
 BEST_SAMPLES = "best-samples.png"
+ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _WEAK = 0.3
@@ -59,13 +73,15 @@ _SETTINGS = 6
 
 
 def write_sweep_report(
-    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None
-) -> list[Path]:
+    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None,
+    all_samples: Mapping[int, Path | Slide] | None = None,
+) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    is a picture of the best trial's newest samples, which is copied. Empty pictures are skipped, which the page
-    mentions. Files are replaced atomically, the pages last. Raises OSError where the disk refuses.
+    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step. Empty
+    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
+    the disk refuses.
     """
     shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
@@ -106,6 +122,8 @@ def write_sweep_report(
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
         about = f"The newest samples of trial {first.number}. `ditlab report {first.run_id}` shows all of it."
         sections.append(Section("Samples of the best trial", [ImageFile(pictures[-1], about)]))
+    if all_samples:
+        sections.append(Section("Samples of all trials", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
     if first is not None and best_spec.strip():
         state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
         text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
