@@ -33,6 +33,8 @@ from ditlab.reports.page import (
 )
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, importance
+from ditlab.reports.sweep_conclusions import METHOD as TESTS
+from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
@@ -116,7 +118,9 @@ def write_sweep_report(
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
     taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    sections = [_ranking(summary, heads)]
+    found = conclusions(summary)
+    sections = [Section("Conclusions", [*map(Paragraphs, found), Paragraphs(TESTS)])] if found else []
+    sections.append(_ranking(summary, heads))
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
