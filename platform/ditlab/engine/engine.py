@@ -103,7 +103,7 @@ class Engine:
             if self.stage == 3:
                 held.enter_context(partitioned_linear())
             facts = parameter_facts(module)
-            optimizer = build_optimizer(module, facts, experiment.optimizer)
+            optimizer = build_optimizer(module, facts, experiment.optimizer, is_aligned=rank.device.type == "cuda")
             config = configuration(
                 experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
             )

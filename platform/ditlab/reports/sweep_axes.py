@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,13 +146,31 @@ class Importance:
     """Reason for the lack of shares."""
 
 
+def ended_with_value(summary: SweepSummary) -> list[Trial]:
+    """Return the finished and stopped trials that have a value of every metric."""
+    ended = [trial for trial in summary.trials if trial.status in {"finished", "stopped"}]
+    return [trial for trial in ended if objectives(summary, trial) is not None]
+
+
+def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
+    """Ranks (trials,) of ended trials by the first metric, 0 for the best; ties share their mean rank.
+
+    Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
+    steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
+    """
+    sign = -1.0 if summary.modes[0] == "max" else 1.0
+    keys = [
+        (-trial.step if trial.status == "stopped" else -math.inf, sign * trial.metrics[summary.metrics[0]])
+        for trial in trials
+    ]
+    order = sorted(keys)
+    return np.array([bisect_left(order, key) + (bisect_right(order, key) - bisect_left(order, key) - 1) / 2
+                     for key in keys])  # fmt: skip
+
+
 def importance(summary: SweepSummary) -> Importance:
     """Compute each axis' permutation importance for the first metric, over finished and stopped trials with a value."""
-    trials = [
-        trial
-        for trial in summary.trials
-        if trial.status in {"finished", "stopped"} and objectives(summary, trial) is not None
-    ]
+    trials = ended_with_value(summary)
     num = len(trials)
     if reason := why_incomparable(summary):
         return Importance(num_trials=num, reason=reason)
@@ -159,16 +178,8 @@ def importance(summary: SweepSummary) -> Importance:
         return Importance(
             num_trials=num, reason=f"Too few trials: {num} ended with a value, and {MIN_TRIALS} are needed."
         )
-    # Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
-    # steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
-    sign = -1.0 if summary.modes[0] == "max" else 1.0
-    keys = [
-        (-trial.step if trial.status == "stopped" else -math.inf, sign * trial.metrics[summary.metrics[0]])
-        for trial in trials
-    ]
-    order = sorted(keys)
-    ranks = np.array([order.index(key) + (order.count(key) - 1) / 2 for key in keys])  # ties share their mean rank
-    if len(set(keys)) == 1:
+    ranks = outcome_ranks(summary, trials)
+    if len(set(ranks)) == 1:
         return Importance(num_trials=num, reason=f"All trials reached the same {summary.metrics[0]}.")
     numbers = [trial.number for trial in trials]
     features = {axis.path: _features(plot_axis(axis, trials), numbers) for axis in summary.axes}

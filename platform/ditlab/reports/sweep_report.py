@@ -18,9 +18,23 @@ from ditlab.reports.formatting import (
     short_names,
     shorten,
 )
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
+from ditlab.reports.page import (
+    Code,
+    ImageFile,
+    Page,
+    Paragraphs,
+    Part,
+    Section,
+    Slide,
+    Slides,
+    Table,
+    write_html,
+    write_markdown,
+)
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, importance
+from ditlab.reports.sweep_conclusions import METHOD as TESTS
+from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
@@ -31,6 +45,7 @@ from ditlab.reports.sweep_figures import (
     objective_figure,
     parallel_figure,
 )
+from ditlab.reports.sweep_pictures import as_slides
 from ditlab.reports.sweep_records import (
     ENDED,
     SweepSummary,
@@ -47,6 +62,7 @@ from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
 
 BEST_SAMPLES = "best-samples.png"
+ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _WEAK = 0.3
@@ -59,13 +75,15 @@ _SETTINGS = 6
 
 
 def write_sweep_report(
-    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None
-) -> list[Path]:
+    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None,
+    all_samples: Mapping[int, Path | Slide] | None = None,
+) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    is a picture of the best trial's newest samples, which is copied. Empty pictures are skipped, which the page
-    mentions. Files are replaced atomically, the pages last. Raises OSError where the disk refuses.
+    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step. Empty
+    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
+    the disk refuses.
     """
     shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
@@ -100,12 +118,16 @@ def write_sweep_report(
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
     taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    sections = [_ranking(summary, heads)]
+    found = conclusions(summary)
+    sections = [Section("Conclusions", [*map(Paragraphs, found), Paragraphs(TESTS)])] if found else []
+    sections.append(_ranking(summary, heads))
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
         about = f"The newest samples of trial {first.number}. `ditlab report {first.run_id}` shows all of it."
         sections.append(Section("Samples of the best trial", [ImageFile(pictures[-1], about)]))
+    if all_samples:
+        sections.append(Section("Samples of all trials", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
     if first is not None and best_spec.strip():
         state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
         text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"

@@ -187,11 +187,13 @@ class TrackedReporter(Reporter):
 
     def samples(self, step: int, figure: Figure) -> None:
         from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
+        from ditlab.reports.sweep_pictures import save_strip, strip_path
 
         try:
             picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
             text = save_text(figure, picture.with_suffix(".txt"))
             save_captions(figure, picture.with_suffix(".captions"))
+            save_strip(figure, strip_path(self._folder.media, step))
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return

@@ -15,6 +15,7 @@ from ditlab.errors import RunFailed
 from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.receipts.records import TAG_PREFIX
+from ditlab.reports.sweep_pictures import write_rows
 from ditlab.reports.sweep_records import (
     ENDED,
     AxisInfo,
@@ -28,7 +29,7 @@ from ditlab.reports.sweep_records import (
     shared_values,
     why_incomparable,
 )
-from ditlab.reports.sweep_report import write_sweep_report
+from ditlab.reports.sweep_report import settings, write_sweep_report
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
@@ -204,6 +205,10 @@ class ParentRun:
         values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
 
+    def log_samples(self, step: int, picture: Path) -> None:
+        """Log a picture of all trials' samples at a step of theirs."""
+        self._tracker.log_image("samples", step, picture)
+
     def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
         """Log the ranking, the best trial and the report's files, and end the run."""
         tracker = self._tracker
@@ -325,7 +330,13 @@ def finish_sweep(
         spec = best_spec(started.sweep, summary)
         drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
         resume = f"ditlab tune --resume {summary.sweep_id}"
-        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None)
+        rows = [(f"trial {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
+                for each in rank(summary)]  # fmt: skip
+        pictures = write_rows(rows, folder.folder.media)
+        for step, picture in pictures.items():
+            if isinstance(picture, Path) and status == "finished":  # MLflow keeps the first picture of a step
+                parent.log_samples(step, picture)
+        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None, pictures)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it

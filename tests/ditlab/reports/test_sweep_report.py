@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from denoisers.figures import Figure, ImageGrid
 from ditlab.reports.formatting import short_names
+from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance, metric_axis, plot_axis
+from ditlab.reports.sweep_pictures import save_strip, strip_path, write_rows
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best
 from ditlab.reports.sweep_report import summary_text, write_sweep_report
 
@@ -148,6 +151,30 @@ def test_the_page_shows_what_the_best_trial_draws_and_what_all_cost(tmp_path: Pa
     assert "newest samples of trial 1" in html.read_text() and "](best-samples.png)" in markdown.read_text()
     write_sweep_report(summary, tmp_path / "r", "a: 1", "resume")
     assert not (tmp_path / "r" / "best-samples.png").exists()
+
+
+def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path: Path) -> None:
+    rows = []
+    for number, steps in enumerate(((100, 200), (100,))):
+        media = tmp_path / f"run-{number}"
+        for step in steps:
+            figure = Figure([ImageGrid(np.full((12, 8, 8), 0.25 + 0.5 * number))], columns=1)
+            save_figure(figure, media / f"samples-{step:08d}.png")
+            save_strip(figure, strip_path(media, step))
+        rows.append((f"trial {number}", media))
+    (tmp_path / "run-1" / "samples-00000100.png").write_bytes(b"damaged")  # the strip is read, not the grid
+    pictures = write_rows(rows, tmp_path)
+    assert list(pictures) == [100, 200]
+    shown = [np.asarray(Image.open(path).convert("L")) for path in pictures.values()]
+    widths = [[int((picture == level).any(axis=0).sum()) for level in (64, 191)] for picture in shown]
+    near = pytest.approx(8 * 88, abs=16)  # eight tiles of 88 pixels, and some of the titles' letters
+    assert widths[0] == [near, near] and widths[1][0] == near and widths[1][1] < 16
+    trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
+    html, markdown, *_ = write_sweep_report(_of(trials, [LR]), tmp_path / "r", "a: 1", "resume", None, pictures)
+    assert (
+        html.read_text().count('alt="Samples of all trials, step') == 2
+        and "step 100 to step 200" in markdown.read_text()
+    )
 
 
 def test_report_marks_the_pareto_front(tmp_path: Path) -> None:
